@@ -1,0 +1,24 @@
+//! **Fencepost** grants locks as leases with fencing tokens, over the store that each namespace
+//! chooses.
+//!
+//! The modules in reading order, from the ground floor up:
+//! - [`name`]: text in, valid types out.
+//! - [`claim`]: the one rule that says who of a queue holds.
+//! - [`limits`]: what a namespace accepts.
+//! - [`backend`]: what a store must do, in words; its rooms hold the stores.
+//! - [`batch`]: group commit.
+//! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
+//! - [`namespaces`]: which namespace has which backend.
+//! - [`config`], [`telemetry`], [`error`].
+//! - [`api`]: the gRPC service over all of it.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod backend;
+pub mod claim;
+pub mod error;
+pub mod limits;
+pub mod locks;
+pub mod name;
+pub mod namespaces;

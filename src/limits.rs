@@ -1,0 +1,87 @@
+//! The limits of a namespace, and the one place that checks a caller's values against them.
+
+use std::time::Duration;
+
+use crate::name::{InvalidField, LockName, MAX_NAME_BYTES, Ttl};
+
+/// What a namespace accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The smallest TTL.
+    pub ttl_min: Duration,
+    /// The TTL of an Acquire that names none.
+    pub ttl_default: Duration,
+    /// The largest TTL.
+    pub ttl_max: Duration,
+    /// The longest wait.
+    pub wait_max: Duration,
+    /// How many claims a lock's queue takes, holders and waiters together.
+    pub queue: u32,
+    /// The longest lock name, in bytes.
+    pub name_bytes: u32,
+    /// How many finished calls are remembered.
+    pub finished: u32,
+    /// How many holds one claim may have by re-entry.
+    pub holds: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ttl_min: Duration::from_millis(500),
+            ttl_default: Duration::from_secs(30),
+            ttl_max: Duration::from_secs(24 * 3600),
+            wait_max: Duration::from_secs(24 * 3600),
+            queue: 20_000,
+            name_bytes: MAX_NAME_BYTES as u32,
+            finished: 100_000,
+            holds: 1_000,
+        }
+    }
+}
+
+impl Limits {
+    /// The TTL of an Acquire: what was asked, or the default.
+    ///
+    /// # Errors
+    /// [`InvalidField`] outside the namespace's bounds.
+    pub fn ttl(&self, asked: Option<Duration>) -> Result<Ttl, InvalidField> {
+        let ttl = asked.unwrap_or(self.ttl_default);
+        if ttl < self.ttl_min || ttl > self.ttl_max {
+            return Err(InvalidField::new(
+                "ttl",
+                format!("must be {:?} to {:?}, not {ttl:?}", self.ttl_min, self.ttl_max),
+            ));
+        }
+        Ttl::new(ttl)
+    }
+
+    /// How long an Acquire may wait.
+    ///
+    /// # Errors
+    /// [`InvalidField`] above the namespace's bound.
+    pub fn wait(&self, asked: Duration) -> Result<Duration, InvalidField> {
+        if asked > self.wait_max {
+            return Err(InvalidField::new(
+                "wait",
+                format!("must be at most {:?}, not {asked:?}", self.wait_max),
+            ));
+        }
+        Ok(asked)
+    }
+
+    /// Whether a lock name is short enough here.
+    ///
+    /// # Errors
+    /// [`InvalidField`] above the namespace's bound.
+    pub fn name(&self, name: &LockName) -> Result<(), InvalidField> {
+        let bytes = name.as_str().len();
+        if bytes > self.name_bytes as usize {
+            return Err(InvalidField::new(
+                "name",
+                format!("must be 1 to {} bytes here, not {bytes}", self.name_bytes),
+            ));
+        }
+        Ok(())
+    }
+}
