@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 pub mod backend;
+pub mod batch;
 pub mod claim;
 pub mod error;
 pub mod limits;
