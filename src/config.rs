@@ -23,16 +23,17 @@ use std::path::{self, Path, PathBuf};
 
 pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, Place};
-pub use listen::{ListenAddress, NoAddress};
+pub use listen::Listen;
 pub use overrides::Overrides;
 
-use crate::api::Settings;
+use crate::api::{ListenAddress, Settings};
 use crate::backend::Guarantee;
 use crate::limits::Limits;
 use crate::name::Namespace;
 use file::{File, NamespaceSection};
 use namespace::Origin;
 use source::Source;
+use value::Bounded;
 
 /// The namespace of a server that was told of none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -77,8 +78,8 @@ impl Config {
     }
 
     /// Where to listen, at least one address.
-    pub fn listen(&self) -> &[ListenAddress] {
-        &self.file.listen
+    pub fn listen(&self) -> impl Iterator<Item = &ListenAddress> {
+        self.file.listen.iter().map(|listen| &listen.0)
     }
 
     /// What to log, and how.
@@ -113,12 +114,13 @@ impl Config {
 }
 
 fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
-    if file.listen.is_empty() {
-        return Err(source.refuse(&["listen"], "must be at least one address"));
+    if file.listen.is_empty() || !file.listen.iter().all(Listen::is_bindable) {
+        let bounds = Listen::bounds().unwrap_or_default();
+        return Err(source.refuse(&["listen"], format!("must be at least one address, each {bounds}")));
     }
-    let open = file.listen.iter().find(|address| !address.is_local());
+    let open = file.listen.iter().find(|listen| !listen.0.is_local());
     match open {
-        Some(address) if !file.insecure => Err(source.refuse(
+        Some(Listen(address)) if !file.insecure => Err(source.refuse(
             &["listen"],
             format!("{address} must be a loopback address or a Unix socket, unless insecure = true"),
         )),
@@ -145,13 +147,16 @@ fn absolute_data_dir(file: &File, source: &Source) -> Result<Option<PathBuf>, Co
 fn default_data_dir() -> Option<PathBuf> {
     let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || directory("HOME").map(|home| home.join(".local/share"));
-    directory("XDG_DATA_HOME").or_else(home).map(|data| data.join("fencepost"))
+    directory("XDG_DATA_HOME")
+        .or_else(home)
+        .map(|data| data.join("fencepost"))
 }
 
 /// The namespaces of the file, with their backends' defaults put into it.
 fn namespaces(file: &mut File, source: &Source) -> Result<BTreeMap<Namespace, NamespaceConfig>, ConfigError> {
     if file.namespaces.is_empty() {
-        file.namespaces.insert(DEFAULT_NAMESPACE.to_owned(), NamespaceSection::default());
+        file.namespaces
+            .insert(DEFAULT_NAMESPACE.to_owned(), NamespaceSection::default());
     }
     let data_dir = file.data_dir.as_deref();
     file.namespaces

@@ -5,9 +5,11 @@ use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// The words that stand for a level.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// How the log is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -53,14 +55,18 @@ impl FromStr for LogFilter {
     fn from_str(text: &str) -> Result<Self, NoLogFilter> {
         let valid = text.split(',').all(is_directive) && EnvFilter::try_new(text).is_ok();
         let text = text.to_owned();
-        if valid { Ok(Self(text)) } else { Err(NoLogFilter { text }) }
+        if valid {
+            Ok(Self(text))
+        } else {
+            Err(NoLogFilter { text })
+        }
     }
 }
 
 /// A lone word must be a level: the filter would take a misspelt one as a target's name, and log
 /// nothing else.
 fn is_directive(part: &str) -> bool {
-    part.contains(['=', '[', ']']) || part.trim().parse::<LevelFilter>().is_ok()
+    part.contains(['=', '[', ']']) || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level))
 }
 
 impl TryFrom<String> for LogFilter {
@@ -84,7 +90,6 @@ impl From<LogFilter> for String {
 /// # Errors
 /// [`TryInitError`] when the process already has a log.
 pub fn init(filter: &LogFilter, format: LogFormat) -> Result<(), TryInitError> {
-    use tracing_subscriber::util::SubscriberInitExt;
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&filter.0))
         .with_writer(io::stderr)
@@ -102,7 +107,14 @@ mod tests {
 
     #[test]
     fn levels_and_lists_are_filters() {
-        for text in ["off", "info", "DEBUG", "warn,fencepost=trace", "info, h2=off", "info,fencepost[call]=debug"] {
+        for text in [
+            "off",
+            "info",
+            "DEBUG",
+            "warn,fencepost=trace",
+            "info,h2=off",
+            "info,fencepost[call]=debug",
+        ] {
             assert!(text.parse::<LogFilter>().is_ok(), "{text}");
         }
     }

@@ -66,7 +66,10 @@ impl Origin<'_> {
             }
             other => Err(self.refuse(
                 &["backend"],
-                format!("must be a backend of this program ({}), not {other:?}", BACKENDS.join(", ")),
+                format!(
+                    "must be a backend of this program ({}), not {other:?}",
+                    BACKENDS.join(", ")
+                ),
             )),
         }
     }

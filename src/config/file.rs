@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::backend::EMBEDDED;
-use super::listen::ListenAddress;
+use super::listen::Listen;
 use super::section::section;
 use super::value::{Count, DeclaredGuarantee, Period};
 use crate::limits::Limits;
@@ -32,7 +32,7 @@ section! {
     /// variables, which win over the file: see `fencepost serve --help`.
     pub struct File {
         /// Where to listen: TCP addresses and Unix sockets, several at once.
-        listen: Vec<ListenAddress> = vec![ListenAddress::default()],
+        listen: Vec<Listen> = vec![Listen::default()],
         /// Must be true to listen on an address that other machines can reach: the connections
         /// are not encrypted and nobody is authenticated.
         insecure: bool = false,

@@ -66,17 +66,16 @@ impl Origin<'_> {
         }
     }
 
-    fn guarantee(
-        &self,
-        section: &NamespaceSection,
-        backend: &BackendConfig,
-    ) -> Result<Option<Guarantee>, ConfigError> {
+    fn guarantee(&self, section: &NamespaceSection, backend: &BackendConfig) -> Result<Option<Guarantee>, ConfigError> {
         let declared = section.guarantee.map(Guarantee::from);
         let given = backend.guarantee();
         match declared {
             Some(declared) if declared > given => {
                 let word = given.word();
-                let problem = format!("must be at most {word}: the backend {:?} with these settings promises no more", section.backend);
+                let problem = format!(
+                    "must be at most {word}: the backend {:?} with these settings promises no more",
+                    section.backend
+                );
                 Err(self.refuse(&["guarantee"], problem))
             }
             _ => Ok(declared),

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 
 use super::file::{DrainTimeout, File};
-use super::listen::ListenAddress;
+use super::listen::Listen;
 use super::source::Source;
+use crate::api::ListenAddress;
 use crate::telemetry::{LogFilter, LogFormat};
 
 /// The configuration file, and the values given beside it. Absent: what the file says.
@@ -46,7 +47,10 @@ impl Overrides {
             source.overridden("data_dir", "--data-dir or FENCEPOST_DATA_DIR");
             file.data_dir = self.data_dir;
         }
-        replace(&mut file.listen, self.listen);
+        replace(
+            &mut file.listen,
+            self.listen.map(|all| all.into_iter().map(Listen).collect()),
+        );
         replace(&mut file.insecure, self.insecure);
         replace(&mut file.drain_timeout, self.drain_timeout);
         replace(&mut file.log.level, self.log_level);

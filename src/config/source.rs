@@ -85,7 +85,9 @@ impl Source {
     }
 
     fn position(&self, span: Range<usize>) -> Place {
-        let Some((path, text)) = &self.file else { return Place::Default };
+        let Some((path, text)) = &self.file else {
+            return Place::Default;
+        };
         let before = text.get(..span.start).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         Place::File {
@@ -97,11 +99,15 @@ impl Source {
 
     /// Where a key stands, or else the nearest table around it that the text has.
     fn find(&self, key: &[&str]) -> Range<usize> {
-        let Ok(document) = DeTable::parse(self.text()) else { return 0..0 };
+        let Ok(document) = DeTable::parse(self.text()) else {
+            return 0..0;
+        };
         let mut found = 0..0;
         let mut table = Some(document.get_ref());
         for part in key {
-            let Some((name, value)) = table.and_then(|table| table.get_key_value(*part)) else { break };
+            let Some((name, value)) = table.and_then(|table| table.get_key_value(*part)) else {
+                break;
+            };
             table = value.get_ref().as_table();
             found = name.span();
         }

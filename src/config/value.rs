@@ -98,7 +98,9 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Period<MIN_MS, MAX_MS> {
 impl<const MIN_MS: u64, const MAX_MS: u64> Bounded for Period<MIN_MS, MAX_MS> {
     fn bounds() -> Option<String> {
         let [least, most] = [Self::LEAST, Self::MOST].map(humantime::format_duration);
-        Some(format!("a time from {least} to {most}, written like \"30s\" or \"1h 5m\""))
+        Some(format!(
+            "a time from {least} to {most}, written like \"30s\" or \"1h 5m\""
+        ))
     }
 }
 
@@ -142,8 +144,7 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Visitor<'_> for PeriodVisitor<MIN_MS,
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        text.parse()
-            .map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
 
@@ -225,8 +226,19 @@ mod tests {
         for time in ["500ms", "1s", "1m"] {
             assert_eq!(read::<Brief>(&format!("'{time}'")).expect(time).to_string(), time);
         }
-        assert_eq!(read::<Brief>("'30s 500ms'").expect("a sum").get(), Duration::from_millis(30_500));
-        for time in ["'499ms'", "'61s'", "'1'", "''", "'-1s'", "30", "'99999999999999999999y'"] {
+        assert_eq!(
+            read::<Brief>("'30s 500ms'").expect("a sum").get(),
+            Duration::from_millis(30_500)
+        );
+        for time in [
+            "'499ms'",
+            "'61s'",
+            "'1'",
+            "''",
+            "'-1s'",
+            "30",
+            "'99999999999999999999y'",
+        ] {
             let refused = read::<Brief>(time).expect_err(time);
             assert!(refused.contains("expected a time from 500ms to 1m"), "{refused}");
         }
