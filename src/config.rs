@@ -2,7 +2,7 @@
 //!
 //! [`Config::load`] is the door: text comes in, and what comes out is valid. What is refused names
 //! its file, line, key and bound. The tables of the file, their defaults and their documentation
-//! stand once, in [`file`].
+//! stand once, in [`mod@file`].
 
 mod backend;
 mod error;
@@ -13,7 +13,7 @@ mod overrides;
 pub mod section;
 mod show;
 mod source;
-#[cfg(test)]
+#[cfg(all(test, feature = "embedded"))]
 mod tests;
 pub mod value;
 

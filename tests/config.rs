@@ -1,5 +1,7 @@
 //! `fencepost config`: what the program says about a configuration, and its exit codes.
 
+#![cfg(feature = "embedded")]
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

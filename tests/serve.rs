@@ -1,5 +1,7 @@
 //! `fencepost serve` as a process: what it says, and how it ends.
 
+#![cfg(feature = "embedded")]
+
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -1,6 +1,8 @@
 //! Which backend a namespace has: its table becomes a [`BackendConfig`].
 
-use std::path::{Path, PathBuf};
+#[cfg(feature = "embedded")]
+use std::path::Path;
+use std::path::PathBuf;
 
 use super::error::ConfigError;
 use super::file::NamespaceSection;
@@ -10,6 +12,7 @@ use crate::backend::Guarantee;
 /// The kind of the embedded backend, and the default.
 pub(super) const EMBEDDED: &str = "embedded";
 /// The path that stands for a store without a file.
+#[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
 
 /// The backends that this program was built with.
@@ -88,6 +91,7 @@ impl Origin<'_> {
         self.below_data_dir(path).map(EmbeddedPath::File)
     }
 
+    #[cfg(feature = "embedded")]
     fn below_data_dir(&self, path: &Path) -> Result<PathBuf, ConfigError> {
         match self.data_dir {
             Some(directory) => Ok(directory.join(path)),

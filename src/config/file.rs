@@ -1,7 +1,7 @@
 //! The tables of the configuration file, with their defaults and their documentation.
 //!
 //! A new backend adds its table here (a `section!` and a line among the tables of
-//! [`NamespaceSection`]) and its arm in [`super::backend`].
+//! [`NamespaceSection`]) and its arm in `config/backend.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,8 +28,8 @@ pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
 section! {
     /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m".
-    /// The keys of this first table and of [log] can also be given as flags and as FENCEPOST_
-    /// variables, which win over the file: see `fencepost serve --help`.
+    /// The keys of this first table and those of the log can also be given as flags and as
+    /// FENCEPOST_ variables, which win over the file: see `fencepost serve --help`.
     pub struct File {
         /// Where to listen: TCP addresses and Unix sockets, several at once.
         listen: Vec<Listen> = vec![Listen::default()],

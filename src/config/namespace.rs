@@ -17,6 +17,10 @@ pub(super) struct Origin<'a> {
     /// The namespace.
     pub namespace: &'a str,
     /// The directory of what is stored, where it is known.
+    #[cfg_attr(
+        not(feature = "embedded"),
+        expect(dead_code, reason = "only stores of this machine have files")
+    )]
     pub data_dir: Option<&'a Path>,
 }
 
