@@ -151,6 +151,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     shutdown.await;
     namespaces.drain();
+    namespaces.close().await;
     drop(listeners);
     Ok(())
 }
