@@ -1,0 +1,83 @@
+//! What the run can be told, and how long it makes it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+
+/// The core against bare echoes.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// Measure shortly and report the requirements without judging by them
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Measure this build of the server instead of the one built along
+    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
+    server: PathBuf,
+    /// How many rounds are made of each comparison
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// What cargo says to every bench, and to no test
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// How much is measured.
+#[derive(Debug)]
+pub struct Plan {
+    /// How many rounds are made of each comparison.
+    pub rounds: usize,
+    /// How long one subject is loaded in one round.
+    pub slice: Duration,
+    /// How many lone calls of each kind are timed.
+    pub samples: usize,
+    /// How often a full queue is drained.
+    pub drains: usize,
+    /// Whether a missed requirement fails the run.
+    pub strict: bool,
+}
+
+impl Options {
+    /// The server's program.
+    pub fn program(&self) -> &Path {
+        &self.server
+    }
+
+    /// The full plan, or the short one for `--quick` and for a run as a test.
+    pub fn plan(&self) -> Plan {
+        let plan = if self.quick || !self.bench {
+            Plan::quick()
+        } else {
+            Plan::full()
+        };
+        Plan {
+            rounds: self.rounds.unwrap_or(plan.rounds).max(1),
+            ..plan
+        }
+    }
+}
+
+impl Plan {
+    fn full() -> Self {
+        Self {
+            rounds: 21,
+            slice: Duration::from_millis(500),
+            samples: 2000,
+            drains: 10,
+            strict: true,
+        }
+    }
+
+    fn quick() -> Self {
+        Self {
+            rounds: 3,
+            slice: Duration::from_millis(100),
+            samples: 100,
+            drains: 1,
+            strict: false,
+        }
+    }
+}
