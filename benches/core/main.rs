@@ -1,6 +1,6 @@
 //! What the core costs beyond its transport: the real server against bare echoes, in one run.
 //!
-//! `cargo bench --bench core [-- --quick] [--json] [--server PATH]`. The server and an echo server
+//! `cargo bench --bench core [-- --quick] [--json] [--server PATH] [PART]...`. The server and an echo server
 //! ([`echo`], the same messages over the same transport) run as processes of their own. Rounds of
 //! one and of the other alternate, and what is judged are the medians of their ratios, for the
 //! machine may be busy with other things. A figure that misses its requirement fails the run;
@@ -26,7 +26,7 @@ use clap::Parser;
 use tokio::runtime::Runtime;
 
 use client::Locks;
-use options::{Options, Plan};
+use options::{Options, Part, Plan};
 use process::Process;
 use report::Report;
 
@@ -98,17 +98,25 @@ fn measure(options: &Options) -> Result<bool, Failure> {
     // On the disk that builds are on, for a temporary directory may be in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let plan = options.plan();
-    let report = Runtime::new()?.block_on(run(&plan, folder.path(), options.program()))?;
+    let report = Runtime::new()?.block_on(run(&plan, folder.path(), options))?;
     report.print(options.json)?;
     Ok(!plan.strict || report.passes())
 }
 
-async fn run(plan: &Plan, folder: &Path, program: &Path) -> Result<Report, Failure> {
-    let mut subjects = Subjects::start(folder, program).await?;
+async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Failure> {
+    let mut subjects = Subjects::start(folder, options.program()).await?;
     let mut report = Report::default();
-    pairs::measure(plan, &subjects, &mut report).await?;
-    lone::measure(plan, &mut subjects, folder, &mut report).await?;
-    handoff::drains(plan, &subjects, &mut report).await?;
-    handoff::rates(plan, &mut subjects, &mut report).await?;
+    if options.has(Part::Pairs) {
+        pairs::measure(plan, &subjects, &mut report).await?;
+    }
+    if options.has(Part::Lone) {
+        lone::measure(plan, &mut subjects, folder, &mut report).await?;
+    }
+    if options.has(Part::Drains) {
+        handoff::drains(plan, &subjects, &mut report).await?;
+    }
+    if options.has(Part::Turns) {
+        handoff::rates(plan, &mut subjects, &mut report).await?;
+    }
     Ok(report)
 }

@@ -17,12 +17,27 @@ pub struct Options {
     /// Measure this build of the server instead of the one built along
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
     server: PathBuf,
+    /// Measure these only: pairs, lone, drains, turns
+    only: Vec<Part>,
     /// How many rounds are made of each comparison
     #[arg(long)]
     rounds: Option<usize>,
     /// What cargo says to every bench, and to no test
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Many callers, each with a lock of its own.
+    Pairs,
+    /// One caller alone.
+    Lone,
+    /// A long queue on one lock.
+    Drains,
+    /// Callers who take turns on one lock.
+    Turns,
 }
 
 /// How much is measured.
@@ -44,6 +59,11 @@ impl Options {
     /// The server's program.
     pub fn program(&self) -> &Path {
         &self.server
+    }
+
+    /// Whether a part is to be measured: all are, unless some were named.
+    pub fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
     }
 
     /// The full plan, or the short one for `--quick` and for a run as a test.
