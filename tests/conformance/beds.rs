@@ -6,6 +6,14 @@ use fencepost::backend::embedded::Store;
 
 use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
 
+/// Real time, on a machine that is busy with other tests.
+const REAL: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(150),
+    virtual_time: false,
+};
+
 /// The embedded store in memory, on tokio's paused clock.
 pub async fn memory() -> Result<Bed, Missing> {
     let pace = Pace {
@@ -17,17 +25,16 @@ pub async fn memory() -> Result<Bed, Missing> {
     Ok(embedded(&Store::memory(), pace, ()))
 }
 
+/// The embedded store in memory, in real time: for cases with a network.
+pub async fn memory_in_real_time() -> Result<Bed, Missing> {
+    Ok(embedded(&Store::memory(), REAL, ()))
+}
+
 /// The embedded store in a file of its own, in real time.
 pub async fn file() -> Result<Bed, Missing> {
-    let pace = Pace {
-        short: Duration::from_millis(600),
-        slack: Duration::from_millis(150),
-        quiet: Duration::from_millis(150),
-        virtual_time: false,
-    };
     let directory = tempfile::tempdir().expect("a directory for the store");
     let store = Store::open(&directory.path().join("locks")).expect("a new store opens");
-    Ok(embedded(&store, pace, directory))
+    Ok(embedded(&store, REAL, directory))
 }
 
 fn embedded(store: &Store, pace: Pace, keep: impl Send + Sync + 'static) -> Bed {
