@@ -156,7 +156,7 @@ fn routes(
     settings: &Settings,
     drain: &CancellationToken,
 ) -> Result<Routes, tonic_reflection::server::Error> {
-    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings.response_bytes))
+    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(namespaces.clone()))

@@ -16,10 +16,6 @@ mod answer;
 
 pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, summary};
 
-/// How many locks a page has when the request does not say.
-const DEFAULT_PAGE: usize = 100;
-/// How many locks a page has at most.
-const LARGEST_PAGE: usize = 1000;
 /// The longest page token, in bytes: an encoded name and what a store adds to it.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;
 /// The longest name of a store's node, in bytes.
@@ -106,11 +102,20 @@ pub(super) fn prefix(prefix: &str) -> Result<&str, InvalidField> {
     Ok(prefix)
 }
 
+/// How many locks a page has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pages {
+    /// When the request does not say.
+    pub default: usize,
+    /// At most.
+    pub limit: usize,
+}
+
 /// Which page of a list.
-pub(super) fn page(size: i32, token: &str) -> Result<Page, InvalidField> {
+pub(super) fn page(size: i32, token: &str, pages: Pages) -> Result<Page, InvalidField> {
     let size = match usize::try_from(size) {
-        Ok(0) => DEFAULT_PAGE,
-        Ok(size) => size.min(LARGEST_PAGE),
+        Ok(0) => pages.default,
+        Ok(size) => size.min(pages.limit),
         Err(_) => {
             return Err(InvalidField::new(
                 "page_size",
