@@ -190,3 +190,77 @@ async fn a_drain_is_bounded_and_then_cuts() {
     assert!((drain_timeout..Duration::from_secs(5)).contains(&took), "{took:?}");
     assert!(call.await.unwrap().is_err());
 }
+
+/// A grant whose answer goes nowhere, and one that goes out, over a real store.
+#[cfg(feature = "embedded")]
+mod grants {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+
+    use http_body::Body as _;
+    use prost::Message;
+    use tonic::body::Body;
+    use tower::ServiceExt;
+
+    use super::super::*;
+    use crate::api::proto::AcquireRequest;
+    use crate::backend::embedded::Store;
+    use crate::limits::Limits;
+    use crate::locks::Locks;
+    use crate::name::{LockName, Namespace};
+
+    fn namespaces() -> Namespaces {
+        let namespace = Namespace::new("default").unwrap();
+        let backend = Store::memory().namespace(namespace.clone());
+        Namespaces::new(vec![Locks::new(namespace, Limits::default(), backend)])
+    }
+
+    fn acquire() -> http::Request<Body> {
+        let ask = AcquireRequest {
+            namespace: "default".into(),
+            name: "a".into(),
+            owner: "o".into(),
+            ..Default::default()
+        };
+        let frame = [&[0, 0, 0, 0, ask.encoded_len() as u8], ask.encode_to_vec().as_slice()].concat();
+        let request = http::Request::builder().uri("/fencepost.v1.LockService/Acquire");
+        request.body(Body::new(String::from_utf8(frame).unwrap())).unwrap()
+    }
+
+    async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data = bytes::Bytes> + Unpin + use<> {
+        let routes = routes(namespaces, &Settings::default(), &CancellationToken::new()).unwrap();
+        let handover: Handover<Routes> = Handover::new(routes);
+        handover.oneshot(acquire()).await.unwrap().into_body()
+    }
+
+    async fn holders(namespaces: &Namespaces) -> usize {
+        let locks = namespaces.get("default").unwrap();
+        locks.look(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
+    }
+
+    #[tokio::test]
+    async fn an_answer_dropped_before_it_went_out_frees_the_lock() {
+        let namespaces = namespaces();
+        let body = answer(&namespaces).await;
+        assert_eq!(holders(&namespaces).await, 1);
+        drop(body);
+        let freed = async {
+            while holders(&namespaces).await > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(5), freed).await;
+        assert!(waited.is_ok(), "the lock is still held");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_went_out_keeps_the_lock() {
+        let namespaces = namespaces();
+        let mut body = answer(&namespaces).await;
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        assert!(frame.is_some_and(|frame| frame.is_ok()));
+        drop(body);
+        tokio::task::yield_now().await;
+        assert_eq!(holders(&namespaces).await, 1);
+    }
+}

@@ -9,6 +9,11 @@ use crate::backend::Summary;
 use crate::claim::{Holder, Queue, Waiter};
 use crate::name::{ClaimId, Namespace};
 
+const PAGES: Pages = Pages {
+    default: 100,
+    limit: 1000,
+};
+
 fn wire(seconds: i64, nanos: i32) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos }
 }
@@ -115,9 +120,9 @@ fn a_duration_is_normalised_in_range_and_not_negative() {
 #[test]
 fn a_page_has_a_default_and_a_largest_size() {
     for (asked, size) in [(0, 100), (1, 1), (1000, 1000), (i32::MAX, 1000)] {
-        assert_eq!(page(asked, ""), Ok(Page { after: None, size }));
+        assert_eq!(page(asked, "", PAGES), Ok(Page { after: None, size }));
     }
-    assert_eq!(page(-1, "").unwrap_err().field, "page_size");
+    assert_eq!(page(-1, "", PAGES).unwrap_err().field, "page_size");
 }
 
 #[test]
@@ -134,7 +139,7 @@ fn a_page_token_that_was_not_given_out_is_refused() {
         "1%c3%bc",
         long.as_str(),
     ] {
-        assert_eq!(page(0, token).unwrap_err().field, "page_token", "{token:.20}");
+        assert_eq!(page(0, token, PAGES).unwrap_err().field, "page_token", "{token:.20}");
     }
     assert_eq!(page_token(None), "");
 }
@@ -143,7 +148,7 @@ proptest! {
     #[test]
     fn a_page_token_leads_back(next in "\\PC{0,80}") {
         let token = page_token(Some(&next));
-        prop_assert_eq!(page(0, &token), Ok(Page { after: Some(next), size: DEFAULT_PAGE }));
+        prop_assert_eq!(page(0, &token, PAGES), Ok(Page { after: Some(next), size: PAGES.default }));
     }
 }
 
@@ -233,14 +238,23 @@ fn no_more_claims_are_shown_than_bounded() {
 fn the_largest_page_fits_into_an_answer() {
     let lock = Summary {
         lock: LockName::new(&"n".repeat(512)).unwrap(),
-        holders: 1,
+        holders: usize::MAX,
         waiters: usize::MAX,
         first: Some(big_holder()),
     };
-    let page = proto::ListLocksResponse {
-        locks: vec![summary(&lock); LARGEST_PAGE],
-        next_page_token: page_token(Some(&"ü".repeat(256))),
-    };
-    assert!(page.encoded_len() < 1 << 20, "{}", page.encoded_len());
-    assert_eq!(page.locks[0].waiter_count, u32::MAX);
+    for (response_bytes, page_limit, fits) in [(4 << 20, 1000, 1000), (64 << 10, 10_000, 56)] {
+        let settings = Settings {
+            response_bytes,
+            page_limit,
+            ..Settings::default()
+        };
+        let size = Pages::of(&settings).limit;
+        assert_eq!(size, fits);
+        let page = proto::ListLocksResponse {
+            locks: vec![summary(&lock); size],
+            next_page_token: page_token(Some(&"ü".repeat(256))),
+        };
+        assert!(page.encoded_len() < response_bytes, "{}", page.encoded_len());
+        assert_eq!(page.locks[0].waiter_count, u32::MAX);
+    }
 }
