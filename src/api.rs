@@ -1,8 +1,8 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: [`request_log`] names it, [`guard`] catches its panic,
-//! [`gate`] counts it in, [`handover`] watches over its grant; then [`lock`] or [`admin`] convert
-//! ([`convert`]) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
+//! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
+//! `gate` counts it in, `handover` watches over its grant; then `lock` or `admin` convert
+//! (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
 //! [`status`] alone.
 
 use std::sync::Arc;
@@ -134,7 +134,8 @@ async fn run(
     let permits = Arc::new(Permits::new(settings, drain));
     let request_bytes = settings.request_bytes;
     let layers = layer_fn(move |routes| {
-        let gate = Gate::new(Handover(routes), permits.clone());
+        let handover: Handover<Routes> = Handover::new(routes);
+        let gate = Gate::new(handover, permits.clone());
         RequestLog::new(Guard::new(gate, request_bytes))
     });
     let transport = transport(settings).layer(layers).add_routes(routes);
@@ -178,3 +179,6 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,12 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::proto;
+use super::settings::Settings;
 use crate::backend::Page;
 use crate::locks::Acquire;
-use crate::name::{FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, Metadata, Mode, Owner, RequestId};
+use crate::name::{
+    FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, MAX_OWNER_BYTES, Metadata, Mode, Owner, RequestId,
+};
 
 mod answer;
 
@@ -18,6 +21,9 @@ pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, s
 
 /// The longest page token, in bytes: an encoded name and what a store adds to it.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;
+/// What a lock of a list takes at most, in bytes: its name, its holder's owner and identity, and
+/// the rest.
+const SUMMARY_BYTES: usize = MAX_NAME_BYTES + 2 * MAX_OWNER_BYTES + 128;
 /// The longest name of a store's node, in bytes.
 const MAX_NODE_BYTES: usize = 256;
 /// The largest number of seconds in a protobuf Duration: some 10,000 years.
@@ -109,6 +115,17 @@ pub(super) struct Pages {
     pub default: usize,
     /// At most.
     pub limit: usize,
+}
+
+impl Pages {
+    /// As the settings say, as far as a page surely fits into an answer.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let fitting = (settings.response_bytes / SUMMARY_BYTES).max(1);
+        Self {
+            default: settings.page_default.min(fitting),
+            limit: settings.page_limit.min(fitting),
+        }
+    }
 }
 
 /// Which page of a list.

@@ -30,10 +30,7 @@ impl LockApi {
         Self {
             namespaces,
             bounds: Bounds::within(settings.response_bytes),
-            pages: Pages {
-                default: settings.page_default,
-                limit: settings.page_limit,
-            },
+            pages: Pages::of(settings),
         }
     }
 
