@@ -44,22 +44,23 @@ impl Undo {
     /// # Errors
     /// When the store failed; whether the call's claim is still there is unknown then.
     pub async fn run(&mut self) -> Result<Departure, Error> {
-        let departure = self
-            .room
-            .leave(&self.lock, Leaving::Call(&self.claim.id, self.claim.call))
-            .await?;
+        let departure = self.leave().await?;
         self.armed = false;
         Ok(departure)
     }
 
+    async fn leave(&self) -> Result<Departure, Error> {
+        let who = Leaving::Call(&self.claim.id, self.claim.call);
+        self.room.leave(&self.lock, who).await
+    }
+
     /// Tries until it succeeds, or until nothing can be left of the call: its cancel mark would be
     /// gone, and its lease over.
-    async fn insist(mut self) {
+    async fn insist(self) {
         let until = Instant::now() + crate::backend::MARKS_KEPT.max(self.claim.ttl.get());
-        while let Err(error) = self.run().await {
+        while let Err(error) = self.leave().await {
             if Instant::now() > until {
                 tracing::warn!(lock = %self.lock, %error, "gave up undoing a call");
-                self.armed = false;
                 return;
             }
             tokio::time::sleep(AGAIN).await;
@@ -72,8 +73,9 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        self.armed = false;
-        let undo = Self::armed(&self.room, &self.lock, &self.claim);
+        // Not armed: a runtime that ends drops the task, and a drop must not begin another one there.
+        let mut undo = Self::armed(&self.room, &self.lock, &self.claim);
+        undo.armed = false;
         self.room.undos.spawn(undo.insist());
     }
 }

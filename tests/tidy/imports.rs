@@ -42,7 +42,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api"],
     ),
-    (&["clap"], &["cli", "config", "main"]),
+    // The values of flags are types of the rooms that use them.
+    (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["toml", "serde_path_to_error"], &["config"]),
     (&["tracing_subscriber"], &["telemetry"]),
 ];

@@ -96,11 +96,14 @@ impl Source {
     pub fn paths(&self) -> Vec<Named> {
         let tokens = tokens(&self.code);
         let mut found = Vec::new();
-        for start in 0..tokens.len() {
-            let before = start.checked_sub(1).map_or("", |before| tokens[before].text);
-            if tokens[start].is_word() && !matches!(before, "::" | ".") {
-                spread(&tokens, start, &[], &mut found);
-            }
+        let mut at = 0;
+        while at < tokens.len() {
+            let before = at.checked_sub(1).map_or("", |before| tokens[before].text);
+            at = if tokens[at].is_word() && !matches!(before, "::" | ".") {
+                spread(&tokens, at, &[], &mut found)
+            } else {
+                at + 1
+            };
         }
         found.retain(|named| named.segments.len() > 1);
         found.into_iter().map(|named| self.resolved(named)).collect()
@@ -174,44 +177,39 @@ pub fn tokens(code: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Collects the path that begins at a token, or all of them where it has a group.
-fn spread(tokens: &[Token<'_>], start: usize, prefix: &[String], found: &mut Vec<Named>) {
+/// Collects the path that begins at a token, or all of them where it has a group. Answers where it
+/// ends.
+fn spread(tokens: &[Token<'_>], start: usize, prefix: &[String], found: &mut Vec<Named>) -> usize {
     let mut segments = prefix.to_vec();
     let mut at = start;
     loop {
         segments.push(tokens[at].text.to_owned());
-        let next = |ahead: usize| tokens.get(at + ahead).map(|token| token.text);
-        if next(1) != Some("::") {
-            break;
-        }
-        match tokens.get(at + 2) {
-            Some(Token { text: "{", .. }) => return spread_group(tokens, at + 3, &segments, found),
-            Some(token) if token.is_word() || token.text == "*" => at += 2,
+        at += 1;
+        let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
+        match tokens.get(at + 1) {
+            Some(next) if text(at) == "::" && next.text == "{" => {
+                return spread_group(tokens, at + 2, &segments, found);
+            }
+            Some(next) if text(at) == "::" && (next.is_word() || next.text == "*") => at += 1,
             _ => break,
         }
     }
-    found.push(Named {
-        line: tokens[start].line,
-        segments,
-    });
+    let line = tokens[start].line;
+    found.push(Named { line, segments });
+    at
 }
 
-fn spread_group(tokens: &[Token<'_>], start: usize, prefix: &[String], found: &mut Vec<Named>) {
-    let mut depth = 0_usize;
-    let mut begins = true;
-    for at in start..tokens.len() {
-        match tokens[at].text {
-            "{" => depth += 1,
-            "}" if depth == 0 => return,
-            "}" => depth -= 1,
-            "," if depth == 0 => begins = true,
-            _ if begins && depth == 0 => {
-                spread(tokens, at, prefix, found);
-                begins = false;
-            }
-            _ => {}
-        }
+/// The same for what stands behind the brace of a group.
+fn spread_group(tokens: &[Token<'_>], start: usize, prefix: &[String], found: &mut Vec<Named>) -> usize {
+    let mut at = start;
+    while at < tokens.len() {
+        at = match tokens[at].text {
+            "}" => return at + 1,
+            "," => at + 1,
+            _ => spread(tokens, at, prefix, found),
+        };
     }
+    at
 }
 
 /// Code without the items under `#[cfg(test)]`.

@@ -41,3 +41,15 @@ fn nothing_is_left_to_be_done() {
     }
     assert!(found.is_empty(), "{found:#?}");
 }
+
+/// The longest file of the product, in lines: past this a room has a joint to be cut at.
+const LONGEST: usize = 450;
+
+#[test]
+fn no_room_is_too_long_to_read() {
+    let lengths = files_in("src")
+        .into_iter()
+        .map(|path| (read(&path).lines().count(), path));
+    let too_long: Vec<_> = lengths.filter(|(lines, _)| *lines > LONGEST).collect();
+    assert!(too_long.is_empty(), "{too_long:?}");
+}
