@@ -153,6 +153,18 @@ async fn a_file_that_vanished_grants_nothing_until_a_restart() {
 }
 
 #[tokio::test]
+async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    let before = take(&locks, ask("a")).await;
+    locks.close().await;
+    std::fs::remove_file(&file).expect("the file is there");
+    let after = take(&open(&file), ask("a")).await;
+    assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
+}
+
+#[tokio::test]
 async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
     let before = take(&locks(&Store::memory()), ask("a")).await;
     let after = take(&locks(&Store::memory()), ask("a")).await;
