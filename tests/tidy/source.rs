@@ -2,7 +2,7 @@
 //! that it names.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where the project lies.
 pub fn root() -> &'static Path {
@@ -32,7 +32,7 @@ pub fn files_in(folder: &str) -> Vec<String> {
     files
 }
 
-fn from_root(path: &PathBuf) -> String {
+fn from_root(path: &Path) -> String {
     let path = path.strip_prefix(root()).expect("a path below the root");
     path.to_str().expect("a path in UTF-8").to_owned()
 }
