@@ -145,7 +145,7 @@ impl Locks {
     /// Dropped at any moment, the call leaves the queue and a grant that it got is taken back.
     ///
     /// # Errors
-    /// As CONTRACT's table of answers says for Acquire.
+    /// [`Error`]: whatever kept the call from the lock, or the store's own failure.
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
         let claim = self.room.claim(&ask, arrived)?;
