@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ struct Room {
     lines: Arc<Lines>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// Where undos run, wherever their calls are dropped.
+    runtime: Handle,
 }
 
 /// What an Acquire asks for.
@@ -124,6 +127,7 @@ impl Locks {
             lines: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            runtime: Handle::current(),
             backend,
         });
         let (lines, mut wakes) = (Arc::clone(&room.lines), room.backend.wakes());
