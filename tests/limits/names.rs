@@ -6,7 +6,7 @@ use super::server::{Server, resident, size};
 use super::traffic::{Client, alone, ask, connect, give, runtime, take};
 
 const NAMES: usize = 100_000;
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 1000;
 /// How long finished calls are remembered, what the store waits beyond that to forget them
 /// together, and the quiet in which it gives space back.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 + 5 + 4);
