@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, CheckTokenRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceInfo,
-    ReleaseRequest, RenewRequest,
+    AcquireRequest, CheckTokenRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth,
+    NamespaceInfo, ReleaseRequest, RenewRequest,
 };
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -46,10 +46,8 @@ impl Client {
     }
 
     /// Takes a lock that must be granted.
-    #[track_caller]
-    pub fn acquire(&self, ask: AcquireRequest) -> impl Future<Output = Lease> + Send + use<> {
-        let client = self.clone();
-        async move { client.try_acquire(ask).await.expect("granted") }
+    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
+        self.try_acquire(ask).await.expect("granted")
     }
 
     /// Renews a lease, or says why not.
@@ -104,22 +102,39 @@ impl Client {
         answer.expect("an answer").into_inner().status()
     }
 
+    /// Asserts that operators and the health service see a namespace that is away, and why.
+    pub async fn is_away(&self, why: &str) {
+        let seen = self.namespace().await;
+        assert_eq!(seen.health(), NamespaceHealth::Away, "{seen:?}");
+        assert!(!seen.reason.is_empty() && seen.reason.contains(why), "{seen:?}");
+        assert_eq!(self.health().await, ServingStatus::NotServing);
+    }
+
+    /// Waits until the health service says that the namespace serves.
+    pub async fn until_serving(&self) {
+        let start = Instant::now();
+        while self.health().await != ServingStatus::Serving {
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
     /// Waits until so many claims wait for a lock.
     pub async fn until_waiting(&self, name: &str, waiters: u32) {
-        let waiting = async || (self.look(name).await.waiter_count == waiters).then_some(());
-        until("the calls wait", waiting).await;
+        self.until(name, |lock| lock.waiter_count == waiters).await;
     }
-}
 
-/// Asks until there is an answer.
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
+    /// Waits until a lock is in some state.
+    pub async fn until(&self, name: &str, reached: impl Fn(&LockState) -> bool) {
+        let start = Instant::now();
+        loop {
+            let lock = self.look(name).await;
+            if reached(&lock) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {lock:?}");
+            tokio::time::sleep(POLL).await;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(POLL).await;
     }
 }
 
@@ -169,7 +184,9 @@ pub fn time(wire: Option<prost_types::Duration>) -> Duration {
 
 /// The reason that an error gives; empty for one that the server did not give.
 pub fn reason(status: &Status) -> String {
-    status.get_details_error_info().map_or(String::new(), |info| info.reason)
+    status
+        .get_details_error_info()
+        .map_or(String::new(), |info| info.reason)
 }
 
 /// Asserts that an answer is this error.

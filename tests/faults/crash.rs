@@ -91,7 +91,11 @@ impl Answered {
         assert_eq!(again.lease_id, lease.lease_id, "the request id finds its own lease");
         let renewed = client.try_renew(lease, None).await.expect("it is renewed");
         assert_eq!(renewed.fencing_token, lease.fencing_token);
-        let ttl = if matches!(self.last, Last::LongerTtl) { 2 * TTL } else { TTL };
+        let ttl = if matches!(self.last, Last::LongerTtl) {
+            2 * TTL
+        } else {
+            TTL
+        };
         assert_eq!(time(renewed.ttl), ttl);
         client.release(lease).await;
     }
@@ -151,7 +155,11 @@ async fn an_expiry_that_was_shown_survives_a_kill() {
     refused(renewal, FailedPrecondition, "LEASE_LOST");
     server.kill();
     let server = home.start().await;
-    refused(server.client().try_renew(&lease, None).await, FailedPrecondition, "LEASE_LOST");
+    refused(
+        server.client().try_renew(&lease, None).await,
+        FailedPrecondition,
+        "LEASE_LOST",
+    );
     let next = server.client().acquire(ask(LOCK, "b")).await;
     assert!(next.fencing_token > lease.fencing_token);
 }

@@ -55,7 +55,9 @@ impl History {
     pub fn note(&mut self, held: Held) {
         let key = (held.lease.name.clone(), held.lease.fencing_token);
         let before = self.0.insert(key, held.clone());
-        let same = before.as_ref().is_none_or(|before| before.lease.lease_id == held.lease.lease_id);
+        let same = before
+            .as_ref()
+            .is_none_or(|before| before.lease.lease_id == held.lease.lease_id);
         assert!(same, "a token was given twice: {before:#?} and {held:#?}");
     }
 

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use fencepost::api::proto::{Lease, NamespaceHealth};
+use fencepost::api::proto::Lease;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use tonic::Code::{Aborted, Unavailable};
-use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::client::{Client, ask, refused};
+use crate::client::{ask, refused};
 use crate::server::{Home, Server};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -33,16 +32,8 @@ async fn serves_nothing(server: &mut Server, lease: &Lease) {
         refused(client.try_release(lease).await, Unavailable, "BACKEND_UNAVAILABLE");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    is_away(&client, "removed or replaced").await;
+    client.is_away("removed or replaced").await;
     assert!(server.lives());
-}
-
-/// Asserts that operators and the health service see a namespace that is away, and why.
-async fn is_away(client: &Client, why: &str) {
-    let seen = client.namespace().await;
-    assert_eq!(seen.health(), NamespaceHealth::Away, "{seen:?}");
-    assert!(seen.reason.contains(why), "{seen:?}");
-    assert_eq!(client.health().await, ServingStatus::NotServing);
 }
 
 /// Asserts that the server refuses to start, with these words, and leaves the file as it was.
@@ -85,10 +76,17 @@ async fn a_file_replaced_while_running_stops_all_grants_until_a_restart() {
     std::fs::rename(&copy, home.file()).expect("it is replaced");
     let put_there = std::fs::read(home.file()).expect("a file");
     serves_nothing(&mut server, &lease).await;
-    assert!(put_there == std::fs::read(home.file()).expect("a file"), "it was written on");
+    assert!(
+        put_there == std::fs::read(home.file()).expect("a file"),
+        "it was written on"
+    );
     server.kill();
     let server = home.start().await;
-    refused(server.client().try_acquire(ask("a", "after")).await, Aborted, "LOCK_HELD");
+    refused(
+        server.client().try_acquire(ask("a", "after")).await,
+        Aborted,
+        "LOCK_HELD",
+    );
     server.client().release(&lease).await;
 }
 
@@ -98,7 +96,11 @@ async fn a_second_server_on_the_same_file_is_refused() {
     let (code, said) = Home::with_file_at(home.file()).refusal();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("in use by another process"), "{said}");
-    server.client().try_renew(&lease, None).await.expect("the first one serves on");
+    server
+        .client()
+        .try_renew(&lease, None)
+        .await
+        .expect("the first one serves on");
 }
 
 #[test]

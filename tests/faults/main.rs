@@ -9,7 +9,10 @@
 mod client;
 mod crash;
 mod dice;
+mod disk;
 mod history;
 mod load;
 mod lost;
+mod races;
 mod server;
+mod storm;
