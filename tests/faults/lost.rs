@@ -11,6 +11,8 @@ use crate::server::{Home, Server};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const LATER_FORMAT: u64 = 1_000;
+/// The first page of a file, in bytes: the database's header.
+const PAGE: usize = 4096;
 /// How often a server is asked that must not answer; it takes longer than one look at its file.
 const ASKED: usize = 20;
 
@@ -115,9 +117,29 @@ async fn a_damaged_file_is_refused_and_left_alone() {
     let (home, server, _) = taken().await;
     server.kill();
     let mut bytes = std::fs::read(home.file()).expect("a file");
-    bytes[..4096].fill(0xA5);
+    bytes[..PAGE].fill(0xA5);
     write(home.file(), &bytes);
     is_refused(&home, home.file().to_str().expect("UTF-8"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_cut_short_is_refused_each_time() {
+    let (home, server, _) = taken().await;
+    server.kill();
+    let bytes = std::fs::read(home.file()).expect("a file");
+    let rest = &bytes[..bytes.len() / 2];
+    write(home.file(), rest);
+    // The database may note in its first page that it was opened; what is left of the rest stays.
+    for _ in 0..2 {
+        let (code, said) = home.refusal();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(home.file().to_str().expect("UTF-8")), "{said}");
+        let after = std::fs::read(home.file()).expect("a file");
+        let changed = (PAGE..rest.len())
+            .filter(|at| after.get(*at) != Some(&rest[*at]))
+            .count();
+        assert_eq!(changed, 0, "of {} bytes, now {}: {said}", rest.len(), after.len());
+    }
 }
 
 #[test]
