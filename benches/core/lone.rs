@@ -51,11 +51,6 @@ pub async fn measure(plan: &Plan, subjects: &mut Subjects, folder: &Path, report
         memory.push(acquire(&mut subjects.memory).await?);
         durable.push(acquire(&mut subjects.durable).await?);
     }
-    let beyond = durable
-        .iter()
-        .zip(&fsyncs)
-        .map(|(call, fsync)| millis(*call) - millis(*fsync));
-    let beyond = median(beyond.collect());
     for (what, times) in [
         ("a write and its fsync", &fsyncs),
         ("lone echo", &echoes),
@@ -63,9 +58,18 @@ pub async fn measure(plan: &Plan, subjects: &mut Subjects, folder: &Path, report
     ] {
         report.add(row(what, times));
     }
+    let beyond = median(differences(&durable, &fsyncs));
     let compared = Compared::new("ms beyond the fsync", vec![beyond], Bound::AtMost(0.3));
     report.add(row("lone durable Acquire", &durable).compared(compared));
+    let transport = median(echoes.iter().copied().map(millis).collect());
+    report.add(Row::new("  beyond the fsync and the echo", beyond - transport, "ms"));
     Ok(())
+}
+
+/// How much longer these took than those, pair by pair, in milliseconds.
+fn differences(these: &[Duration], those: &[Duration]) -> Vec<f64> {
+    let pairs = these.iter().zip(those);
+    pairs.map(|(this, that)| millis(*this) - millis(*that)).collect()
 }
 
 fn row(what: &'static str, times: &[Duration]) -> Row {
