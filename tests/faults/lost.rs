@@ -143,6 +143,25 @@ async fn a_file_cut_short_is_refused_each_time() {
 }
 
 #[test]
+fn a_database_of_something_else_is_refused() {
+    let home = Home::with_file();
+    let other: redb::TableDefinition<&str, u64> = redb::TableDefinition::new("stamps");
+    std::fs::create_dir_all(home.file().parent().expect("a folder")).expect("a folder");
+    let database = redb::Database::create(home.file()).expect("a database");
+    let transaction = database.begin_write().expect("a transaction");
+    transaction
+        .open_table(other)
+        .expect("a table")
+        .insert("blue", 1)
+        .expect("an entry");
+    transaction.commit().expect("a commit");
+    drop(database);
+    let (code, said) = home.refusal();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("was not written by this program"), "{said}");
+}
+
+#[test]
 fn a_file_of_a_later_format_is_refused_and_left_alone() {
     let home = Home::with_file();
     write(home.file(), b"");
