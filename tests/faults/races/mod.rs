@@ -1,0 +1,4 @@
+//! Calls that end at the worst moment.
+
+mod retries;
+mod storm;
