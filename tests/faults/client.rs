@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, CheckTokenRequest, GetLockRequest, ListLocksRequest, ListNamespacesRequest, LockState,
-    LockSummary, NamespaceInfo, ReleaseRequest, RenewRequest,
+    AcquireRequest, CheckTokenRequest, GetLockRequest, ListLocksRequest, ListNamespacesRequest, LockState, LockSummary,
+    NamespaceInfo, ReleaseRequest, RenewRequest,
 };
 use fencepost::api::status::reason;
 use tonic::Status;
@@ -181,7 +181,10 @@ impl Caller {
 
     /// Waits until no lock of the namespace is in use.
     pub async fn all_are_free(&self) {
-        until("all locks are free", async || self.in_use().await.is_empty().then_some(())).await;
+        until("all locks are free", async || {
+            self.in_use().await.is_empty().then_some(())
+        })
+        .await;
     }
 
     /// The namespace as operators see it.

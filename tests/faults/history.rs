@@ -54,7 +54,9 @@ fn overlaps(lock: &str, by_grant: &[&Seen]) -> Vec<String> {
 fn repeated(lock: &str, leases: &[&Seen]) -> Vec<String> {
     let mut tokens = BTreeSet::new();
     let twice = leases.iter().filter(|lease| !tokens.insert(lease.token));
-    twice.map(|lease| format!("{lock}: {} was granted twice", lease.token)).collect()
+    twice
+        .map(|lease| format!("{lock}: {} was granted twice", lease.token))
+        .collect()
 }
 
 /// A grant that was asked for after another one was answered, and has no larger token.
@@ -94,7 +96,10 @@ mod tests {
 
     fn judged(leases: &[(u64, [u64; 3])]) -> Vec<String> {
         let start = Instant::now();
-        let all: Vec<_> = leases.iter().map(|(token, times)| seen(start, *token, *times)).collect();
+        let all: Vec<_> = leases
+            .iter()
+            .map(|(token, times)| seen(start, *token, *times))
+            .collect();
         faults(&all)
     }
 

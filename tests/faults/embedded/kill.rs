@@ -79,7 +79,7 @@ async fn what_was_answered_outlives_a_kill() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_longer_ttl_that_was_answered_outlives_a_kill() {
     let mut victim = Victim::new();
     for round in 0..5 {
@@ -93,7 +93,7 @@ async fn a_longer_ttl_that_was_answered_outlives_a_kill() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_lease_whose_server_was_killed_still_ends() {
     let mut victim = Victim::new();
     let ttl = Duration::from_secs(1);
@@ -107,7 +107,7 @@ async fn a_lease_whose_server_was_killed_still_ends() {
     assert_eq!(why(&gone), "LEASE_LOST");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_retry_after_a_kill_finds_its_lease() {
     let mut victim = Victim::new();
     let ask = || Ask::once(TTL).named("again");

@@ -14,7 +14,10 @@ use crate::server::Home;
 const LOCKS: usize = 4;
 const CALLERS: usize = 16;
 /// Short, for what a killed server granted unheard blocks its lock that long.
-const TTL: Duration = Duration::from_millis(500);
+const TTL: Duration = Duration::from_millis(200);
+const CONFIG: &str = "[namespaces.default]\nttl_min = '100ms'\n";
+/// So many of the last releases before a kill are looked at after it.
+const LOOKED_AT: usize = 64;
 /// How long a server lives, at least and at most.
 const LIFE_MS: [u64; 2] = [50, 400];
 
@@ -38,8 +41,10 @@ struct Worker {
 
 /// Whether an error says only that the server is not there, or not any more.
 fn is_crash(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
-        && fencepost::api::status::reason(status).is_none()
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal
+    ) && fencepost::api::status::reason(status).is_none()
 }
 
 impl Worker {
@@ -128,7 +133,7 @@ async fn stays_released(caller: &Caller, released: &[Held]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_crash_under_load_lets_two_hold_or_a_token_fall() {
     let kills = rounds(20, 400);
-    let home = Home::new();
+    let home = Home::with_config(CONFIG);
     let mut server = home.start();
     let (book, end) = (Arc::<Mutex<Book>>::default(), CancellationToken::new());
     let workers = (0..CALLERS).map(|number| {
@@ -141,7 +146,6 @@ async fn no_crash_under_load_lets_two_hold_or_a_token_fall() {
         tokio::spawn(worker.run())
     });
     let workers: Vec<_> = workers.collect();
-    let mut checked = 0;
     for kill in 0..kills {
         let [least, most] = LIFE_MS;
         let life = least + (kill as u64 * 97) % (most - least);
@@ -149,8 +153,8 @@ async fn no_crash_under_load_lets_two_hold_or_a_token_fall() {
         server.kill();
         let released = book.lock().unwrap_or_else(PoisonError::into_inner).released.clone();
         server = home.start();
-        stays_released(&Caller::of(&server), &released[checked..]).await;
-        checked = released.len();
+        let last = &released[released.len().saturating_sub(LOOKED_AT)..];
+        stays_released(&Caller::of(&server), last).await;
     }
     end.cancel();
     for worker in workers {

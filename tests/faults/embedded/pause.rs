@@ -7,7 +7,7 @@ use crate::server::Home;
 
 const TTL: Duration = Duration::from_secs(1);
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_lease_that_ended_while_the_server_stood_still_is_over_and_its_waiter_is_served() {
     let home = Home::new();
     let server = home.start();

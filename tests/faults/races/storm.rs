@@ -21,12 +21,16 @@ struct Tally {
     dropped: AtomicUsize,
 }
 
-/// Comes, waits for a while that differs each time, and gives back at once what it gets.
+/// Comes, waits for a while that differs each time (now and then until it is served), and gives back
+/// at once what it gets.
 async fn come_and_go(caller: Caller, seed: u64, until: Instant, tally: Arc<Tally>) {
     let mut patience = seed;
     while Instant::now() < until {
         patience = (patience * 31 + 17) % 20_011;
-        let wait = Duration::from_micros(patience);
+        let wait = match patience % 4 {
+            0 => WAIT,
+            _ => Duration::from_micros(patience),
+        };
         let asked = caller.acquire("lock", Ask::once(TTL).waiting(WAIT));
         match tokio::time::timeout(wait, asked).await {
             Err(_) => drop(tally.dropped.fetch_add(1, Ordering::Relaxed)),
