@@ -1,234 +1,197 @@
-//! A caller of the real service, in the words of these tests.
+//! Calls to a server over gRPC.
 
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, CheckTokenRequest, GetLockRequest, ListLocksRequest, ListNamespacesRequest, LockState, LockSummary,
+    AcquireRequest, CheckTokenRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth,
     NamespaceInfo, ReleaseRequest, RenewRequest,
 };
-use fencepost::api::status::reason;
-use tonic::Status;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
 
-use crate::server::{PATIENCE, Server};
+use crate::server::PATIENCE;
 
-/// How soon a condition is looked at again.
-const POLL: Duration = Duration::from_millis(10);
+/// The namespace of every test.
+pub const NAMESPACE: &str = "faults";
+/// The TTL of a claim that names none; longer than any round of a test.
+pub const TTL: Duration = Duration::from_secs(60);
 
-/// A lease, and when its caller asked for it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Held {
-    /// What Renew and Release need.
-    pub id: String,
-    /// Its token.
-    pub token: u64,
-    /// Until when its caller may be sure of it: `sent + waited + ttl`.
-    pub sure_until: Instant,
-    /// What is left of it, or what was granted.
-    pub ttl: Duration,
-}
+const POLL: Duration = Duration::from_millis(5);
 
-/// What an Acquire asks for beyond its lock.
+/// A connection to a server.
 #[derive(Debug, Clone)]
-pub struct Ask {
-    /// How long to live.
-    pub ttl: Duration,
-    /// How long to wait.
-    pub wait: Duration,
-    /// What a retry is recognised by; empty for none.
-    pub request_id: String,
-    /// Some bytes of metadata.
-    pub padding: usize,
-}
+pub struct Client(Channel);
 
-impl Ask {
-    /// A try.
-    pub fn once(ttl: Duration) -> Self {
-        Self {
-            ttl,
-            wait: Duration::ZERO,
-            request_id: String::new(),
-            padding: 0,
-        }
-    }
-
-    /// The same, waiting that long.
-    pub fn waiting(self, wait: Duration) -> Self {
-        Self { wait, ..self }
-    }
-
-    /// The same, with a request id.
-    pub fn named(self, request_id: &str) -> Self {
-        Self {
-            request_id: request_id.into(),
-            ..self
-        }
-    }
-}
-
-/// A caller of one namespace on one connection. Clones share the connection.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    connection: Channel,
-    namespace: &'static str,
-}
-
-impl Caller {
-    /// A caller with a connection of its own.
-    pub fn of(server: &Server) -> Self {
-        Self {
-            connection: server.connection(),
-            namespace: "default",
-        }
-    }
-
-    /// The same caller in another namespace.
-    pub fn within(self, namespace: &'static str) -> Self {
-        Self { namespace, ..self }
+impl Client {
+    /// Connects to an address that is listened on.
+    pub async fn connect(address: &str) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+        Self(endpoint.connect().await.expect("the server accepts"))
     }
 
     fn locks(&self) -> LockServiceClient<Channel> {
-        LockServiceClient::new(self.connection.clone())
+        LockServiceClient::new(self.0.clone())
     }
 
-    /// Takes a lock.
-    pub async fn acquire(&self, name: &str, ask: Ask) -> Result<Held, Status> {
-        let sent = Instant::now();
-        let request = AcquireRequest {
-            namespace: self.namespace.into(),
-            name: name.into(),
-            owner: "faults".into(),
-            ttl: Some(wire(ask.ttl)),
-            wait: Some(wire(ask.wait)),
-            request_id: ask.request_id,
-            metadata: [("padding".into(), "x".repeat(ask.padding))].into(),
-            ..AcquireRequest::default()
-        };
-        let answer = self.locks().acquire(request).await?.into_inner();
-        let lease = answer.lease.expect("an OK answer has a lease");
-        let ttl = time(lease.ttl);
-        Ok(Held {
-            id: lease.lease_id,
-            token: lease.fencing_token,
-            sure_until: sent + time(lease.waited) + ttl,
-            ttl,
-        })
+    /// Takes a lock, or says why not.
+    pub async fn try_acquire(&self, ask: AcquireRequest) -> Result<Lease, Status> {
+        let answer = self.locks().acquire(ask).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
     }
 
-    /// Takes a lock that must be free.
-    pub async fn take(&self, name: &str, ttl: Duration) -> Held {
-        let taken = self.acquire(name, Ask::once(ttl)).await;
-        taken.unwrap_or_else(|status| panic!("{name:?} is not free: {status:?}"))
+    /// Takes a lock that must be granted.
+    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
+        self.try_acquire(ask).await.expect("granted")
     }
 
-    /// The reason why a try for a lock is refused.
-    pub async fn refusal(&self, name: &str) -> String {
-        let refused = self.acquire(name, Ask::once(Duration::from_secs(30))).await;
-        why(&refused.expect_err("a refusal"))
+    /// Renews a lease, or says why not.
+    pub async fn try_renew(&self, lease: &Lease, ttl: Option<Duration>) -> Result<Lease, Status> {
+        let (lease_id, ttl) = (lease.lease_id.clone(), ttl.map(wire));
+        let answer = self.locks().renew(RenewRequest { lease_id, ttl }).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
     }
 
-    /// Gives a lease more time and says how much it has then.
-    pub async fn renew(&self, lease: &Held, ttl: Option<Duration>) -> Result<Duration, Status> {
-        let request = RenewRequest {
-            lease_id: lease.id.clone(),
-            ttl: ttl.map(wire),
-        };
-        let renewed = self.locks().renew(request).await?.into_inner().lease;
-        Ok(time(renewed.and_then(|lease| lease.ttl)))
-    }
-
-    /// Gives a lease back.
-    pub async fn release(&self, lease: &Held) -> Result<(), Status> {
-        let lease_id = lease.id.clone();
+    /// Releases a lease, or says why not.
+    pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
+        let lease_id = lease.lease_id.clone();
         self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
     }
 
-    /// Whether a token is held now.
-    pub async fn holds(&self, name: &str, token: u64) -> bool {
-        let request = CheckTokenRequest {
-            namespace: self.namespace.into(),
-            name: name.into(),
-            fencing_token: token,
-        };
-        let checked = self.locks().check_token(request).await;
-        checked.expect("the token is checked").into_inner().held
+    /// Releases a lease that must live.
+    pub async fn release(&self, lease: &Lease) {
+        self.try_release(lease).await.expect("released");
     }
 
-    /// A lock's queue.
+    /// The state of a lock.
     pub async fn look(&self, name: &str) -> LockState {
-        let request = GetLockRequest {
-            namespace: self.namespace.into(),
-            name: name.into(),
+        let (namespace, name) = (NAMESPACE.into(), name.into());
+        let answer = self.locks().get_lock(GetLockRequest { namespace, name }).await;
+        answer.expect("a state").into_inner().lock.expect("a state")
+    }
+
+    /// Whether a lease's token is held at this moment.
+    pub async fn holds(&self, lease: &Lease) -> bool {
+        let ask = CheckTokenRequest {
+            namespace: NAMESPACE.into(),
+            name: lease.name.clone(),
+            fencing_token: lease.fencing_token,
         };
-        let shown = self.locks().get_lock(request).await.expect("the lock is shown");
-        shown.into_inner().lock.expect("an OK answer has a lock")
+        let answer = self.locks().check_token(ask).await;
+        answer.expect("an answer").into_inner().held
     }
 
-    /// The first page of the locks in use.
-    pub async fn in_use(&self) -> Vec<LockSummary> {
-        let request = ListLocksRequest {
-            namespace: self.namespace.into(),
-            ..ListLocksRequest::default()
-        };
-        let listed = self.locks().list_locks(request).await;
-        listed.expect("the locks are listed").into_inner().locks
+    /// What operators see of the namespace.
+    pub async fn namespace(&self) -> NamespaceInfo {
+        let mut admin = AdminServiceClient::new(self.0.clone());
+        let answer = admin.list_namespaces(ListNamespacesRequest {}).await;
+        answer.expect("a list").into_inner().namespaces.remove(0)
     }
 
-    /// Waits until no lock of the namespace is in use.
-    pub async fn all_are_free(&self) {
-        until("all locks are free", async || {
-            self.in_use().await.is_empty().then_some(())
-        })
-        .await;
+    /// What the health service says of the namespace.
+    pub async fn health(&self) -> ServingStatus {
+        let service = format!("namespace/{NAMESPACE}");
+        let answer = HealthClient::new(self.0.clone())
+            .check(HealthCheckRequest { service })
+            .await;
+        answer.expect("an answer").into_inner().status()
     }
 
-    /// The namespace as operators see it.
-    pub async fn info(&self) -> NamespaceInfo {
-        let mut admin = AdminServiceClient::new(self.connection.clone());
-        let listed = admin.list_namespaces(ListNamespacesRequest {}).await;
-        let all = listed.expect("the namespaces are listed").into_inner().namespaces;
-        let own = all.into_iter().find(|info| info.name == self.namespace);
-        own.expect("the namespace is there")
+    /// Asserts that operators and the health service see a namespace that is away, and why.
+    pub async fn is_away(&self, why: &str) {
+        let seen = self.namespace().await;
+        assert_eq!(seen.health(), NamespaceHealth::Away, "{seen:?}");
+        assert!(!seen.reason.is_empty() && seen.reason.contains(why), "{seen:?}");
+        assert_eq!(self.health().await, ServingStatus::NotServing);
     }
 
-    /// Whether the health service says that the namespace serves.
-    pub async fn serves(&self) -> bool {
-        let mut health = HealthClient::new(self.connection.clone());
-        let service = format!("namespace/{}", self.namespace);
-        let checked = health.check(HealthCheckRequest { service }).await;
-        checked.expect("its health is known").into_inner().status() == ServingStatus::Serving
-    }
-}
-
-/// Asks until there is an answer.
-///
-/// # Panics
-/// When there is none for too long.
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
+    /// Waits until the health service says that the namespace serves.
+    pub async fn until_serving(&self) {
+        let start = Instant::now();
+        while self.health().await != ServingStatus::Serving {
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}");
+            tokio::time::sleep(POLL).await;
         }
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(POLL).await;
+    }
+
+    /// Waits until so many claims wait for a lock.
+    pub async fn until_waiting(&self, name: &str, waiters: u32) {
+        self.until(name, |lock| lock.waiter_count == waiters).await;
+    }
+
+    /// Waits until a lock is in some state.
+    pub async fn until(&self, name: &str, reached: impl Fn(&LockState) -> bool) {
+        let start = Instant::now();
+        loop {
+            let lock = self.look(name).await;
+            if reached(&lock) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {lock:?}");
+            tokio::time::sleep(POLL).await;
+        }
     }
 }
 
-/// The reason in a refusal; for one of the transport's, its code.
-pub fn why(status: &Status) -> String {
-    reason(status).unwrap_or_else(|| format!("{:?}", status.code()))
+/// A try for a lock.
+pub fn ask(name: &str, owner: &str) -> AcquireRequest {
+    AcquireRequest {
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+        owner: owner.into(),
+        ttl: Some(wire(TTL)),
+        ..AcquireRequest::default()
+    }
+}
+
+/// The same request, with the patience to wait so long.
+pub fn waiting(wait: Duration, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        wait: Some(wire(wait)),
+        ..ask
+    }
+}
+
+/// The same request, to live so long.
+pub fn living(ttl: Duration, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        ttl: Some(wire(ttl)),
+        ..ask
+    }
+}
+
+/// The same request under a request id.
+pub fn named(request_id: &str, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        request_id: request_id.into(),
+        ..ask
+    }
 }
 
 fn wire(time: Duration) -> prost_types::Duration {
     time.try_into().expect("a short time")
 }
 
-fn time(wire: Option<prost_types::Duration>) -> Duration {
-    wire.expect("a time").try_into().expect("not negative")
+/// A time of an answer.
+pub fn time(wire: Option<prost_types::Duration>) -> Duration {
+    wire.expect("a time").try_into().expect("a time that is not negative")
+}
+
+/// The reason that an error gives; empty for one that the server did not give.
+pub fn reason(status: &Status) -> String {
+    status
+        .get_details_error_info()
+        .map_or(String::new(), |info| info.reason)
+}
+
+/// Asserts that an answer is this error.
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) {
+    let status = answer.expect_err("refused");
+    assert_eq!((status.code(), reason(&status).as_str()), (code, why), "{status:?}");
 }

@@ -1,124 +1,80 @@
-//! What callers saw, written down while it happens and judged afterwards.
+//! What clients saw of their leases, and the judgement of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// A lease as its caller saw it.
+use fencepost::api::proto::Lease;
+
+use crate::client::time;
+
+/// A lease as its client knows it.
 #[derive(Debug, Clone)]
-pub struct Seen {
-    /// Which lock.
-    pub lock: String,
-    /// Its token.
-    pub token: u64,
-    /// When the call was sent that was granted.
-    pub sent: Instant,
-    /// When its answer was there.
-    pub granted: Instant,
-    /// Until when its caller was sure of it: the end that it may count on, or the moment at which
-    /// it sent its release.
-    pub sure_until: Instant,
+pub struct Held {
+    /// What the server answered.
+    pub lease: Lease,
+    /// When the answer came.
+    pub from: Instant,
+    /// Until when the client is a sure holder: `sent + waited + ttl`, or less if it sent a Release.
+    pub until: Instant,
+    /// Whether a Release was answered.
+    pub released: bool,
 }
 
-/// What is wrong with a history, each in a sentence: nothing, if the promises were kept.
-pub fn faults(seen: &[Seen]) -> Vec<String> {
-    let mut by_lock: BTreeMap<&str, Vec<&Seen>> = BTreeMap::new();
-    for one in seen {
-        by_lock.entry(&one.lock).or_default().push(one);
-    }
-    let mut faults = Vec::new();
-    for (lock, mut leases) in by_lock {
-        leases.sort_by_key(|lease| lease.granted);
-        faults.extend(overlaps(lock, &leases));
-        faults.extend(repeated(lock, &leases));
-        faults.extend(fallen(lock, &leases));
-    }
-    faults
-}
-
-/// Two callers that were sure of one lock at one moment.
-fn overlaps(lock: &str, by_grant: &[&Seen]) -> Vec<String> {
-    let mut faults = Vec::new();
-    let mut longest: Option<&Seen> = None;
-    // Who heard of its grant after its end was never sure.
-    for lease in by_grant.iter().filter(|lease| lease.granted < lease.sure_until) {
-        if let Some(other) = longest.filter(|other| lease.granted < other.sure_until) {
-            faults.push(format!("{lock}: {} and {} held together", other.token, lease.token));
-        }
-        if longest.is_none_or(|other| other.sure_until < lease.sure_until) {
-            longest = Some(lease);
-        }
-    }
-    faults
-}
-
-fn repeated(lock: &str, leases: &[&Seen]) -> Vec<String> {
-    let mut tokens = BTreeSet::new();
-    let twice = leases.iter().filter(|lease| !tokens.insert(lease.token));
-    twice
-        .map(|lease| format!("{lock}: {} was granted twice", lease.token))
-        .collect()
-}
-
-/// A grant that was asked for after another one was answered, and has no larger token.
-fn fallen(lock: &str, by_grant: &[&Seen]) -> Vec<String> {
-    let mut by_sent = by_grant.to_vec();
-    by_sent.sort_by_key(|lease| lease.sent);
-    let mut answered = by_grant.iter().peekable();
-    let (mut highest, mut faults) = (0, Vec::new());
-    for lease in by_sent {
-        while let Some(earlier) = answered.next_if(|earlier| earlier.granted < lease.sent) {
-            highest = highest.max(earlier.token);
-        }
-        if lease.token <= highest {
-            faults.push(format!("{lock}: {} came after {highest}", lease.token));
-        }
-    }
-    faults
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    /// A lease from these milliseconds: sent, granted, sure until.
-    fn seen(start: Instant, token: u64, [sent, granted, until]: [u64; 3]) -> Seen {
-        let at = |ms| start + Duration::from_millis(ms);
-        Seen {
-            lock: "lock".into(),
-            token,
-            sent: at(sent),
-            granted: at(granted),
-            sure_until: at(until),
+impl Held {
+    /// A lease that has just come, for a call that was sent then.
+    pub fn new(lease: Lease, sent: Instant) -> Self {
+        let until = sent + time(lease.waited) + time(lease.ttl);
+        Self {
+            lease,
+            from: Instant::now(),
+            until,
+            released: false,
         }
     }
 
-    fn judged(leases: &[(u64, [u64; 3])]) -> Vec<String> {
-        let start = Instant::now();
-        let all: Vec<_> = leases
-            .iter()
-            .map(|(token, times)| seen(start, *token, *times))
-            .collect();
-        faults(&all)
+    /// A Release is about to be sent: from here on its client does not count on it.
+    pub fn gives_up(&mut self) {
+        self.until = self.until.min(Instant::now());
     }
 
-    #[test]
-    fn a_good_history_has_no_faults() {
-        assert!(judged(&[(1, [0, 1, 5]), (2, [0, 6, 9]), (3, [4, 9, 12])]).is_empty());
-        // The first one heard of its grant when it was over.
-        assert!(judged(&[(1, [0, 7, 3]), (2, [0, 6, 9])]).is_empty());
+    /// Whether its client may still count on it.
+    pub fn is_sure(&self) -> bool {
+        Instant::now() < self.until
+    }
+}
+
+/// All leases that were ever answered, by lock and token.
+#[derive(Debug, Default)]
+pub struct History(BTreeMap<(String, u64), Held>);
+
+impl History {
+    /// Notes a lease whose story is over, or as far as it is known.
+    ///
+    /// # Panics
+    /// When its token was given to another lease of its lock.
+    pub fn note(&mut self, held: Held) {
+        let key = (held.lease.name.clone(), held.lease.fencing_token);
+        let before = self.0.insert(key, held.clone());
+        let same = before
+            .as_ref()
+            .is_none_or(|before| before.lease.lease_id == held.lease.lease_id);
+        assert!(same, "a token was given twice: {before:#?} and {held:#?}");
     }
 
-    #[test]
-    fn two_holders_at_once_are_seen() {
-        assert_eq!(judged(&[(1, [0, 1, 5]), (2, [0, 4, 9])]).len(), 1);
-        assert_eq!(judged(&[(1, [0, 1, 20]), (2, [0, 21, 22]), (3, [0, 2, 3])]).len(), 1);
+    /// All of them, in the order of their tokens within each lock.
+    pub fn all(&self) -> impl Iterator<Item = &Held> {
+        self.0.values()
     }
 
-    #[test]
-    fn a_token_that_repeats_or_falls_is_seen() {
-        assert_eq!(judged(&[(2, [0, 1, 2]), (1, [3, 4, 5])]).len(), 1);
-        assert_eq!(judged(&[(2, [0, 3, 4]), (2, [1, 5, 6])]).len(), 1);
+    /// Asserts that on each exclusive lock nobody was given a lease while the client of one with a
+    /// lower token was sure of its own; so tokens also rise in the order in which leases came.
+    pub fn judge(&self) {
+        let mut last: Option<&Held> = None;
+        for held in self.all() {
+            if let Some(last) = last.filter(|last| last.lease.name == held.lease.name) {
+                assert!(last.until <= held.from, "two holders: {last:#?} and {held:#?}");
+            }
+            last = Some(held);
+        }
     }
 }

@@ -1,18 +1,19 @@
-//! What the real server does when it is killed, stopped, robbed of its disk or its file, and when
-//! its callers drop their calls at bad moments.
+//! What the real server does when it is killed, when its disk is full, when its file is lost, and
+//! when calls end at the worst moment.
 //!
-//! The figures of each run are printed: `cargo test --test faults -- --nocapture`, and with
-//! `--features soak` for the long runs.
+//! [`server`] starts and kills it, [`client`] calls it, [`history`] judges what it answered. The
+//! other rooms each cause one kind of fault. Under the `soak` feature they run for longer.
+
 #![cfg(feature = "embedded")]
 
 mod client;
-mod embedded;
+mod crash;
+mod dice;
+mod disk;
 mod history;
+mod load;
+mod lost;
+mod paused;
 mod races;
-#[path = "../common/server.rs"]
 mod server;
-
-/// So many rounds: few in every run, many under `soak`.
-const fn rounds(few: usize, many: usize) -> usize {
-    if cfg!(feature = "soak") { many } else { few }
-}
+mod storm;

@@ -323,15 +323,18 @@ impl Space {
         desk.ends.insert((ends, self.id, name.clone(), place));
         self.by_token.insert(token, (name.clone(), place));
         self.save(desk, name, place);
-        let owner = self.locks[name].get(place).map(|claim| claim.owner.clone());
-        if let Some(owner) = owner {
-            self.changed(desk, name, ChangeKind::Granted, &owner, Some(token));
+        let held = self.held(desk, name, place, secret, waited);
+        if let Place::Held(grant) = &held {
+            self.changed(desk, name, ChangeKind::Granted, &grant.owner, Some(token));
         }
-        self.held(desk, name, place, secret, waited)
+        held
     }
 
     /// Notes a holder for the file.
     pub(super) fn save(&self, desk: &mut Desk, name: &LockName, place: u64) {
+        if !desk.is_durable() {
+            return;
+        }
         let claim = self.locks.get(name).and_then(|lock| lock.get(place));
         if let Some((claim, holding)) = claim.and_then(|claim| Some((claim, claim.holding()?))) {
             let slot = Slot::Holder(self.id, name.clone(), place);

@@ -1,4 +1,0 @@
-//! Calls that end at the worst moment.
-
-mod retries;
-mod storm;
