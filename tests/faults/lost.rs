@@ -123,6 +123,17 @@ async fn a_damaged_file_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_with_damaged_pages_is_refused_and_left_alone() {
+    let (home, server, _) = taken().await;
+    server.stop();
+    let mut bytes = std::fs::read(home.file()).expect("a file");
+    // The first page stays: what it leads to makes no sense.
+    bytes[PAGE..].fill(0xA5);
+    write(home.file(), &bytes);
+    is_refused(&home, "is damaged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_cut_short_is_refused_each_time() {
     let (home, server, _) = taken().await;
     server.kill();

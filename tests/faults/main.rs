@@ -13,6 +13,7 @@ mod disk;
 mod history;
 mod load;
 mod lost;
+mod paused;
 mod races;
 mod server;
 mod storm;

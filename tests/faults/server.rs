@@ -72,7 +72,7 @@ impl Home {
     /// Starts a server that must refuse to serve: how it ends and what it says.
     pub fn refusal(&self) -> (Option<i32>, String) {
         let mut launched = self.launch();
-        let (line, _) = launched.line_with("error: ");
+        let (line, _) = launched.line_with("error: namespace ");
         (launched.end().code(), line)
     }
 

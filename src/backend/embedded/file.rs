@@ -2,6 +2,7 @@
 
 use std::fs::{File as StdFile, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,6 +51,12 @@ pub enum FileError {
     #[error("{path:?} was removed or replaced while it was open")]
     Replaced {
         /// Where it was.
+        path: PathBuf,
+    },
+    /// Its pages make no sense.
+    #[error("{path:?} is damaged")]
+    Damaged {
+        /// The file.
         path: PathBuf,
     },
     /// The system failed.
@@ -134,11 +141,16 @@ impl File {
             .open(path)
             .map_err(io)?;
         let inode = inode(&handle.metadata().map_err(io)?);
-        let database = open_database(path, handle)?;
+        // redb panics over pages that it cannot have written.
+        let read = catch_unwind(AssertUnwindSafe(|| Self::read(path, handle, inode)));
+        read.unwrap_or_else(|_| Err(FileError::Damaged { path: path.into() }))
+    }
+
+    fn read(path: &Path, handle: StdFile, inode: (u64, u64)) -> Result<(Self, Loaded), FileError> {
         let file = Self {
             path: path.into(),
             inode,
-            database,
+            database: open_database(path, handle)?,
         };
         file.check_format()?;
         let loaded = file.load()?;
