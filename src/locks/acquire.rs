@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::lines::{Joined, Mail, Waiter};
 use super::undo::Undo;
 use super::{Granted, Room};
-use crate::backend::{Ahead, BackendError, Found, Grant, NewClaim, Patience, Place};
+use crate::backend::{Ahead, BackendError, Found, Grant, Health, NewClaim, Patience, Place};
 use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
@@ -193,10 +193,21 @@ impl Course {
                 waited: self.arrived.elapsed(),
             },
             Ok(Err(error)) => error,
-            Err(_) => trouble
-                .last
-                .clone()
-                .map_or_else(|| away("the backend did not answer in time"), Error::Backend),
+            Err(_) => self.unanswered(trouble),
+        }
+    }
+
+    /// The store has not confirmed the end of a wait in time: it is away, or only slow. The undo goes
+    /// on either way.
+    fn unanswered(&self, trouble: &Trouble) -> Error {
+        if let Some(error) = &trouble.last {
+            return error.clone().into();
+        }
+        match &*self.room.backend.health().borrow() {
+            Health::Away { reason } => away(reason),
+            Health::Serving | Health::Quarantined { .. } => Error::WaitTimeout {
+                waited: self.arrived.elapsed(),
+            },
         }
     }
 

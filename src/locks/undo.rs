@@ -61,7 +61,12 @@ impl Drop for Undo {
 }
 
 async fn leave(room: &Arc<Room>, lock: &LockName, claim: &NewClaim) -> Result<Departure, Error> {
-    room.leave(lock, Leaving::Call(&claim.id, claim.call)).await
+    // It names nobody as the next: a waiter that leaves seldom makes room, and wakes are for the rest.
+    let departure = room
+        .backend
+        .leave(lock, Leaving::Call(&claim.id, claim.call), None)
+        .await?;
+    Ok(departure)
 }
 
 /// Undoes a call: tries until it succeeds, or until nothing can be left of the call, for its cancel
