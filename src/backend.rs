@@ -183,6 +183,38 @@ pub enum Leaving<'a> {
     Forced(FencingToken),
 }
 
+/// [`Leaving`], owned: for a step that is sent from elsewhere.
+#[derive(Debug, Clone)]
+pub enum Leaver {
+    /// [`Leaving::Hold`].
+    Hold(LeaseKey),
+    /// [`Leaving::Call`].
+    Call(ClaimId, CallId),
+    /// [`Leaving::Forced`].
+    Forced(FencingToken),
+}
+
+impl From<Leaving<'_>> for Leaver {
+    fn from(who: Leaving<'_>) -> Self {
+        match who {
+            Leaving::Hold(lease) => Self::Hold(lease.clone()),
+            Leaving::Call(claim, call) => Self::Call(*claim, call),
+            Leaving::Forced(token) => Self::Forced(token),
+        }
+    }
+}
+
+impl Leaver {
+    /// The same, borrowed.
+    pub fn leaving(&self) -> Leaving<'_> {
+        match self {
+            Self::Hold(lease) => Leaving::Hold(lease),
+            Self::Call(claim, call) => Leaving::Call(claim, *call),
+            Self::Forced(token) => Leaving::Forced(*token),
+        }
+    }
+}
+
 /// Where a claim stands after a step.
 #[derive(Debug, Clone)]
 pub enum Place {

@@ -15,10 +15,14 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod api;
 pub mod backend;
+pub mod batch;
 pub mod claim;
+pub mod config;
 pub mod error;
 pub mod limits;
 pub mod locks;
 pub mod name;
 pub mod namespaces;
+pub mod telemetry;

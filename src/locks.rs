@@ -1,20 +1,56 @@
-//! The life of a claim, written once for every backend (skeleton).
+//! The life of a claim, written once for every backend: acquire, wait, renew, release, watch.
+//!
+//! [`Locks`] is one namespace's locks over its [`Backend`]; which one it is, nothing here knows. The
+//! course of an Acquire is in [`acquire`], what undoes a dropped call in [`undo`], and who of this
+//! replica waits for what in [`lines`].
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, Guarantee, Health, Listing, Offers, Page, Seen};
-use crate::claim::{Holder, Queue};
+use self::acquire::Course;
+use self::lines::{Lines, Mail};
+use self::undo::Undo;
+use crate::backend::{
+    Backend, BackendError, ClaimLimits, Departure, Found, Grant, Guarantee, Health, Leaver, Leaving, Listing, NewClaim,
+    Offers, Page, Patience, Renewal, Seen,
+};
+use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::name::{FencingToken, Identity, LeaseKey, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use crate::name::{
+    CallId, ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
+    Secret,
+};
 
-/// The locks of one namespace.
+mod acquire;
+mod lines;
+mod undo;
+
+/// How long closing waits for undos under way: leases of calls that just ended would otherwise stay.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Locks {
+    room: Arc<Room>,
+}
+
+/// What all calls of a namespace share.
+#[derive(Debug)]
+struct Room {
+    namespace: Namespace,
+    limits: Limits,
+    offers: Offers,
     backend: Arc<dyn Backend>,
+    lines: Arc<Lines>,
+    draining: CancellationToken,
+    undos: TaskTracker,
 }
 
 /// What an Acquire asks for.
@@ -64,61 +100,320 @@ pub struct Lease {
 pub struct Granted {
     /// The lease.
     pub lease: Lease,
+    undo: Undo,
 }
 
 impl Granted {
     /// Keeps the grant: its answer was handed over.
     pub fn delivered(self) -> Lease {
+        self.undo.disarm();
         self.lease
     }
 }
 
-#[allow(missing_docs, unused_variables, clippy::unused_async)]
 impl Locks {
+    /// The locks of `namespace` over `backend`. Must be called within a tokio runtime: a task
+    /// delivers the backend's wakes until the backend is closed.
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
-        Self { backend }
+        let room = Arc::new(Room {
+            namespace,
+            limits,
+            offers: backend.offers(),
+            lines: Arc::default(),
+            draining: CancellationToken::new(),
+            undos: TaskTracker::new(),
+            backend,
+        });
+        let (lines, mut wakes) = (Arc::clone(&room.lines), room.backend.wakes());
+        tokio::spawn(async move {
+            while let Some(wake) = wakes.next().await {
+                lines.deliver(&wake);
+            }
+        });
+        Self { room }
     }
+
+    /// Takes a lock, at once or after waiting in its queue.
+    ///
+    /// # Cancellation safety
+    /// Dropped at any moment, the call leaves the queue and a grant that it got is taken back.
+    ///
+    /// # Errors
+    /// As CONTRACT's table of answers says for Acquire.
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
-        Err(Error::Draining)
+        let arrived = Instant::now();
+        let claim = self.room.claim(&ask, arrived)?;
+        let wait = self.room.limits.wait(ask.wait)?;
+        if self.room.draining.is_cancelled() {
+            return Err(Error::Draining);
+        }
+        let course = Course {
+            room: Arc::clone(&self.room),
+            lock: ask.lock,
+            deadline: arrived + wait,
+            arrived,
+        };
+        course.run(claim).await
     }
+
+    /// Gives a held lease more time: `ttl` from now, or what it was last given.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when it is gone; [`Error::InvalidField`] for a TTL outside the bounds.
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
-        Err(Error::Draining)
+        let ttl = ttl.map(|ttl| self.room.limits.ttl(Some(ttl))).transpose()?;
+        match self.room.backend.renew(lease, ttl).await? {
+            Renewal::Renewed(grant) => Ok(self.room.lease(&lease.lock.name, grant)),
+            Renewal::Gone(cause) => Err(Error::LeaseLost { cause }),
+        }
     }
+
+    /// Gives a lease back and lets the next one have the lock. Repeating it succeeds.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when it ended otherwise.
     pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
-        Err(Error::Draining)
+        let departure = self.room.leave(&lease.lock.name, Leaving::Hold(lease)).await?;
+        match departure.found {
+            Found::Ended(_) | Found::EndedBefore(Cause::Released) => Ok(()),
+            Found::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
+            Found::Nothing | Found::Adopted => Err(Error::LeaseLost { cause: None }),
+        }
     }
+
+    /// The queue of a lock as it is now, with at most `most` holders and `most` waiters.
+    ///
+    /// # Errors
+    /// When the store fails.
     pub async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, Error> {
-        Err(Error::Draining)
+        self.room.limits.name(lock)?;
+        Ok(self.room.backend.look(lock, most).await?)
     }
+
+    /// The holder of a token, if it is held at this moment.
+    ///
+    /// # Errors
+    /// When the store fails.
     pub async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Error> {
-        Err(Error::Draining)
+        let queue = self.look(lock, usize::MAX).await?;
+        Ok(queue.holders.into_iter().find(|holder| holder.token == token))
     }
+
+    /// The locks in use whose names begin with `prefix`.
+    ///
+    /// # Errors
+    /// When the store fails.
     pub async fn list(&self, prefix: &str, page: Page) -> Result<Listing, Error> {
-        Err(Error::Draining)
+        Ok(self.room.backend.list(prefix, page).await?)
     }
+
+    /// The queue of a lock, then each change. Ends with [`Error::Draining`] when the server shuts
+    /// down, and after any other error.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, Error>> {
-        Box::pin(futures::stream::empty())
+        if let Err(error) = self.room.limits.name(lock) {
+            return stream::once(async { Err(error.into()) }).boxed();
+        }
+        let draining = self.room.draining.clone().cancelled_owned();
+        let seen = self.room.backend.watch(lock).map(|seen| seen.map_err(Error::from));
+        let end = self.room.draining.clone();
+        seen.take_until(draining)
+            .chain(stream::iter(
+                std::iter::from_fn(move || end.is_cancelled().then_some(Err(Error::Draining))).take(1),
+            ))
+            .boxed()
     }
+
+    /// Takes a lock away from the claim that a token names.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
-        Err(Error::Draining)
+        self.room.limits.name(lock)?;
+        match self.room.leave(lock, Leaving::Forced(token)).await?.found {
+            Found::Ended(_) => Ok(()),
+            Found::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
+            Found::Nothing | Found::Adopted => Err(Error::LeaseLost { cause: None }),
+        }
     }
+
+    /// Ends a quarantine by hand.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] where there is none.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), Error> {
-        Err(Error::Draining)
+        Ok(self.room.backend.admit(node).await?)
     }
+
+    /// The namespace.
     pub fn namespace(&self) -> &Namespace {
-        unimplemented!()
+        &self.room.namespace
     }
+
+    /// Its limits.
     pub fn limits(&self) -> &Limits {
-        unimplemented!()
+        &self.room.limits
     }
+
+    /// What its backend can do.
     pub fn offers(&self) -> Offers {
-        self.backend.offers()
+        self.room.offers
     }
+
+    /// How its store is.
     pub fn health(&self) -> watch::Receiver<Health> {
-        self.backend.health()
+        self.room.backend.health()
     }
-    /// Ends every waiting acquire and every watch with DRAINING, and refuses new acquires with it; other calls go on.
-    pub fn drain(&self) {}
-    /// Waits for undos under way, then closes the backend.
-    pub async fn close(&self) {}
+
+    /// Ends every waiting acquire and every watch with [`Error::Draining`], and refuses new
+    /// acquires with it; other calls go on.
+    pub fn drain(&self) {
+        self.room.draining.cancel();
+    }
+
+    /// Waits for undos under way, for a bounded time, then closes the backend.
+    pub async fn close(&self) {
+        self.drain();
+        self.room.undos.close();
+        if timeout(CLOSE_WITHIN, self.room.undos.wait()).await.is_err() {
+            tracing::warn!(namespace = %self.room.namespace, left = self.room.undos.len(), "closed before all calls were undone");
+        }
+        self.room.backend.close().await;
+    }
+}
+
+impl Room {
+    /// The claim that a call brings, checked against what the namespace takes and its backend
+    /// offers.
+    fn claim(&self, ask: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
+        self.limits.name(&ask.lock)?;
+        let ttl = self.limits.ttl(ask.ttl)?;
+        self.check_offers(ask)?;
+        let [random_id, call, secret] = random_ids()?;
+        let request = ask.request_id.as_ref();
+        Ok(NewClaim {
+            id: request.map_or(ClaimId::from_bytes(random_id), |request| claim_id(ask, request)),
+            call: CallId::from_bytes(call),
+            secret: Secret::from_bytes(secret),
+            retryable: request.is_some(),
+            owner: ask.owner.clone(),
+            identity: ask.identity.clone(),
+            mode: ask.mode,
+            reentrant: ask.reentrant,
+            ttl,
+            metadata: ask.metadata.clone(),
+            patience: if ask.wait.is_zero() {
+                Patience::Try
+            } else {
+                Patience::Wait
+            },
+            limits: ClaimLimits {
+                queue: self.limits.queue,
+                finished: self.limits.finished,
+                holds: self.limits.holds,
+            },
+            arrived,
+        })
+    }
+
+    fn check_offers(&self, ask: &Acquire) -> Result<(), Error> {
+        let unsupported = |what: &str| {
+            Err(Error::Unsupported {
+                what: format!("{what} on a namespace of kind {}", self.offers.kind),
+            })
+        };
+        if ask.mode != Mode::Exclusive && !self.offers.sharing {
+            return unsupported(&format!("mode {}", ask.mode.word()));
+        }
+        if ask.reentrant && !self.offers.reentry {
+            return unsupported("re-entry");
+        }
+        Ok(())
+    }
+
+    /// The same claim as a new call brings it.
+    fn afresh(&self, claim: NewClaim) -> Result<NewClaim, Error> {
+        let [random_id, call, secret] = random_ids()?;
+        Ok(NewClaim {
+            id: if claim.retryable {
+                claim.id
+            } else {
+                ClaimId::from_bytes(random_id)
+            },
+            call: CallId::from_bytes(call),
+            secret: Secret::from_bytes(secret),
+            ..claim
+        })
+    }
+
+    /// Lets somebody leave and names the next waiter of this replica.
+    async fn leave(self: &Arc<Self>, lock: &LockName, who: Leaving<'_>) -> Result<Departure, Error> {
+        let Some(next) = self.lines.first(lock) else {
+            return Ok(self.backend.leave(lock, who, None).await?);
+        };
+        // The step may make `next` a holder, who must hear of it even if this call is dropped.
+        let (room, lock, who) = (Arc::clone(self), lock.clone(), Leaver::from(who));
+        let step = tokio::spawn(async move {
+            let left = room.backend.leave(&lock, who.leaving(), Some(&next.claim)).await;
+            match &left {
+                Ok(Departure { next: Some(grant), .. }) => next.post(Mail::Granted(grant.clone())),
+                Ok(_) => {}
+                Err(_) => next.post(Mail::Ask),
+            }
+            left
+        });
+        let left = step.await.map_err(|error| BackendError::Broken {
+            reason: error.to_string(),
+        });
+        Ok(left??)
+    }
+
+    fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> Granted {
+        Granted {
+            lease: self.lease(lock, grant),
+            undo,
+        }
+    }
+
+    fn lease(&self, lock: &LockName, grant: Grant) -> Lease {
+        let lock = LockKey {
+            namespace: self.namespace.clone(),
+            name: lock.clone(),
+        };
+        Lease {
+            key: grant.lease(lock),
+            ttl: grant.ttl,
+            waited: grant.waited,
+            owner: grant.owner,
+            guarantee: self.offers.guarantee,
+            holds: grant.holds,
+        }
+    }
+}
+
+/// Three fresh ids from the system's random numbers.
+fn random_ids() -> Result<[[u8; 16]; 3], BackendError> {
+    let mut ids = [[0; 16]; 3];
+    getrandom::fill(ids.as_flattened_mut()).map_err(|error| BackendError::Broken {
+        reason: format!("no random numbers: {error}"),
+    })?;
+    Ok(ids)
+}
+
+/// The id of the claim that a request id names: every replica finds the same.
+fn claim_id(ask: &Acquire, request: &RequestId) -> ClaimId {
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    for part in [
+        ask.lock.as_str(),
+        ask.owner.as_str(),
+        ask.identity.as_str(),
+        request.as_str(),
+    ] {
+        // With its length, so that no two lists of parts read the same.
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash.finalize()[..16]);
+    ClaimId::from_bytes(id)
 }

@@ -111,6 +111,12 @@ impl LockName {
     }
 }
 
+impl std::borrow::Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -1,1 +1,275 @@
-//! The embedded store.
+//! The embedded store: one file, one writer, the state in memory, group commit.
+//!
+//! [`Store::open`] opens or makes the file and refuses one that another process has open;
+//! [`Store::memory`] keeps nothing. Each namespace is cut from a store with [`Store::namespace`].
+//!
+//! The rooms, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
+//! runs steps, turn by turn, and makes each turn durable before it answers; [`machine`] holds the
+//! namespaces and the turn's time; [`space`] is the verbs themselves over the queues of [`lock`];
+//! [`file`] and [`record`] are the disk.
+//!
+//! # What survives
+//! Holders, finished calls and the highest token are durable before they are answered. After a
+//! restart every lease that was not durably given back lives for its full TTL again, counted on a
+//! clock that no wall clock moves. Waiters live as long as their calls.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::sync::{mpsc, watch};
+
+use self::clock::{BootClock, Clock, TokioClock};
+use self::desk::{Desk, SpaceId};
+use self::engine::Engine;
+use self::space::{Coming, Space};
+use super::{
+    Backend, BackendError, Departure, Guarantee, Health, Leaver, Leaving, Listing, NewClaim, Offers, Page, Place,
+    Renewal, Seen, Wake,
+};
+use crate::claim::Queue;
+use crate::name::{LeaseKey, LockName, Namespace, Ttl};
+
+pub mod clock;
+mod desk;
+mod engine;
+mod file;
+mod lock;
+mod machine;
+mod memory;
+mod record;
+mod space;
+mod watching;
+
+pub use file::FileError as OpenError;
+
+/// A store that namespaces are cut from. It closes when the last of them does.
+#[derive(Debug, Clone)]
+pub struct Store {
+    engine: Arc<Engine>,
+    guarantee: Guarantee,
+    path: Option<PathBuf>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Store {
+    /// A store that keeps nothing beyond its process, on tokio's clock. Must be called within a
+    /// tokio runtime.
+    pub fn memory() -> Self {
+        Self::new(Engine::memory(Arc::new(TokioClock::default())), Guarantee::Ap, None)
+    }
+
+    /// Opens the store in the file at `path`, or makes it. Reads the whole file before it returns.
+    /// Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`OpenError`] when the file is in use, of a later format, damaged, or cannot be written.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::open_with_clock(path, Arc::new(BootClock))
+    }
+
+    /// Like [`Self::open`], on a clock of the caller's.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+        let engine = Engine::durable(path, clock)?;
+        Ok(Self::new(engine, Guarantee::Cp, Some(path.into())))
+    }
+
+    fn new(engine: Arc<Engine>, guarantee: Guarantee, path: Option<PathBuf>) -> Self {
+        Self {
+            engine,
+            guarantee,
+            path,
+            open: Arc::default(),
+        }
+    }
+
+    /// The locks of one namespace of this store.
+    pub fn namespace(&self, namespace: Namespace) -> Arc<dyn Backend> {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        Arc::new(Embedded {
+            store: self.clone(),
+            namespace,
+            closed: AtomicBool::new(false),
+        })
+    }
+}
+
+/// One namespace of an embedded store.
+struct Embedded {
+    store: Store,
+    namespace: Namespace,
+    closed: AtomicBool,
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded")
+            .field("namespace", &self.namespace)
+            .field("path", &self.store.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Embedded {
+    /// Runs a step on this namespace.
+    async fn step<R: Send + 'static>(
+        &self,
+        step: impl FnOnce(&mut Space, &mut Desk) -> R + Send + 'static,
+    ) -> Result<R, BackendError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(BackendError::Away {
+                reason: "the namespace is closed".into(),
+            });
+        }
+        let namespace = self.namespace.clone();
+        let run = self.store.engine.run(move |machine| {
+            let id: SpaceId = machine.space_id(&namespace);
+            let (space, desk) = machine.at(id);
+            step(space, desk)
+        });
+        run.await
+    }
+}
+
+#[async_trait]
+impl Backend for Embedded {
+    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
+        let step =
+            move |space: &mut Space, desk: &mut Desk| space.enter(desk, &lock, &Coming { claim: &claim, waited });
+        self.step(step).await
+    }
+
+    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
+        let step =
+            move |space: &mut Space, desk: &mut Desk| space.take_up(desk, &lock, &Coming { claim: &claim, waited });
+        self.step(step).await
+    }
+
+    async fn leave(
+        &self,
+        lock: &LockName,
+        who: Leaving<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<Departure, BackendError> {
+        let (lock, who) = (lock.clone(), Leaver::from(who));
+        let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
+        let step = move |space: &mut Space, desk: &mut Desk| {
+            let next = next.as_ref().map(|(claim, waited)| Coming { claim, waited: *waited });
+            space.leave(desk, &lock, who.leaving(), next)
+        };
+        self.step(step).await
+    }
+
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+        let lease = lease.clone();
+        self.step(move |space, desk| space.renew(desk, &lease, ttl)).await
+    }
+
+    async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, BackendError> {
+        let lock = lock.clone();
+        self.step(move |space, desk| space.look(desk, &lock, most)).await
+    }
+
+    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+        let prefix = prefix.to_owned();
+        self.step(move |space, desk| space.list(desk, &prefix, &page)).await
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        let (namespace, engine) = (self.namespace.clone(), Arc::clone(&self.store.engine));
+        let opened = async move {
+            let open = engine.run(move |machine| {
+                let id = machine.space_id(&namespace);
+                machine.at(id).0.post.open()
+            });
+            open.await.unwrap_or_else(|_| stream::empty().boxed())
+        };
+        stream::once(opened).flatten().boxed()
+    }
+
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+        let watching = Watching {
+            store: self.store.clone(),
+            namespace: self.namespace.clone(),
+            lock: lock.clone(),
+            changes: None,
+        };
+        stream::unfold(Some(watching), |watching| async move {
+            let mut watching = watching?;
+            match watching.next().await {
+                Ok(seen) => Some((Ok(seen), Some(watching))),
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+        .boxed()
+    }
+
+    fn offers(&self) -> Offers {
+        Offers {
+            kind: "embedded",
+            guarantee: self.store.guarantee,
+            sharing: true,
+            reentry: true,
+            remembers_requests: true,
+            global_order: true,
+            recheck: None,
+        }
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.store.engine.health()
+    }
+
+    async fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let namespace = self.namespace.clone();
+        let hang_up = self.store.engine.run(move |machine| {
+            let id = machine.space_id(&namespace);
+            machine.at(id).0.post.close();
+            machine.at(id).0.watchers.clear();
+        });
+        // A store that is broken has nothing to hang up.
+        let _ = hang_up.await;
+        if self.store.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.store.engine.close().await;
+        }
+    }
+}
+
+/// Somebody who watches a lock.
+struct Watching {
+    store: Store,
+    namespace: Namespace,
+    lock: LockName,
+    /// Nothing at first, and after the store has hung up on one who was too slow.
+    changes: Option<mpsc::Receiver<Seen>>,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Result<Seen, BackendError> {
+        if let Some(changes) = &mut self.changes
+            && let Some(change) = changes.recv().await
+        {
+            return Ok(change);
+        }
+        let (namespace, lock) = (self.namespace.clone(), self.lock.clone());
+        let watch = self.store.engine.run(move |machine| {
+            let id = machine.space_id(&namespace);
+            let (space, desk) = machine.at(id);
+            space.watch(desk, &lock)
+        });
+        let (queue, changes) = watch.await?;
+        self.changes = Some(changes);
+        Ok(Seen::State(queue))
+    }
+}

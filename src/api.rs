@@ -1,0 +1,180 @@
+//! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
+//!
+//! The way of a call, from the outside in: [`request_log`] names it, [`guard`] catches its panic,
+//! [`gate`] counts it in, [`handover`] watches over its grant; then [`lock`] or [`admin`] convert
+//! ([`convert`]) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
+//! [`status`] alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::Stream;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::transport::Server;
+use tonic_health::pb::health_server::HealthServer;
+use tower::layer::layer_fn;
+
+use self::admin::AdminApi;
+use self::connection::{Connection, Terms, incoming};
+use self::gate::{Gate, Permits};
+use self::guard::Guard;
+use self::handover::Handover;
+use self::health::HealthApi;
+use self::lock::LockApi;
+use self::proto::admin_service_server::AdminServiceServer;
+use self::proto::lock_service_server::LockServiceServer;
+use self::request_log::RequestLog;
+use crate::namespaces::Namespaces;
+
+mod admin;
+mod connection;
+mod convert;
+mod deadline;
+mod gate;
+mod guard;
+mod handover;
+mod health;
+mod listen;
+mod lock;
+mod request_log;
+mod settings;
+pub mod status;
+
+pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
+pub use self::settings::Settings;
+
+/// The messages, the servers and the clients of `proto/fencepost/v1`.
+#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+pub mod proto {
+    tonic::include_proto!("fencepost.v1");
+
+    /// The encoded descriptors of all files, for reflection.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+}
+
+/// How long a burst of small calls on one connection may run ahead, in bytes: with the default of
+/// 64 KiB, some 2,500 of them end the connection.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// How many streams of one connection may be reset before the server has looked at them: as many
+/// waiting calls as a client may drop at once, far above the default of 20.
+const PENDING_RESETS: usize = 20_000;
+/// How long connections that were cut may take to end.
+const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// Why the server ended otherwise than asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The reflection service cannot read the descriptors.
+    #[error("the descriptors for reflection are damaged")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("the transport failed")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves the namespaces on all listeners until `shutdown` is ready and the drain is over.
+///
+/// The drain: no new connection is accepted and health says NOT_SERVING; waiting Acquires and
+/// streams end with DRAINING at once, and so does every new call but a Renew or a Release; calls
+/// in flight finish. What is still open after [`Settings::drain_timeout`] is cut. Held leases
+/// stay. In the end the namespaces are closed.
+///
+/// # Errors
+/// [`ServeError`]; an unreachable store is none, its namespace says so in its health.
+///
+/// # Cancellation safety
+/// Dropping the future stops accepting and leaves open connections to their clients; to end them
+/// let `shutdown` be ready instead.
+pub async fn serve(
+    listeners: Vec<Listener>,
+    namespaces: Namespaces,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
+    let greeting = settings.keepalive_interval + settings.keepalive_timeout;
+    let connections = incoming(listeners, Terms::new(settings.max_connections, greeting, cut.clone()));
+    let routes = routes(&namespaces, &settings, &drain)?;
+    let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
+    let server = run(routes, connections, &settings, drain.clone(), stop);
+    tokio::pin!(server);
+    let served = tokio::select! {
+        served = &mut server => served,
+        () = overdue(&drain, &settings) => {
+            cut.cancel();
+            timeout(CUT_GRACE, server).await.unwrap_or(Ok(()))
+        }
+    };
+    namespaces.close().await;
+    Ok(served?)
+}
+
+async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces, drain: CancellationToken) {
+    shutdown.await;
+    tracing::info!("draining: no new calls, open ones finish");
+    drain.cancel();
+    namespaces.drain();
+}
+
+async fn overdue(drain: &CancellationToken, settings: &Settings) {
+    drain.cancelled().await;
+    sleep(settings.drain_timeout).await;
+    tracing::warn!("the drain took too long: cutting the connections that are left");
+}
+
+async fn run(
+    routes: Routes,
+    connections: impl Stream<Item = std::io::Result<Connection>>,
+    settings: &Settings,
+    drain: CancellationToken,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    let permits = Arc::new(Permits::new(settings, drain));
+    let request_bytes = settings.request_bytes;
+    let layers = layer_fn(move |routes| {
+        let gate = Gate::new(Handover(routes), permits.clone());
+        RequestLog::new(Guard::new(gate, request_bytes))
+    });
+    let transport = transport(settings).layer(layers).add_routes(routes);
+    transport.serve_with_incoming_shutdown(connections, stop).await
+}
+
+fn transport(settings: &Settings) -> Server {
+    Server::builder()
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(settings.max_streams_per_connection)
+        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
+        .http2_keepalive_interval(Some(settings.keepalive_interval))
+        .http2_keepalive_timeout(Some(settings.keepalive_timeout))
+}
+
+fn routes(
+    namespaces: &Namespaces,
+    settings: &Settings,
+    drain: &CancellationToken,
+) -> Result<Routes, tonic_reflection::server::Error> {
+    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings.response_bytes))
+        .max_decoding_message_size(settings.request_bytes)
+        .max_encoding_message_size(settings.response_bytes);
+    let admin = AdminServiceServer::new(AdminApi::new(namespaces.clone()))
+        .max_decoding_message_size(settings.request_bytes)
+        .max_encoding_message_size(settings.response_bytes);
+    let health = HealthServer::new(HealthApi::new(namespaces.clone(), drain.clone()))
+        .max_decoding_message_size(settings.request_bytes);
+    Ok(Routes::new(lock)
+        .add_service(admin)
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?))
+}
+
+/// Old and new clients ask for different versions of reflection; the details of errors are
+/// described too, so that a client without files can show them.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+}

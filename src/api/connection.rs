@@ -1,0 +1,212 @@
+//! Connections: how they come in, how many, and how they are cut.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future;
+use futures::stream::{self, Stream, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::transport::server::Connected;
+
+use super::listen::Listener;
+
+/// How long a failed accept rests: without it, a server out of file descriptors spins.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Somebody at this address.
+    Tcp(SocketAddr),
+    /// Somebody on this machine.
+    Unix,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// An accepted socket of either kind.
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+/// A connection that ends with an error once it is cut.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: Socket,
+    peer: Peer,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Runs until the client has sent its first byte; pings take over then.
+    greeting: Option<Pin<Box<Sleep>>>,
+    /// Counts it as open while it lives.
+    _open: OwnedSemaphorePermit,
+}
+
+/// What all connections of a server share.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// One permit for each connection that may be open.
+    open: Arc<Semaphore>,
+    /// How long a new one may say nothing.
+    patience: Duration,
+    /// Ends them all.
+    cut: CancellationToken,
+}
+
+impl Terms {
+    /// At most `most` connections at once, each with `patience` to begin; `cut` ends them all.
+    pub(super) fn new(most: usize, patience: Duration, cut: CancellationToken) -> Self {
+        Self {
+            open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            patience,
+            cut,
+        }
+    }
+
+    fn admit(&self, (socket, peer): (Socket, Peer)) -> Option<Connection> {
+        let Ok(permit) = self.open.clone().try_acquire_owned() else {
+            tracing::warn!(%peer, "too many connections: closing this one");
+            return None;
+        };
+        Some(Connection {
+            socket,
+            peer,
+            cut: Box::pin(self.cut.clone().cancelled_owned()),
+            greeting: Some(Box::pin(sleep(self.patience))),
+            _open: permit,
+        })
+    }
+}
+
+/// The connections of all listeners, until the stream is dropped, and the listeners with it.
+pub(super) fn incoming(
+    listeners: Vec<Listener>,
+    terms: Terms,
+) -> impl Stream<Item = io::Result<Connection>> + Send + use<> {
+    let all = listeners.into_iter().map(move |listener| {
+        let terms = terms.clone();
+        let sockets = stream::unfold(listener, |listener| async { Some((next(&listener).await, listener)) });
+        sockets
+            .filter_map(move |accepted| future::ready(terms.admit(accepted).map(Ok)))
+            .boxed()
+    });
+    stream::select_all(all)
+}
+
+async fn next(listener: &Listener) -> (Socket, Peer) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, address = listener.local_addr(), "cannot accept a connection");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+/// Whether only the connection to be accepted is lost, and the next may be fine.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl Connection {
+    /// What a step on the socket came to, unless the connection is over: cut, or opened by a client
+    /// that says nothing. Only a step that would wait asks, so a busy connection pays nothing.
+    fn unless_over<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if step.is_ready() {
+            return step;
+        }
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        match &mut self.greeting {
+            Some(greeting) => greeting.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// One method of either socket.
+macro_rules! of_socket {
+    ($self:ident.$method:ident($($argument:expr),*)) => {
+        match &mut $self.socket {
+            Socket::Tcp(tcp) => Pin::new(tcp).$method($($argument),*),
+            Socket::Unix(unix) => Pin::new(unix).$method($($argument),*),
+        }
+    };
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let step = of_socket!(self.poll_read(cx, buf));
+        if step.is_ready() {
+            self.greeting = None;
+        }
+        self.unless_over(cx, step)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let step = of_socket!(self.poll_write(cx, buf));
+        self.unless_over(cx, step)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let step = of_socket!(self.poll_write_vectored(cx, bufs));
+        self.unless_over(cx, step)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.socket {
+            Socket::Tcp(tcp) => tcp.is_write_vectored(),
+            Socket::Unix(unix) => unix.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let step = of_socket!(self.poll_flush(cx));
+        self.unless_over(cx, step)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        of_socket!(self.poll_shutdown(cx))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! The door where messages become types, and types become messages again.
+//!
+//! What has passed here is spelled and bounded as promised; the bounds of a namespace are checked
+//! by [`crate::limits::Limits`].
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::proto;
+use crate::backend::Page;
+use crate::locks::Acquire;
+use crate::name::{FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, Metadata, Mode, Owner, RequestId};
+
+mod answer;
+
+pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, summary};
+
+/// How many locks a page has when the request does not say.
+const DEFAULT_PAGE: usize = 100;
+/// How many locks a page has at most.
+const LARGEST_PAGE: usize = 1000;
+/// The longest page token, in bytes: an encoded name and what a store adds to it.
+const MAX_PAGE_TOKEN_BYTES: usize = 4096;
+/// The longest name of a store's node, in bytes.
+const MAX_NODE_BYTES: usize = 256;
+/// The largest number of seconds in a protobuf Duration: some 10,000 years.
+const MAX_SECONDS: i64 = 315_576_000_000;
+
+/// What an Acquire asks for, on behalf of `identity`.
+pub(super) fn acquire(ask: proto::AcquireRequest, identity: Identity) -> Result<Acquire, InvalidField> {
+    Ok(Acquire {
+        lock: LockName::new(&ask.name)?,
+        owner: Owner::new(&ask.owner)?,
+        identity,
+        mode: ask.mode.map_or(Ok(Mode::Exclusive), mode)?,
+        ttl: ttl(ask.ttl)?,
+        wait: ask.wait.map_or(Ok(Duration::ZERO), |wait| duration("wait", wait))?,
+        request_id: request_id(&ask.request_id)?,
+        reentrant: ask.reentrant,
+        metadata: Metadata::new(ask.metadata)?,
+    })
+}
+
+/// A mode of which one kind must be set.
+fn mode(mode: proto::Mode) -> Result<Mode, InvalidField> {
+    use proto::mode::Kind;
+    match mode.kind {
+        Some(Kind::Exclusive(_)) => Ok(Mode::Exclusive),
+        Some(Kind::Shared(_)) => Ok(Mode::Shared),
+        Some(Kind::Semaphore(semaphore)) => Mode::semaphore(semaphore.permits, semaphore.limit),
+        None => Err(InvalidField::new(
+            "mode",
+            "must be exclusive, shared or semaphore, or be absent",
+        )),
+    }
+}
+
+/// A time to live, if there is one: positive.
+pub(super) fn ttl(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>, InvalidField> {
+    let ttl = ttl.map(|ttl| duration("ttl", ttl)).transpose()?;
+    if ttl.is_some_and(|ttl| ttl.is_zero()) {
+        return Err(InvalidField::new(
+            "ttl",
+            "must be positive, or be absent for the default",
+        ));
+    }
+    Ok(ttl)
+}
+
+/// A duration that is normalised, in the range of protobuf, and not negative.
+fn duration(field: &'static str, wire: prost_types::Duration) -> Result<Duration, InvalidField> {
+    let prost_types::Duration { seconds, nanos } = wire;
+    let signs_agree = seconds == 0 || nanos == 0 || (seconds < 0) == (nanos < 0);
+    if !(-MAX_SECONDS..=MAX_SECONDS).contains(&seconds) || nanos.unsigned_abs() >= 1_000_000_000 || !signs_agree {
+        return Err(InvalidField::new(
+            field,
+            format!(
+                "must be a normalised Duration: seconds within ±{MAX_SECONDS}, nanos below 1e9 and of the same sign, \
+                 not {seconds} s and {nanos} ns"
+            ),
+        ));
+    }
+    match (u64::try_from(seconds), u32::try_from(nanos)) {
+        (Ok(seconds), Ok(nanos)) => Ok(Duration::new(seconds, nanos)),
+        _ => Err(InvalidField::new(
+            field,
+            format!("must not be negative, not {seconds} s and {nanos} ns"),
+        )),
+    }
+}
+
+/// A lock's name and a token of it.
+pub(super) fn lock_and_token(name: &str, token: u64) -> Result<(LockName, FencingToken), InvalidField> {
+    Ok((LockName::new(name)?, FencingToken::new(token)?))
+}
+
+/// The prefix of the names to list; empty: all.
+pub(super) fn prefix(prefix: &str) -> Result<&str, InvalidField> {
+    if prefix.len() > MAX_NAME_BYTES || prefix.chars().any(char::is_control) {
+        return Err(InvalidField::new(
+            "prefix",
+            format!("must be at most {MAX_NAME_BYTES} bytes without control characters"),
+        ));
+    }
+    Ok(prefix)
+}
+
+/// Which page of a list.
+pub(super) fn page(size: i32, token: &str) -> Result<Page, InvalidField> {
+    let size = match usize::try_from(size) {
+        Ok(0) => DEFAULT_PAGE,
+        Ok(size) => size.min(LARGEST_PAGE),
+        Err(_) => {
+            return Err(InvalidField::new(
+                "page_size",
+                format!("must not be negative, not {size}"),
+            ));
+        }
+    };
+    let after = (!token.is_empty()).then(|| after(token)).transpose()?;
+    Ok(Page { after, size })
+}
+
+/// The page token for where the next page begins; empty at the end.
+pub(super) fn page_token(next: Option<&str>) -> String {
+    next.map(|next| format!("1{}", utf8_percent_encode(next, NON_ALPHANUMERIC)))
+        .unwrap_or_default()
+}
+
+/// A node of a store, as Admit names it; empty: the whole store.
+pub(super) fn node(node: &str) -> Result<Option<&str>, InvalidField> {
+    if node.len() > MAX_NODE_BYTES || node.chars().any(char::is_control) {
+        return Err(InvalidField::new(
+            "node",
+            format!("must be at most {MAX_NODE_BYTES} bytes without control characters"),
+        ));
+    }
+    Ok((!node.is_empty()).then_some(node))
+}
+
+/// Undoes [`page_token`], and takes nothing that it did not write.
+fn after(token: &str) -> Result<String, InvalidField> {
+    let read = || {
+        let encoded = token
+            .strip_prefix('1')
+            .filter(|_| token.len() <= MAX_PAGE_TOKEN_BYTES)?;
+        let text = percent_decode_str(encoded).decode_utf8().ok()?.into_owned();
+        (page_token(Some(&text)) == token).then_some(text)
+    };
+    read().ok_or_else(|| {
+        InvalidField::new(
+            "page_token",
+            "must be the next_page_token of the page before, unchanged",
+        )
+    })
+}
+
+fn request_id(text: &str) -> Result<Option<RequestId>, InvalidField> {
+    (!text.is_empty()).then(|| RequestId::new(text)).transpose()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Addresses as text, and the sockets bound to them.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use super::connection::{Peer, Socket};
+
+/// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] gives another: its owner and
+/// group may connect.
+pub const UNIX_MODE: u32 = 0o660;
+
+/// Where to listen: `127.0.0.1:50051`, `[::1]:0`, `localhost:50051` or `unix:/path`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// A host name or IP address and a port; port 0 lets the system choose.
+    Tcp {
+        /// The host; an IPv6 address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+/// Why a text is no address to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no address to listen on: write host:port, [ipv6]:port or unix:/path")]
+pub struct BadAddress {
+    /// The text.
+    pub text: String,
+}
+
+impl ListenAddress {
+    /// Whether only this machine can reach it: a Unix socket, `localhost` or a loopback address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp { host, .. } => host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()),
+        }
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let address = match text.strip_prefix("unix:") {
+            Some(path) => (!path.is_empty()).then(|| Self::Unix(path.into())),
+            None => tcp(text),
+        };
+        address.ok_or_else(|| BadAddress { text: text.into() })
+    }
+}
+
+fn tcp(text: &str) -> Option<ListenAddress> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(ListenAddress::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+        });
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let is_name = !host.is_empty()
+        && host
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
+    is_name.then_some(ListenAddress::Tcp {
+        host: host.to_ascii_lowercase(),
+        port: port.parse().ok()?,
+    })
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// A bound socket. A Unix socket's file is removed when its listener is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Bound,
+}
+
+#[derive(Debug)]
+enum Bound {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Removes its file in the end.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Nothing is left to do if it is gone already, or cannot be removed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Binds an address. Of a host name with several addresses, the first that can be bound counts.
+    /// A Unix socket's file that a dead server left behind is replaced; one that somebody answers
+    /// on, or that is no socket, is not.
+    ///
+    /// # Errors
+    /// The system's, such as an address in use.
+    pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
+        let socket = match address {
+            ListenAddress::Tcp { host, port } => Bound::Tcp(TcpListener::bind((host.as_str(), *port)).await?),
+            ListenAddress::Unix(path) => bind_unix(path).await?,
+        };
+        let listener = Self { socket };
+        listener.set_unix_mode(UNIX_MODE)?;
+        Ok(listener)
+    }
+
+    /// Gives a Unix socket's file another mode, such as `0o600`; does nothing for TCP.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_unix_mode(&self, mode: u32) -> io::Result<()> {
+        match &self.socket {
+            Bound::Tcp(_) => Ok(()),
+            Bound::Unix(_, file) => std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(mode)),
+        }
+    }
+
+    /// Where it listens, with the port that the system chose; as [`ListenAddress`] reads it.
+    pub fn local_addr(&self) -> String {
+        match &self.socket {
+            Bound::Tcp(tcp) => tcp.local_addr().map_or_else(|_| "unknown".into(), |at| at.to_string()),
+            Bound::Unix(_, file) => format!("unix:{}", file.0.display()),
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it has accepted nothing.
+    pub(super) async fn accept(&self) -> io::Result<(Socket, Peer)> {
+        match &self.socket {
+            Bound::Tcp(tcp) => tcp.accept().await.map(|(stream, from)| accepted(stream, from)),
+            Bound::Unix(unix, _) => unix
+                .accept()
+                .await
+                .map(|(stream, _)| (Socket::Unix(stream), Peer::Unix)),
+        }
+    }
+}
+
+/// Without nodelay, half of all first messages wait 40 ms for an acknowledgement.
+fn accepted(stream: TcpStream, from: SocketAddr) -> (Socket, Peer) {
+    // It fails only for a connection that is gone already, which its first read will tell.
+    let _ = stream.set_nodelay(true);
+    (Socket::Tcp(stream), Peer::Tcp(from))
+}
+
+async fn bind_unix(path: &Path) -> io::Result<Bound> {
+    remove_stale(path).await?;
+    let listener = UnixListener::bind(path)?;
+    Ok(Bound::Unix(listener, SocketFile(path.into())))
+}
+
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match UnixStream::connect(path).await {
+        // Only a refusal proves that nobody listens; a full backlog or a lack of rights does not.
+        Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

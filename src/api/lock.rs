@@ -1,0 +1,168 @@
+//! `LockService`: each method is its conversions around one call of [`Locks`].
+
+use futures::stream::{BoxStream, StreamExt};
+use tonic::{Code, Request, Response, Status};
+
+use super::convert::{self, Bounds};
+use super::handover::Undelivered;
+use super::proto;
+use super::proto::lock_service_server::LockService;
+use super::request_log::{CallName, bug};
+use super::{deadline, status};
+use crate::backend::Seen;
+use crate::error::Error;
+use crate::locks::Locks;
+use crate::name::{Identity, LeaseKey, LockName, Namespace};
+use crate::namespaces::Namespaces;
+
+/// The locks of all namespaces.
+#[derive(Debug)]
+pub(super) struct LockApi {
+    namespaces: Namespaces,
+    bounds: Bounds,
+}
+
+impl LockApi {
+    /// Serves these namespaces, with answers of at most `response_bytes`.
+    pub(super) fn new(namespaces: Namespaces, response_bytes: usize) -> Self {
+        Self {
+            namespaces,
+            bounds: Bounds::within(response_bytes),
+        }
+    }
+
+    /// The lock's name and the locks of its namespace.
+    fn lock(&self, namespace: &str, name: &str) -> Result<(&Locks, LockName), Status> {
+        let locks = self.namespaces.get(namespace).map_err(status::of)?;
+        Ok((locks, LockName::new(name).map_err(status::of)?))
+    }
+
+    /// The lease's key and the locks of its namespace.
+    fn lease(&self, lease_id: &str) -> Result<(&Locks, LeaseKey), Status> {
+        let key = LeaseKey::parse(lease_id).map_err(status::of)?;
+        let locks = self.namespaces.get(key.lock.namespace.as_str()).map_err(status::of)?;
+        Ok((locks, key))
+    }
+}
+
+/// How one WatchLock call shows what is seen.
+struct View {
+    namespace: Namespace,
+    name: LockName,
+    bounds: Bounds,
+    call: Option<CallName>,
+}
+
+impl View {
+    fn show(&self, seen: Result<Seen, Error>) -> Result<proto::WatchLockResponse, Status> {
+        use proto::watch_lock_response::Event;
+        let event = match seen.map_err(|error| self.failed(error))? {
+            Seen::State(queue) => Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds)),
+            Seen::Change(change) => Event::Change(convert::change(&change)),
+        };
+        Ok(proto::WatchLockResponse { event: Some(event) })
+    }
+
+    /// A stream's trailers carry no source, so its bugs are logged here.
+    fn failed(&self, error: Error) -> Status {
+        let status = status::of(error);
+        if let (Code::Internal, Some(call)) = (status.code(), &self.call) {
+            bug(call, "/fencepost.v1.LockService/WatchLock", &status);
+        }
+        status
+    }
+}
+
+#[tonic::async_trait]
+impl LockService for LockApi {
+    async fn acquire(
+        &self,
+        request: Request<proto::AcquireRequest>,
+    ) -> Result<Response<proto::AcquireResponse>, Status> {
+        let (metadata, _, ask) = request.into_parts();
+        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
+        let mut ask = convert::acquire(ask, Identity::anonymous()).map_err(status::of)?;
+        ask.wait = deadline::shortened(ask.wait, &metadata);
+        drop(metadata);
+        let granted = locks.acquire(ask).await.map_err(status::of)?;
+        let mut response = Response::new(proto::AcquireResponse {
+            lease: Some(convert::lease(&granted.lease)),
+        });
+        response.extensions_mut().insert(Undelivered::new(granted));
+        Ok(response)
+    }
+
+    async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
+        let ask = request.into_inner();
+        let (locks, key) = self.lease(&ask.lease_id)?;
+        let ttl = convert::ttl(ask.ttl).map_err(status::of)?;
+        let lease = locks.renew(&key, ttl).await.map_err(status::of)?;
+        Ok(Response::new(proto::RenewResponse {
+            lease: Some(convert::lease(&lease)),
+        }))
+    }
+
+    async fn release(
+        &self,
+        request: Request<proto::ReleaseRequest>,
+    ) -> Result<Response<proto::ReleaseResponse>, Status> {
+        let (locks, key) = self.lease(&request.get_ref().lease_id)?;
+        locks.release(&key).await.map_err(status::of)?;
+        Ok(Response::new(proto::ReleaseResponse {}))
+    }
+
+    async fn get_lock(
+        &self,
+        request: Request<proto::GetLockRequest>,
+    ) -> Result<Response<proto::GetLockResponse>, Status> {
+        let ask = request.into_inner();
+        let (locks, name) = self.lock(&ask.namespace, &ask.name)?;
+        let queue = locks.look(&name, self.bounds.claims).await.map_err(status::of)?;
+        let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
+        Ok(Response::new(proto::GetLockResponse { lock: Some(lock) }))
+    }
+
+    async fn list_locks(
+        &self,
+        request: Request<proto::ListLocksRequest>,
+    ) -> Result<Response<proto::ListLocksResponse>, Status> {
+        let ask = request.into_inner();
+        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
+        let prefix = convert::prefix(&ask.prefix).map_err(status::of)?;
+        let page = convert::page(ask.page_size, &ask.page_token).map_err(status::of)?;
+        let listing = locks.list(prefix, page).await.map_err(status::of)?;
+        Ok(Response::new(proto::ListLocksResponse {
+            locks: listing.locks.iter().map(convert::summary).collect(),
+            next_page_token: convert::page_token(listing.next.as_deref()),
+        }))
+    }
+
+    type WatchLockStream = BoxStream<'static, Result<proto::WatchLockResponse, Status>>;
+
+    async fn watch_lock(
+        &self,
+        request: Request<proto::WatchLockRequest>,
+    ) -> Result<Response<Self::WatchLockStream>, Status> {
+        let (_, extensions, ask) = request.into_parts();
+        let (locks, name) = self.lock(&ask.namespace, &ask.name)?;
+        let view = View {
+            namespace: locks.namespace().clone(),
+            name: name.clone(),
+            bounds: self.bounds,
+            call: extensions.get().cloned(),
+        };
+        let seen = locks.watch(&name).map(move |seen| view.show(seen));
+        Ok(Response::new(seen.boxed()))
+    }
+
+    async fn check_token(
+        &self,
+        request: Request<proto::CheckTokenRequest>,
+    ) -> Result<Response<proto::CheckTokenResponse>, Status> {
+        let ask = request.into_inner();
+        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
+        let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token).map_err(status::of)?;
+        let holder = locks.check(&name, token).await.map_err(status::of)?;
+        Ok(Response::new(convert::checked(holder.as_ref())))
+    }
+}

@@ -1,0 +1,238 @@
+//! One id per call, and one line per finished call at `debug`; at `info` and above only what a bug
+//! did.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use tonic::{Code, Status};
+use tower::Service;
+use tracing::Level;
+
+/// The header in which a caller names its call, and in which an error tells the name.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id taken from a caller, in bytes.
+const MAX_ID_BYTES: usize = 128;
+
+/// The name of one call in the log: the caller's own, or one made here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CallName {
+    /// What the caller sent, if it is short and plain.
+    Given(HeaderValue),
+    /// The server's run and the call's number in it.
+    Made {
+        /// Random, so that two runs do not share names.
+        run: u32,
+        /// Counts from 0.
+        number: u64,
+    },
+}
+
+impl CallName {
+    fn given(headers: &HeaderMap) -> Option<Self> {
+        let name = headers.get(REQUEST_ID)?;
+        let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_.:/+=@".contains(b);
+        let fits = (1..=MAX_ID_BYTES).contains(&name.len()) && name.as_bytes().iter().all(is_plain);
+        fits.then(|| Self::Given(name.clone()))
+    }
+
+    fn header(&self) -> Option<HeaderValue> {
+        match self {
+            Self::Given(name) => Some(name.clone()),
+            made @ Self::Made { .. } => HeaderValue::try_from(made.to_string()).ok(),
+        }
+    }
+}
+
+impl fmt::Display for CallName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given(name) => f.write_str(name.to_str().unwrap_or_default()),
+            Self::Made { run, number } => write!(f, "{run:08x}-{number}"),
+        }
+    }
+}
+
+/// Names the calls of `inner` and logs their ends.
+#[derive(Debug, Clone)]
+pub(super) struct RequestLog<S> {
+    inner: S,
+    run: u32,
+    numbers: Arc<AtomicU64>,
+}
+
+impl<S> RequestLog<S> {
+    /// A log of `inner`, with names of a new run.
+    pub(super) fn new(inner: S) -> Self {
+        Self {
+            inner,
+            // Without randomness names only repeat between runs, which a log survives.
+            run: getrandom::u32().unwrap_or_default(),
+            numbers: Arc::default(),
+        }
+    }
+
+    fn name(&self, headers: &HeaderMap) -> CallName {
+        CallName::given(headers).unwrap_or_else(|| CallName::Made {
+            run: self.run,
+            number: self.numbers.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+}
+
+impl<S, R, B> Service<Request<R>> for RequestLog<S>
+where
+    S: Service<Request<R>, Response = Response<B>>,
+    S::Future: Unpin,
+{
+    type Response = Response<Logged<B>>;
+    type Error = S::Error;
+    type Future = LogFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<R>) -> Self::Future {
+        let name = self.name(request.headers());
+        let call = Call::new(name.clone(), request.uri().clone());
+        request.extensions_mut().insert(name);
+        LogFuture {
+            inner: self.inner.call(request),
+            call: Some(call),
+        }
+    }
+}
+
+/// A call in the log: dropping it writes its line.
+#[derive(Debug)]
+struct Call {
+    name: CallName,
+    method: Uri,
+    began: Instant,
+    /// How it ended; nothing while its caller may still leave.
+    code: Option<Code>,
+    /// Whether anybody reads the line.
+    is_read: bool,
+}
+
+impl Call {
+    fn new(name: CallName, method: Uri) -> Self {
+        Self {
+            name,
+            method,
+            began: Instant::now(),
+            code: None,
+            is_read: tracing::enabled!(Level::DEBUG),
+        }
+    }
+
+    /// Reads the answer's head: an error is all there, anything else is told by the trailers.
+    fn answered<B>(&mut self, response: &mut Response<B>) {
+        let Some(code) = code(response.headers()) else { return };
+        self.code = Some(code);
+        if let Some(name) = self.name.header() {
+            response.headers_mut().insert(REQUEST_ID, name);
+        }
+        match response.extensions().get::<Status>() {
+            Some(status) if code == Code::Internal => bug(&self.name, self.method.path(), status),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.is_read {
+            tracing::debug!(
+                method = self.method.path(),
+                id = %self.name,
+                code = ?self.code.unwrap_or(Code::Cancelled),
+                elapsed = ?self.began.elapsed(),
+                "call finished"
+            );
+        }
+    }
+}
+
+/// Logs a bug once, with what its caller is not shown.
+pub(super) fn bug(name: &CallName, method: &str, status: &Status) {
+    let error = status.source().map_or_else(|| status.message().to_owned(), chain);
+    tracing::error!(%error, method, id = %name, "a call met a bug");
+}
+
+/// An error and its sources in one line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let sources = std::iter::successors(Some(error), |&error| error.source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn code(headers: &HeaderMap) -> Option<Code> {
+    headers
+        .get(Status::GRPC_STATUS)
+        .map(|code| Code::from_bytes(code.as_bytes()))
+}
+
+/// A call under way.
+#[derive(Debug)]
+pub(super) struct LogFuture<F> {
+    inner: F,
+    call: Option<Call>,
+}
+
+impl<F, B, E> Future for LogFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>> + Unpin,
+{
+    type Output = Result<Response<Logged<B>>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answered = ready!(Pin::new(&mut self.inner).poll(cx));
+        let call = self.call.take();
+        Poll::Ready(answered.map(|mut response| {
+            let call = call.and_then(|mut call| {
+                call.answered(&mut response);
+                call.is_read.then_some(call)
+            });
+            response.map(|body| Logged { body, call })
+        }))
+    }
+}
+
+/// A body whose trailers say how its call ended.
+#[derive(Debug)]
+pub(super) struct Logged<B> {
+    body: B,
+    call: Option<Call>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Logged<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let (Some(call), Some(Ok(frame))) = (&mut self.call, &frame) {
+            call.code = frame.trailers_ref().and_then(code).or(call.code);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! What the server can be told about itself.
+
+use std::time::Duration;
+
+/// The limits and times of the whole server; each namespace has [`crate::limits::Limits`] of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How many Acquire calls may be open at once, waiting ones included; default 50,000. More are
+    /// answered OVERLOADED.
+    pub max_acquires: usize,
+    /// How many streams (WatchLock, health Watch, reflection) may be open at once; default 10,000.
+    pub max_streams: usize,
+    /// How many calls of all other methods may be open at once; default 10,000. They are counted
+    /// apart from the Acquires, so that waiting never starves a Renew or a Release.
+    pub max_calls: usize,
+    /// How many connections may be open at once; default 10,000. More are closed at once.
+    pub max_connections: usize,
+    /// How many calls one connection may have open at once; default 100,000. Above the limits per
+    /// method, so that those decide.
+    pub max_streams_per_connection: u32,
+    /// How large a request message may be, in bytes; default 64 KiB.
+    pub request_bytes: usize,
+    /// How large an answer may be, in bytes; default 4 MiB, which clients accept by default.
+    pub response_bytes: usize,
+    /// How long a connection may be silent before it is pinged; default 10 s.
+    pub keepalive_interval: Duration,
+    /// How long a ping may stay unanswered before the connection is closed, and with it all its
+    /// calls; default 5 s. Together with the interval it must stay below 20 s.
+    pub keepalive_timeout: Duration,
+    /// How long calls in flight may still take after the stop signal; default 10 s. Then their
+    /// connections are cut.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_acquires: 50_000,
+            max_streams: 10_000,
+            max_calls: 10_000,
+            max_connections: 10_000,
+            max_streams_per_connection: 100_000,
+            request_bytes: 64 << 10,
+            response_bytes: 4 << 20,
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The store's clock, handed to it so that tests can run it on paused time.
+
+use std::fmt::Debug;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+/// What the store knows of time.
+pub trait Clock: Debug + Send + Sync + 'static {
+    /// Time that only runs forward, also while the machine is suspended. Decides about leases.
+    fn now(&self) -> Duration;
+    /// The wall clock. Scales tokens and dates what people see, and decides nothing.
+    fn wall(&self) -> SystemTime;
+    /// Returns once `now` is at least `due`.
+    fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The wall clock in microseconds: the scale of the tokens.
+pub fn micros(wall: SystemTime) -> u64 {
+    wall.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+}
+
+/// The machine's clock since boot, suspend included.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BootClock;
+
+impl BootClock {
+    /// tokio's timers stand still while the machine is suspended, so a long sleep is cut in slices
+    /// of this length.
+    const SLICE: Duration = Duration::from_secs(1);
+}
+
+impl Clock for BootClock {
+    fn now(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(
+            u64::try_from(now.tv_sec).unwrap_or(0),
+            u32::try_from(now.tv_nsec).unwrap_or(0),
+        )
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            while let Some(left) = due.checked_sub(BootClock.now()).filter(|left| !left.is_zero()) {
+                tokio::time::sleep(left.min(Self::SLICE)).await;
+            }
+        })
+    }
+}
+
+/// tokio's clock, which tests can pause.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock {
+    start: Instant,
+    wall: SystemTime,
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self {
+            start: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.wall + self.now()
+    }
+
+    fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep_until(self.start + due))
+    }
+}

@@ -1,0 +1,171 @@
+//! The state of a whole store: its namespaces, and the turn that steps over them run in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::desk::{Desk, Mail, SpaceId, Writes};
+use super::file::Loaded;
+use super::lock::{Claim, Holding, Stage, Waiting};
+use super::space::Space;
+use crate::backend::Wake;
+use crate::name::Namespace;
+
+/// How many finished calls a turn forgets at most, for forgetting is writing.
+const FORGOTTEN_PER_TURN: usize = 10_000;
+/// How long what may be forgotten may stay, so that a quiet store is not woken for each call.
+const FORGET_EVERY: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Machine {
+    names: Vec<Namespace>,
+    spaces: Vec<Space>,
+    desk: Desk,
+    /// Not all that may be forgotten was.
+    unforgotten: bool,
+}
+
+impl Machine {
+    pub fn new(clock: Arc<dyn Clock>, durable: bool) -> Self {
+        Self {
+            names: Vec::new(),
+            spaces: Vec::new(),
+            desk: Desk::new(clock, durable),
+            unforgotten: false,
+        }
+    }
+
+    /// The number of a namespace; a new one is empty.
+    pub fn space_id(&mut self, name: &Namespace) -> SpaceId {
+        if let Some(id) = self.names.iter().position(|known| known == name) {
+            return id;
+        }
+        let id = self.spaces.len();
+        self.names.push(name.clone());
+        self.spaces.push(Space::new(id));
+        id
+    }
+
+    pub fn name(&self, id: SpaceId) -> &Namespace {
+        &self.names[id]
+    }
+
+    /// Begins a turn: reads the clock once for all its steps, and lets what has run out go.
+    pub fn begin(&mut self) {
+        self.desk.read_clock();
+        while let Some((ends, id, name, place)) = self.desk.ends.first().cloned() {
+            if ends > self.desk.now {
+                break;
+            }
+            self.desk.ends.pop_first();
+            self.spaces[id].expire(&mut self.desk, &name, place);
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        let due = self.spaces.iter().filter_map(|space| space.finished.due()).min();
+        if !self.unforgotten && due.is_none_or(|due| due + FORGET_EVERY > self.desk.now) {
+            return;
+        }
+        self.unforgotten = false;
+        for space in &mut self.spaces {
+            self.unforgotten |= space.forget(&mut self.desk, FORGOTTEN_PER_TURN);
+        }
+    }
+
+    /// The namespace and the desk that a step works on.
+    pub fn at(&mut self, id: SpaceId) -> (&mut Space, &mut Desk) {
+        (&mut self.spaces[id], &mut self.desk)
+    }
+
+    /// When the next turn is due, if nobody asks for one before.
+    pub fn due(&self) -> Option<Duration> {
+        if self.unforgotten {
+            return Some(self.desk.now);
+        }
+        let ends = self.desk.ends.first().map(|(ends, ..)| *ends);
+        let old = self
+            .spaces
+            .iter()
+            .flat_map(|space| [space.finished.due(), space.marks.due()]);
+        let forget = old.flatten().min().map(|due| due + FORGET_EVERY);
+        [ends, forget].into_iter().flatten().min()
+    }
+
+    /// What the turn changes in the file.
+    pub fn take_writes(&mut self) -> Writes {
+        self.desk.take_writes()
+    }
+
+    /// Ends a turn that is durable: tells what happened.
+    pub fn post(&mut self) {
+        for mail in std::mem::take(&mut self.desk.outbox) {
+            match mail {
+                Mail::Wake(id, wake) => self.spaces[id].post.send(wake),
+                Mail::Change(id, name, number, change) => self.spaces[id].watchers.send(&name, number, &change),
+            }
+        }
+    }
+
+    /// Takes the file's word on what holds and has finished, at start and after a turn that may not
+    /// have become durable. Waiters are known to memory alone and keep their places; so does a
+    /// waiter whose grant was lost with the turn.
+    pub fn rebuild(&mut self, loaded: Loaded) {
+        self.desk.read_clock();
+        self.desk.ends.clear();
+        self.desk.outbox.clear();
+        let _ = self.desk.take_writes();
+        // Tokens of the lost turn were shown to nobody, but to skip them costs nothing.
+        self.desk.high_water = self.desk.high_water.max(loaded.high_water);
+        let memory: Vec<_> = self.spaces.iter_mut().map(Space::clear).collect();
+        let mut known = std::collections::HashSet::new();
+        for (namespace, name, place, claim) in loaded.holders(self.desk.now) {
+            known.insert(claim.id);
+            let id = self.space_id(&namespace);
+            self.spaces[id].restore(&mut self.desk, &name, place, claim);
+        }
+        for (namespace, secret, ended) in loaded.finished() {
+            let id = self.space_id(&namespace);
+            self.spaces[id].finished.insert(secret, ended, self.desk.now);
+        }
+        for (id, locks) in memory.into_iter().enumerate() {
+            for (name, lock) in locks {
+                let waiters = lock.iter().filter(|(_, claim)| !known.contains(&claim.id));
+                for (place, claim) in waiters.filter_map(|(place, claim)| Some((place, waiting_again(claim)?))) {
+                    self.spaces[id].restore(&mut self.desk, &name, place, claim);
+                }
+            }
+        }
+        self.resume();
+    }
+
+    fn resume(&mut self) {
+        for space in &mut self.spaces {
+            let names: Vec<_> = space.locks.keys().cloned().collect();
+            for name in names {
+                space.after(&mut self.desk, &name);
+            }
+            space.watchers.clear();
+            space.post.send(Wake::Gap);
+        }
+        self.post();
+    }
+}
+
+/// A claim of memory as a waiter: one that waits, or waited until the lost turn granted it.
+fn waiting_again(claim: &Claim) -> Option<Claim> {
+    let mut claim = claim.clone();
+    if let Stage::Holding(Holding {
+        waited: true,
+        holds,
+        ttl,
+        ..
+    }) = &claim.stage
+    {
+        let hold = holds.first()?.clone();
+        claim.stage = Stage::Waiting(Waiting { hold, ttl: *ttl });
+    }
+    claim.waiting_for().is_some().then_some(claim)
+}

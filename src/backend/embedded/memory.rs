@@ -1,0 +1,125 @@
+//! What the store remembers of calls that have ended, for a while: finished claims and cancel
+//! marks.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use crate::backend::{FINISHED_KEPT, MARKS_KEPT};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, LockName, Secret};
+
+/// A hold that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub lock: LockName,
+    pub token: FencingToken,
+    pub cause: Cause,
+    /// Its id, where a retry may look for it.
+    pub id: Option<ClaimId>,
+}
+
+/// The holds that ended within the last [`FINISHED_KEPT`].
+#[derive(Debug, Default)]
+pub struct Finished {
+    by_secret: HashMap<Secret, Ended>,
+    by_id: HashMap<ClaimId, Secret>,
+    /// In the order of their ends, each with the time at which it is forgotten.
+    order: VecDeque<(Duration, Secret)>,
+}
+
+impl Finished {
+    pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) {
+        if let Some(id) = ended.id {
+            self.by_id.insert(id, secret);
+        }
+        if self.by_secret.insert(secret, ended).is_none() {
+            self.order.push_back((now + FINISHED_KEPT, secret));
+        }
+    }
+
+    pub fn by_secret(&self, secret: &Secret) -> Option<&Ended> {
+        self.by_secret.get(secret)
+    }
+
+    pub fn by_id(&self, id: &ClaimId) -> Option<&Ended> {
+        self.by_secret.get(self.by_id.get(id)?)
+    }
+
+    /// The end of a token's claim. Looks at everything that is remembered: for rare questions.
+    pub fn by_token(&self, lock: &LockName, token: FencingToken) -> Option<&Ended> {
+        self.by_secret
+            .values()
+            .find(|ended| ended.token == token && ended.lock == *lock)
+    }
+
+    /// Takes out the oldest one if its time has passed or there are more than `limit`.
+    pub fn pop(&mut self, now: Duration, limit: usize) -> Option<Secret> {
+        let (until, secret) = *self.order.front()?;
+        if until > now && self.order.len() <= limit {
+            return None;
+        }
+        self.order.pop_front();
+        if let Some(id) = self.by_secret.remove(&secret).and_then(|ended| ended.id)
+            && self.by_id.get(&id) == Some(&secret)
+        {
+            self.by_id.remove(&id);
+        }
+        self.shrink();
+        Some(secret)
+    }
+
+    /// When the oldest one is forgotten.
+    pub fn due(&self) -> Option<Duration> {
+        self.order.front().map(|(until, _)| *until)
+    }
+
+    /// Gives memory back when a burst is over.
+    fn shrink(&mut self) {
+        if self.order.is_empty() && self.order.capacity() > 1024 {
+            *self = Self::default();
+        }
+    }
+}
+
+/// The cancel marks of the last [`MARKS_KEPT`].
+#[derive(Debug, Default)]
+pub struct Marks {
+    calls: HashSet<CallId>,
+    order: VecDeque<(Duration, CallId)>,
+}
+
+impl Marks {
+    /// So many at most, the oldest out. An in-process call reaches the store within milliseconds, so
+    /// a mark that had to go early was met long before.
+    const MOST: usize = 1 << 18;
+
+    pub fn insert(&mut self, call: CallId, now: Duration) {
+        if self.calls.insert(call) {
+            self.order.push_back((now + MARKS_KEPT, call));
+        }
+        self.purge(now);
+    }
+
+    pub fn contains(&self, call: &CallId) -> bool {
+        !self.calls.is_empty() && self.calls.contains(call)
+    }
+
+    pub fn purge(&mut self, now: Duration) {
+        while let Some(&(until, call)) = self.order.front() {
+            if until > now && self.order.len() <= Self::MOST {
+                return;
+            }
+            self.order.pop_front();
+            self.calls.remove(&call);
+        }
+        // Only an empty memory comes here.
+        if self.order.capacity() > 1024 {
+            *self = Self::default();
+        }
+    }
+
+    /// When the oldest one may go.
+    pub fn due(&self) -> Option<Duration> {
+        self.order.front().map(|(until, _)| *until)
+    }
+}

@@ -1,0 +1,122 @@
+//! The lines out of the store: wakes for this replica's waiters, changes for people who watch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::sync::mpsc;
+
+use crate::backend::{Change, Seen, Wake};
+use crate::name::LockName;
+
+/// How many wakes wait to be read before the rest is summed up in a [`Wake::Gap`].
+const WAKES: usize = 16 * 1024;
+/// How many changes wait for a slow watcher before it is given the full state anew.
+const CHANGES: usize = 256;
+
+/// Where a namespace's wakes are posted, from the first one on.
+#[derive(Debug)]
+pub struct Post {
+    line: Option<mpsc::Sender<Wake>>,
+    /// Until somebody reads.
+    unread: Option<mpsc::Receiver<Wake>>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Default for Post {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(WAKES);
+        Self {
+            line: Some(sender),
+            unread: Some(receiver),
+            lost: Arc::default(),
+        }
+    }
+}
+
+impl Post {
+    /// The stream of all that is posted; it is had once.
+    pub fn open(&mut self) -> BoxStream<'static, Wake> {
+        let Some(receiver) = self.unread.take() else {
+            return stream::empty().boxed();
+        };
+        let lost = Arc::clone(&self.lost);
+        stream::unfold(receiver, move |mut receiver| {
+            let lost = Arc::clone(&lost);
+            async move {
+                // Wakes are lost only while the line is full, so another one is read after that.
+                let wake = receiver.recv().await?;
+                let wake = if lost.swap(false, Ordering::AcqRel) {
+                    Wake::Gap
+                } else {
+                    wake
+                };
+                Some((wake, receiver))
+            }
+        })
+        .boxed()
+    }
+
+    pub fn send(&self, wake: Wake) {
+        if let Some(line) = &self.line
+            && line.try_send(wake).is_err()
+        {
+            self.lost.store(true, Ordering::Release);
+        }
+    }
+
+    pub fn close(&mut self) {
+        self.line = None;
+    }
+}
+
+/// Who watches which lock.
+#[derive(Debug, Default)]
+pub struct Watchers {
+    by_lock: HashMap<LockName, Vec<Watcher>>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    /// It has seen all changes up to this one in its full state.
+    seen: u64,
+    line: mpsc::Sender<Seen>,
+}
+
+impl Watchers {
+    pub fn add(&mut self, name: &LockName, seen: u64) -> mpsc::Receiver<Seen> {
+        self.by_lock.retain(|_, watchers| {
+            watchers.retain(|watcher| !watcher.line.is_closed());
+            !watchers.is_empty()
+        });
+        let (line, changes) = mpsc::channel(CHANGES);
+        self.by_lock
+            .entry(name.clone())
+            .or_default()
+            .push(Watcher { seen, line });
+        changes
+    }
+
+    pub fn any(&self, name: &LockName) -> bool {
+        !self.by_lock.is_empty() && self.by_lock.contains_key(name)
+    }
+
+    /// Tells a change to all who have not seen it. A watcher that is too slow loses its line, and
+    /// asks for the full state again.
+    pub fn send(&mut self, name: &LockName, number: u64, change: &Change) {
+        let Some(watchers) = self.by_lock.get_mut(name) else {
+            return;
+        };
+        watchers
+            .retain(|watcher| watcher.seen >= number || watcher.line.try_send(Seen::Change(change.clone())).is_ok());
+        if watchers.is_empty() {
+            self.by_lock.remove(name);
+        }
+    }
+
+    /// Ends all lines: everybody asks for the full state again.
+    pub fn clear(&mut self) {
+        self.by_lock.clear();
+    }
+}

@@ -1,0 +1,181 @@
+//! The configuration: one TOML file, and flags and environment variables over it.
+//!
+//! [`Config::load`] is the door: text comes in, and what comes out is valid. What is refused names
+//! its file, line, key and bound. The tables of the file, their defaults and their documentation
+//! stand once, in [`mod@file`].
+
+mod backend;
+mod error;
+pub mod file;
+mod listen;
+mod namespace;
+mod overrides;
+pub mod section;
+mod show;
+mod source;
+#[cfg(all(test, feature = "embedded"))]
+mod tests;
+pub mod value;
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{self, Path, PathBuf};
+
+pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
+pub use error::{ConfigError, Place};
+pub use listen::Listen;
+pub use overrides::Overrides;
+
+use crate::api::{ListenAddress, Settings};
+use crate::backend::Guarantee;
+use crate::limits::Limits;
+use crate::name::Namespace;
+use file::{File, NamespaceSection};
+use namespace::Origin;
+use source::Source;
+use value::Bounded;
+
+/// The namespace of a server that was told of none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// A valid configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The namespaces to serve, at least one.
+    pub namespaces: BTreeMap<Namespace, NamespaceConfig>,
+    file: File,
+}
+
+/// A namespace to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// What it accepts.
+    pub limits: Limits,
+    /// What its backend must promise at least; already checked against these settings.
+    pub guarantee: Option<Guarantee>,
+    /// Its backend.
+    pub backend: BackendConfig,
+}
+
+impl Config {
+    /// Reads the file that `overrides` names, if any, and puts the other overrides over it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the place, the key and the bound of what is wrong.
+    pub fn load(mut overrides: Overrides) -> Result<Self, ConfigError> {
+        let source = Source::read(overrides.config.take())?;
+        Self::read(source, overrides, default_data_dir())
+    }
+
+    fn read(mut source: Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
+        let mut file: File = source.parse()?;
+        overrides.apply(&mut file, &mut source);
+        check_listen(&file, &source)?;
+        check_server(&file, &source)?;
+        file.data_dir = absolute_data_dir(&file, &source)?.or(data_dir);
+        let namespaces = namespaces(&mut file, &source)?;
+        Ok(Self { namespaces, file })
+    }
+
+    /// Where to listen, at least one address.
+    pub fn listen(&self) -> impl Iterator<Item = &ListenAddress> {
+        self.file.listen.iter().map(|listen| &listen.0)
+    }
+
+    /// What to log, and how.
+    pub fn log(&self) -> &file::LogSection {
+        &self.file.log
+    }
+
+    /// What the service accepts.
+    pub fn settings(&self) -> Settings {
+        let server = &self.file.server;
+        let size = |number: u32| number as usize;
+        Settings {
+            max_acquires: size(server.acquire_limit.get()),
+            max_streams: size(server.stream_limit.get()),
+            max_calls: size(server.call_limit.get()),
+            max_connections: size(server.connection_limit.get()),
+            max_streams_per_connection: server.connection_call_limit.get(),
+            request_bytes: size(server.request_bytes_limit.get()),
+            response_bytes: size(server.response_bytes_limit.get()),
+            page_default: size(server.page_default.get()),
+            page_limit: size(server.page_limit.get()),
+            keepalive_interval: server.keepalive_interval.get(),
+            keepalive_timeout: server.keepalive_timeout.get(),
+            drain_timeout: self.file.drain_timeout.get(),
+        }
+    }
+
+    /// The whole configuration as TOML, each key with its documentation and default.
+    pub fn show(&self) -> String {
+        show::show(&self.file)
+    }
+}
+
+fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    if file.listen.is_empty() || !file.listen.iter().all(Listen::is_bindable) {
+        let bounds = Listen::bounds().unwrap_or_default();
+        return Err(source.refuse(&["listen"], format!("must be at least one address, each {bounds}")));
+    }
+    let open = file.listen.iter().find(|listen| !listen.0.is_local());
+    match open {
+        Some(Listen(address)) if !file.insecure => Err(source.refuse(
+            &["listen"],
+            format!("{address} must be a loopback address or a Unix socket, unless insecure = true"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_server(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let (default, limit) = (file.server.page_default, file.server.page_limit);
+    if default > limit {
+        let problem = format!("must be at most page_limit ({limit}), not {default}");
+        return Err(source.refuse(&["server", "page_default"], problem));
+    }
+    Ok(())
+}
+
+fn absolute_data_dir(file: &File, source: &Source) -> Result<Option<PathBuf>, ConfigError> {
+    let absolute = file.data_dir.as_ref().map(path::absolute).transpose();
+    absolute.map_err(|wrong| source.refuse(&["data_dir"], format!("must be the path of a directory: {wrong}")))
+}
+
+/// `$XDG_DATA_HOME/fencepost`, or else `~/.local/share/fencepost`. As the XDG rules say, what is
+/// not absolute is ignored.
+fn default_data_dir() -> Option<PathBuf> {
+    let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || directory("HOME").map(|home| home.join(".local/share"));
+    directory("XDG_DATA_HOME")
+        .or_else(home)
+        .map(|data| data.join("fencepost"))
+}
+
+/// The namespaces of the file, with their backends' defaults put into it.
+fn namespaces(file: &mut File, source: &Source) -> Result<BTreeMap<Namespace, NamespaceConfig>, ConfigError> {
+    if file.namespaces.is_empty() {
+        file.namespaces
+            .insert(DEFAULT_NAMESPACE.to_owned(), NamespaceSection::default());
+    }
+    let data_dir = file.data_dir.as_deref();
+    file.namespaces
+        .iter_mut()
+        .map(|(name, section)| named_namespace(name, section, source, data_dir))
+        .collect()
+}
+
+fn named_namespace(
+    name: &str,
+    section: &mut NamespaceSection,
+    source: &Source,
+    data_dir: Option<&Path>,
+) -> Result<(Namespace, NamespaceConfig), ConfigError> {
+    let namespace = Namespace::new(name).map_err(|wrong| source.refuse(&["namespaces", name], wrong.problem))?;
+    let origin = Origin {
+        source,
+        namespace: name,
+        data_dir,
+    };
+    Ok((namespace, origin.namespace(section)?))
+}

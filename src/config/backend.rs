@@ -1,0 +1,105 @@
+//! Which backend a namespace has: its table becomes a [`BackendConfig`].
+
+#[cfg(feature = "embedded")]
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::error::ConfigError;
+use super::file::NamespaceSection;
+use super::namespace::Origin;
+use crate::backend::Guarantee;
+
+/// The kind of the embedded backend, and the default.
+pub(super) const EMBEDDED: &str = "embedded";
+/// The path that stands for a store without a file.
+#[cfg(feature = "embedded")]
+const MEMORY: &str = ":memory:";
+
+/// The backends that this program was built with.
+pub const BACKENDS: &[&str] = &[
+    #[cfg(feature = "embedded")]
+    EMBEDDED,
+];
+
+/// The backend of a namespace and its settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackendConfig {
+    /// The embedded store.
+    #[cfg(feature = "embedded")]
+    Embedded {
+        /// Where it keeps its locks.
+        path: EmbeddedPath,
+    },
+}
+
+/// Where an embedded store keeps its locks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EmbeddedPath {
+    /// Nowhere: they end with the process.
+    Memory,
+    /// In this file, named absolutely; namespaces with the same file share it.
+    File(PathBuf),
+}
+
+impl BackendConfig {
+    /// What a backend with these settings promises.
+    pub fn guarantee(&self) -> Guarantee {
+        match *self {
+            #[cfg(feature = "embedded")]
+            Self::Embedded {
+                path: EmbeddedPath::Memory,
+            } => Guarantee::Ap,
+            #[cfg(feature = "embedded")]
+            Self::Embedded {
+                path: EmbeddedPath::File(_),
+            } => Guarantee::Cp,
+        }
+    }
+}
+
+impl Origin<'_> {
+    /// Makes the backend that the namespace names, and shows its settings in the section.
+    pub fn backend(&self, section: &mut NamespaceSection) -> Result<BackendConfig, ConfigError> {
+        match section.backend.as_str() {
+            #[cfg(feature = "embedded")]
+            EMBEDDED => {
+                let settings = section.embedded.get_or_insert_default();
+                let path = self.embedded_path(&settings.path)?;
+                Ok(BackendConfig::Embedded { path })
+            }
+            other => Err(self.refuse(
+                &["backend"],
+                format!(
+                    "must be a backend of this program ({}), not {other:?}",
+                    BACKENDS.join(", ")
+                ),
+            )),
+        }
+    }
+
+    #[cfg(feature = "embedded")]
+    fn embedded_path(&self, path: &Path) -> Result<EmbeddedPath, ConfigError> {
+        if path == Path::new(MEMORY) {
+            return Ok(EmbeddedPath::Memory);
+        }
+        if path.file_name().is_none() {
+            return Err(self.refuse(
+                &["embedded", "path"],
+                format!("must be the path of a file or {MEMORY:?}, not {path:?}"),
+            ));
+        }
+        self.below_data_dir(path).map(EmbeddedPath::File)
+    }
+
+    #[cfg(feature = "embedded")]
+    fn below_data_dir(&self, path: &Path) -> Result<PathBuf, ConfigError> {
+        match self.data_dir {
+            Some(directory) => Ok(directory.join(path)),
+            None if path.is_absolute() => Ok(path.to_owned()),
+            None => Err(self.source.refuse(
+                &["data_dir"],
+                "must be set where the environment has neither XDG_DATA_HOME nor HOME",
+            )),
+        }
+    }
+}

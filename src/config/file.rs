@@ -1,0 +1,175 @@
+//! The tables of the configuration file, with their defaults and their documentation.
+//!
+//! A new backend adds its table here (a `section!` and a line among the tables of
+//! [`NamespaceSection`]) and its arm in `config/backend.rs`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::backend::EMBEDDED;
+use super::listen::Listen;
+use super::section::section;
+use super::value::{Count, DeclaredGuarantee, Period};
+use crate::limits::Limits;
+use crate::name::MAX_NAME_BYTES;
+use crate::telemetry::{LogFilter, LogFormat};
+
+const SECOND: u64 = 1000;
+const YEAR: u64 = 31_557_600 * SECOND;
+const KIB: u32 = 1024;
+const MIB: u32 = 1024 * KIB;
+
+/// A time to live: up to a year.
+pub type TtlBound = Period<1, YEAR>;
+/// A time to wait: up to a year, or none.
+pub type WaitBound = Period<0, YEAR>;
+/// The longest that a drain may take.
+pub type DrainTimeout = Period<0, { 600 * SECOND }>;
+
+section! {
+    /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m".
+    /// The keys of this first table and those of the log can also be given as flags and as
+    /// FENCEPOST_ variables, which win over the file: see `fencepost serve --help`.
+    pub struct File {
+        /// Where to listen: TCP addresses and Unix sockets, several at once.
+        listen: Vec<Listen> = vec![Listen::default()],
+        /// Must be true to listen on an address that other machines can reach: the connections
+        /// are not encrypted and nobody is authenticated.
+        insecure: bool = false,
+        /// The directory of everything that this server stores. Without it: fencepost in
+        /// $XDG_DATA_HOME, or in ~/.local/share.
+        data_dir: Option<PathBuf> = None,
+        /// How long a shutdown waits for the calls under way before it cuts them off.
+        drain_timeout: DrainTimeout = period_s(20),
+    }
+    tables {
+        /// What the server accepts.
+        server: ServerSection,
+        /// The log.
+        log: LogSection,
+        /// The namespaces by name; without any, one named `default`.
+        namespaces: BTreeMap<String, NamespaceSection>,
+    }
+}
+
+section! {
+    /// What the server accepts from its clients, whatever the namespace.
+    pub struct ServerSection {
+        /// The largest request, in bytes.
+        request_bytes_limit: Count<{ 16 * KIB }, { 4 * MIB }> = Count::nearest(64 * KIB),
+        /// The largest response, in bytes.
+        response_bytes_limit: Count<{ 64 * KIB }, { 64 * MIB }> = Count::nearest(4 * MIB),
+        /// How many Acquire calls may be under way or waiting at once; more are refused with
+        /// OVERLOADED.
+        acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
+        /// How many other calls may be under way at once, so that waiting Acquires never keep a
+        /// Renew or a Release out.
+        call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
+        /// How many streams (WatchLock, health, reflection) may be open at once.
+        stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
+        /// How many connections may be open at once; more are closed at once.
+        connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
+        /// How many calls one connection may have under way at once.
+        connection_call_limit: Count<1, 1_000_000> = Count::nearest(100_000),
+        /// How many entries a page has when the request does not say.
+        page_default: Count<1, 10_000> = Count::nearest(100),
+        /// How many entries a page has at most; more are not refused, but cut to this.
+        page_limit: Count<1, 10_000> = Count::nearest(1_000),
+        /// How often a silent connection is asked for a sign of life.
+        keepalive_interval: Period<SECOND, { 10 * SECOND }> = period_s(10),
+        /// How long that sign may take before the connection counts as lost and its waiters
+        /// leave their queues.
+        keepalive_timeout: Period<SECOND, { 9 * SECOND }> = period_s(5),
+    }
+}
+
+section! {
+    /// The log, written to standard error.
+    pub struct LogSection {
+        /// What to log: off, error, warn, info, debug or trace; several with targets, such as
+        /// "info,fencepost::api=debug". At info there is no line per request.
+        level: LogFilter = LogFilter::default(),
+        /// How to write it: "text" for people, "json" for machines.
+        format: LogFormat = LogFormat::default(),
+    }
+}
+
+section! {
+    /// A namespace: a set of locks that share a backend, its guarantee and these limits.
+    pub struct NamespaceSection {
+        /// The store of its locks: "embedded" keeps them in a file of this server.
+        backend: String = EMBEDDED.to_owned(),
+        /// What the backend must promise, "ap" or "cp": the server does not start on one that
+        /// promises less. Without it, whatever the backend promises.
+        guarantee: Option<DeclaredGuarantee> = None,
+        /// The smallest TTL that a lease may be given.
+        ttl_min: TtlBound = TtlBound::nearest(Limits::default().ttl_min),
+        /// The TTL of an Acquire that names none.
+        ttl_default: TtlBound = TtlBound::nearest(Limits::default().ttl_default),
+        /// The largest TTL that a lease may be given.
+        ttl_max: TtlBound = TtlBound::nearest(Limits::default().ttl_max),
+        /// The longest that an Acquire may wait.
+        wait_max: WaitBound = WaitBound::nearest(Limits::default().wait_max),
+        /// How many claims the queue of one lock takes, holders and waiters together.
+        queue_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().queue),
+        /// The longest name of a lock, in bytes.
+        name_limit: Count<1, { MAX_NAME_BYTES as u32 }> = Count::nearest(Limits::default().name_bytes),
+        /// How many finished calls are remembered, for their retries.
+        finished_limit: Count<0, 10_000_000> = Count::nearest(Limits::default().finished),
+        /// How many holds a holder may have by re-entry.
+        hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
+    }
+    tables {
+        /// The settings of the embedded backend.
+        embedded: Option<EmbeddedSection>,
+    }
+}
+
+section! {
+    /// The embedded store. Namespaces with the same path share one file.
+    pub struct EmbeddedSection {
+        /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
+        /// trials.
+        path: PathBuf = PathBuf::from("fencepost.redb"),
+    }
+}
+
+impl NamespaceSection {
+    /// What a namespace with these keys accepts.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            ttl_min: self.ttl_min.get(),
+            ttl_default: self.ttl_default.get(),
+            ttl_max: self.ttl_max.get(),
+            wait_max: self.wait_max.get(),
+            queue: self.queue_limit.get(),
+            name_bytes: self.name_limit.get(),
+            finished: self.finished_limit.get(),
+            holds: self.hold_limit.get(),
+        }
+    }
+}
+
+fn period_s<const MIN_MS: u64, const MAX_MS: u64>(seconds: u64) -> Period<MIN_MS, MAX_MS> {
+    Period::nearest(std::time::Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_of_a_namespace_are_those_of_its_limits() {
+        assert_eq!(NamespaceSection::default().limits(), Limits::default());
+    }
+
+    #[test]
+    fn a_silent_connection_is_noticed_within_twenty_seconds() {
+        let slowest: ServerSection =
+            toml::from_str("keepalive_interval = '10s'\nkeepalive_timeout = '9s'").expect("the bounds themselves");
+        let noticed = slowest.keepalive_interval.get() + slowest.keepalive_timeout.get();
+        assert!(noticed.as_secs() < 20, "{noticed:?}");
+        assert!(toml::from_str::<ServerSection>("keepalive_interval = '11s'").is_err());
+        assert!(toml::from_str::<ServerSection>("keepalive_timeout = '10s'").is_err());
+    }
+}

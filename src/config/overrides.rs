@@ -1,0 +1,65 @@
+//! What flags and environment variables say, which wins over the file.
+
+use std::path::PathBuf;
+
+use clap::builder::BoolishValueParser;
+
+use super::file::{DrainTimeout, File};
+use super::listen::Listen;
+use super::source::Source;
+use crate::api::ListenAddress;
+use crate::telemetry::{LogFilter, LogFormat};
+
+/// The configuration file, and the values given beside it. Absent: what the file says.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Overrides {
+    /// The configuration file (TOML); without it, every key has its default
+    #[arg(long, env = "FENCEPOST_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen: IP:PORT or unix:PATH, several separated by commas
+    #[arg(long, env = "FENCEPOST_LISTEN", value_name = "ADDRESS", value_delimiter = ',')]
+    pub listen: Option<Vec<ListenAddress>>,
+    /// Allow an address that other machines can reach, without encryption
+    #[arg(long, env = "FENCEPOST_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub insecure: Option<bool>,
+    /// The directory of everything that the server stores
+    #[arg(long, env = "FENCEPOST_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// How long a shutdown waits for calls under way, such as 20s
+    #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", value_name = "TIME")]
+    pub drain_timeout: Option<DrainTimeout>,
+    /// What to log: a level, or a list with targets such as info,fencepost::api=debug
+    #[arg(long, env = "FENCEPOST_LOG_LEVEL", value_name = "FILTER")]
+    pub log_level: Option<LogFilter>,
+    /// How to write the log
+    #[arg(long, env = "FENCEPOST_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+}
+
+impl Overrides {
+    /// Puts these values over those of the file.
+    pub(super) fn apply(self, file: &mut File, source: &mut Source) {
+        if self.listen.is_some() {
+            source.overridden("listen", "--listen or FENCEPOST_LISTEN");
+        }
+        if self.data_dir.is_some() {
+            source.overridden("data_dir", "--data-dir or FENCEPOST_DATA_DIR");
+            file.data_dir = self.data_dir;
+        }
+        replace(
+            &mut file.listen,
+            self.listen.map(|all| all.into_iter().map(Listen).collect()),
+        );
+        replace(&mut file.insecure, self.insecure);
+        replace(&mut file.drain_timeout, self.drain_timeout);
+        replace(&mut file.log.level, self.log_level);
+        replace(&mut file.log.format, self.log_format);
+    }
+}
+
+fn replace<T>(value: &mut T, by: Option<T>) {
+    if let Some(by) = by {
+        *value = by;
+    }
+}

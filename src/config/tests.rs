@@ -1,0 +1,308 @@
+//! Each refusal names its file, line, key and bound.
+
+use std::time::Duration;
+
+use super::section::Section;
+use super::*;
+
+const DATA: &str = "/data/fencepost";
+
+fn read_with(text: &str, overrides: Overrides) -> Result<Config, String> {
+    let source = Source::new("f.toml".into(), text.to_owned());
+    Config::read(source, overrides, Some(DATA.into())).map_err(|wrong| wrong.to_string())
+}
+
+fn read(text: &str) -> Result<Config, String> {
+    read_with(text, Overrides::default())
+}
+
+fn valid(text: &str) -> Config {
+    read(text).expect(text)
+}
+
+/// Asserts that the text is refused with a message that begins and ends so.
+#[track_caller]
+fn refused(text: &str, begin: &str, end: &str) {
+    let wrong = read(text).expect_err(text);
+    assert!(
+        wrong.starts_with(begin) && wrong.ends_with(end),
+        "{wrong:?}\nmust begin with {begin:?} and end with {end:?}"
+    );
+}
+
+fn namespace<'a>(config: &'a Config, name: &str) -> &'a NamespaceConfig {
+    &config.namespaces[&Namespace::new(name).expect(name)]
+}
+
+#[test]
+fn without_a_file_there_is_one_embedded_namespace_on_loopback() {
+    let config = Config::read(Source::default(), Overrides::default(), Some(DATA.into())).expect("the defaults");
+    let addresses: Vec<String> = config.listen().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["127.0.0.1:50051"]);
+    assert_eq!(config.namespaces.len(), 1);
+    let default = namespace(&config, "default");
+    assert_eq!((&default.limits, default.guarantee), (&Limits::default(), None));
+    assert_eq!(default.backend, embedded("/data/fencepost/fencepost.redb"));
+    assert_eq!(config.settings().drain_timeout, Duration::from_secs(20));
+}
+
+fn embedded(path: &str) -> BackendConfig {
+    BackendConfig::Embedded {
+        path: EmbeddedPath::File(path.into()),
+    }
+}
+
+#[test]
+fn a_file_says_what_each_namespace_has() {
+    let config = valid(
+        "[namespaces.a]\nttl_max = '1h 5m'\nguarantee = 'cp'\nhold_limit = 7\n\
+         [namespaces.'b.c'.embedded]\npath = ':memory:'\n[namespaces.d.embedded]\npath = '/x/y'",
+    );
+    let a = namespace(&config, "a");
+    assert_eq!((a.limits.ttl_max.as_secs(), a.limits.holds), (3900, 7));
+    assert_eq!(a.guarantee, Some(Guarantee::Cp));
+    let memory = BackendConfig::Embedded {
+        path: EmbeddedPath::Memory,
+    };
+    assert_eq!(namespace(&config, "b.c").backend, memory);
+    assert_eq!(namespace(&config, "d").backend, embedded("/x/y"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_those_that_there_are() {
+    refused(
+        "\n\nlisen = []",
+        "f.toml:3:1: lisen: unknown field `lisen`, expected one of `listen`",
+        "`namespaces`",
+    );
+    refused(
+        "[server]\nx = 1",
+        "f.toml:2:1: server.x: unknown field `x`",
+        "`keepalive_timeout`",
+    );
+    refused(
+        "[namespaces.a]\nttl = '1s'",
+        "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
+        "`embedded`",
+    );
+    refused(
+        "[namespaces.a.embedded]\nfile = '/x'",
+        "f.toml:2:1: namespaces.a.embedded.file: unknown field `file`, expected `path`",
+        "",
+    );
+}
+
+#[test]
+fn a_bad_value_is_refused_with_its_bound() {
+    refused(
+        "drain_timeout = 20",
+        "f.toml:1:17: drain_timeout: invalid type: integer `20`, expected a time from 0s to 10m",
+        "\"1h 5m\"",
+    );
+    refused(
+        "[namespaces.a]\nname_limit = 513",
+        "f.toml:2:14: namespaces.a.name_limit: invalid value: integer `513`",
+        "expected a whole number from 1 to 512",
+    );
+    refused(
+        "[log]\nformat = 'xml'",
+        "f.toml:2:10: log.format: unknown variant `xml`",
+        "expected `text` or `json`",
+    );
+    refused(
+        "[log]\nlevel = 'loud'",
+        "f.toml:2:9: log.level: must be off, error",
+        "not \"loud\"",
+    );
+    refused(
+        "[namespaces.a]\nguarantee = 'ac'",
+        "f.toml:2:13: namespaces.a.guarantee: unknown variant `ac`",
+        "expected `ap` or `cp`",
+    );
+    refused(
+        "listen = [\n  '127.0.0.1:1',\n  'nowhere',\n]",
+        "f.toml:3:3: listen[1]: invalid value: string \"nowhere\", expected host:port",
+        "unix: and a path of 1 to 103 bytes",
+    );
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_refused_with_its_line() {
+    refused(
+        "insecure = true\nlisten = [\n",
+        "f.toml:2:11: ",
+        "unclosed array, expected `]`",
+    );
+    refused("insecure = true\ninsecure = true", "f.toml:2:1: ", "duplicate key");
+}
+
+#[test]
+fn times_to_live_must_be_in_order() {
+    refused(
+        "[namespaces.a]\nttl_max = '10s'\nttl_min = '20s'",
+        "f.toml:3:1: namespaces.a.ttl_min: ",
+        "must be at most ttl_max (10s), not 20s",
+    );
+    refused(
+        "\n[namespaces.a]\nttl_max = '10s'",
+        "f.toml:2:13: namespaces.a.ttl_default: ",
+        "must be from ttl_min (500ms) to ttl_max (10s), not 30s",
+    );
+}
+
+#[test]
+fn a_page_is_by_default_no_larger_than_the_largest() {
+    refused(
+        "[server]\npage_default = 2000",
+        "f.toml:2:1: server.page_default: ",
+        "must be at most page_limit (1000), not 2000",
+    );
+}
+
+#[test]
+fn no_limit_can_be_raised_above_what_the_service_promises() {
+    assert!(read("[namespaces.a]\nname_limit = 512").is_ok());
+    assert!(read("[namespaces.a]\nname_limit = 513").is_err());
+}
+
+#[test]
+fn an_open_address_needs_the_word_insecure() {
+    let open = "listen = ['127.0.0.1:1', '0.0.0.0:1']";
+    refused(
+        open,
+        "f.toml:1:1: listen: 0.0.0.0:1 must be a loopback address",
+        "unless insecure = true",
+    );
+    assert!(read(&format!("insecure = true\n{open}")).is_ok());
+    refused(
+        "listen = []",
+        "f.toml:1:1: listen: must be at least one address",
+        "bytes",
+    );
+}
+
+#[test]
+fn a_guarantee_beyond_the_backend_is_refused() {
+    refused(
+        "[namespaces.a]\nguarantee = 'cp'\nembedded.path = ':memory:'",
+        "f.toml:2:1: namespaces.a.guarantee: must be at most AP",
+        "promises no more",
+    );
+    assert!(read("[namespaces.a]\nguarantee = 'ap'").is_ok());
+}
+
+#[test]
+fn an_unknown_backend_is_refused_with_those_that_there_are() {
+    refused(
+        "[namespaces.a]\nbackend = 'paper'",
+        "f.toml:2:1: namespaces.a.backend: must be a backend of this program (embedded",
+        "not \"paper\"",
+    );
+}
+
+#[test]
+fn a_bad_name_or_path_is_refused() {
+    refused(
+        "[namespaces.UP]",
+        "f.toml:1:13: namespaces.UP: must be 1 to 63 characters [a-z0-9._-]",
+        "letter or digit",
+    );
+    for path in ["", "/", ".."] {
+        refused(
+            &format!("[namespaces.a.embedded]\npath = '{path}'"),
+            "f.toml:2:1: namespaces.a.embedded.path: must be the path of a file or \":memory:\"",
+            &format!("not {path:?}"),
+        );
+    }
+}
+
+#[test]
+fn without_a_home_the_data_directory_must_be_named() {
+    let read = |text: &str| {
+        let source = Source::new("f.toml".into(), text.to_owned());
+        Config::read(source, Overrides::default(), None).map_err(|wrong| wrong.to_string())
+    };
+    let wrong = read("").expect_err("nowhere to store");
+    assert!(wrong.contains("data_dir: must be set where"), "{wrong}");
+    assert!(read("[namespaces.a.embedded]\npath = ':memory:'").is_ok());
+    assert!(read("data_dir = '/d'").is_ok());
+}
+
+#[test]
+fn overrides_win_over_the_file_and_are_blamed_for_their_values() {
+    let listen = |text: &str| Overrides {
+        listen: Some(vec![text.parse().expect(text)]),
+        data_dir: Some("/elsewhere".into()),
+        ..Overrides::default()
+    };
+    let config = read_with("listen = ['127.0.0.1:1']", listen("unix:/s")).expect("a valid override");
+    assert_eq!(
+        config.listen().map(ToString::to_string).collect::<Vec<_>>(),
+        ["unix:/s"]
+    );
+    assert_eq!(
+        namespace(&config, "default").backend,
+        embedded("/elsewhere/fencepost.redb")
+    );
+    let wrong = read_with("listen = ['127.0.0.1:1']", listen("0.0.0.0:1")).expect_err("an open address");
+    assert!(wrong.starts_with("--listen or FENCEPOST_LISTEN: listen: "), "{wrong}");
+}
+
+#[test]
+fn what_is_shown_reads_as_the_same_configuration() {
+    let config = valid(
+        "listen = ['unix:/s', '[::1]:1']\ndata_dir = '/d'\ndrain_timeout = '1m 5s'\n[log]\nlevel = 'warn,h2=off'\n\
+         [server]\ncall_limit = 3\n[namespaces.a]\nguarantee = 'ap'\nwait_max = '0s'\n[namespaces.'b.c']\n",
+    );
+    assert_eq!(valid(&config.show()), config);
+}
+
+/// Every key of a table and of those below it, as `show` must name it.
+fn lines(section: &dyn Section) -> Vec<String> {
+    let own = section.keys().into_iter().map(|key| match key.value {
+        Some(value) => format!("{} = {value}", key.name),
+        None => format!("#{} =", key.name),
+    });
+    let below = section.tables().into_iter().flat_map(|(_, table)| lines(table));
+    own.chain(below).collect()
+}
+
+#[test]
+fn every_key_is_shown_with_its_documentation() {
+    let config = valid("");
+    let shown = config.show();
+    let expected = lines(&config.file);
+    assert!(expected.len() > 25, "all tables are there: {expected:?}");
+    for line in expected {
+        let (above, _) = shown.split_once(&format!("\n{line}\n")).expect(&line);
+        let documented = above.lines().next_back().is_some_and(|line| line.starts_with("# "));
+        assert!(documented, "{line}");
+    }
+}
+
+/// The names of all fields that serde knows in a table, from its own refusal of an unknown one.
+fn fields<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> Vec<String> {
+    let refusal = toml::from_str::<T>("'?' = 1").expect_err("an unknown key").to_string();
+    let known = refusal.split_once("expected").expect("the known ones").1;
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+fn documented<T: Section + Default>() -> Vec<String> {
+    let keys = T::default().keys();
+    keys.iter().map(|key| key.name.to_owned()).collect()
+}
+
+#[test]
+fn no_key_is_read_that_is_not_documented() {
+    assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
+    assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());
+    assert_eq!(fields::<file::EmbeddedSection>(), documented::<file::EmbeddedSection>());
+    let with_tables = [
+        documented::<File>(),
+        vec!["server".into(), "log".into(), "namespaces".into()],
+    ]
+    .concat();
+    assert_eq!(fields::<File>(), with_tables);
+    let with_backends = [documented::<NamespaceSection>(), vec!["embedded".into()]].concat();
+    assert_eq!(fields::<NamespaceSection>(), with_backends);
+}

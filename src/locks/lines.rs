@@ -1,0 +1,217 @@
+//! Who of this replica waits for which lock: where wakes are delivered, and who is named as the
+//! next of a release.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::backend::{Grant, NewClaim, Wake};
+use crate::name::{CallId, ClaimId, LockName};
+
+/// What a waiter is told.
+#[derive(Debug, Clone)]
+pub enum Mail {
+    /// Ask the store again.
+    Ask,
+    /// The store lost the claim.
+    Gone,
+    /// A release of this replica has taken the claim up.
+    Granted(Grant),
+}
+
+impl Mail {
+    /// Whether this news makes the other one pointless.
+    fn outweighs(&self, other: &Self) -> bool {
+        let weight = |mail: &Self| match mail {
+            Self::Ask => 0,
+            Self::Gone => 1,
+            Self::Granted(_) => 2,
+        };
+        weight(self) >= weight(other)
+    }
+}
+
+/// One Acquire call that may come to wait.
+#[derive(Debug)]
+pub struct Waiter {
+    /// The claim as its call entered it.
+    pub claim: NewClaim,
+    mail: Mutex<Option<Mail>>,
+    bell: Notify,
+    first: Notify,
+}
+
+impl Waiter {
+    /// A waiter that has not been told anything.
+    pub fn new(claim: NewClaim) -> Arc<Self> {
+        Arc::new(Self {
+            claim,
+            mail: Mutex::default(),
+            bell: Notify::new(),
+            first: Notify::new(),
+        })
+    }
+
+    /// Tells it something; the weightiest news is kept.
+    pub fn post(&self, mail: Mail) {
+        let mut kept = lock(&self.mail);
+        if kept.as_ref().is_none_or(|kept| mail.outweighs(kept)) {
+            *kept = Some(mail);
+        }
+        drop(kept);
+        self.bell.notify_one();
+    }
+
+    /// What it was told, if anything.
+    pub fn take(&self) -> Option<Mail> {
+        lock(&self.mail).take()
+    }
+
+    /// Waits for news. Cancel safe: news that was not returned is kept.
+    pub async fn mail(&self) -> Mail {
+        loop {
+            if let Some(mail) = self.take() {
+                return mail;
+            }
+            self.bell.notified().await;
+        }
+    }
+
+    /// Returns when it may have become the first waiter of its lock here.
+    pub async fn became_first(&self) {
+        self.first.notified().await;
+    }
+}
+
+/// The waiters of one lock.
+#[derive(Debug, Default)]
+struct Line {
+    /// With a request id, an older and a newer call may wait on one claim.
+    by_claim: HashMap<ClaimId, Vec<Arc<Waiter>>>,
+    /// Those that are known to wait, in the store's order.
+    queue: BTreeMap<(u64, ClaimId, CallId), Arc<Waiter>>,
+}
+
+/// The waiters of one namespace.
+#[derive(Debug, Default)]
+pub struct Lines {
+    by_lock: Mutex<HashMap<LockName, Line>>,
+}
+
+impl Lines {
+    /// Lets a waiter be found. It goes when the answer is dropped.
+    pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> Joined {
+        let mut lines = lock(&self.by_lock);
+        let line = lines.entry(name.clone()).or_default();
+        line.by_claim
+            .entry(waiter.claim.id)
+            .or_default()
+            .push(Arc::clone(&waiter));
+        Joined {
+            lines: Arc::clone(self),
+            name: name.clone(),
+            waiter,
+            turn: None,
+        }
+    }
+
+    /// The first waiter of a lock here.
+    pub fn first(&self, name: &LockName) -> Option<Arc<Waiter>> {
+        let lines = lock(&self.by_lock);
+        lines.get(name)?.queue.values().next().cloned()
+    }
+
+    /// Delivers a wake to whom it concerns.
+    pub fn deliver(&self, wake: &Wake) {
+        match wake {
+            Wake::Next(name, claim) => self.post_to(name, claim, &Mail::Ask),
+            Wake::Gone(name, claim) => self.post_to(name, claim, &Mail::Gone),
+            Wake::Changed(name) => {
+                if let Some(first) = self.first(name) {
+                    first.post(Mail::Ask);
+                }
+            }
+            Wake::Gap => {
+                let lines = lock(&self.by_lock);
+                let waiters = lines.values().flat_map(|line| line.by_claim.values().flatten());
+                waiters.for_each(|waiter| waiter.post(Mail::Ask));
+            }
+        }
+    }
+
+    fn post_to(&self, name: &LockName, claim: &ClaimId, mail: &Mail) {
+        let lines = lock(&self.by_lock);
+        let waiters = lines.get(name).and_then(|line| line.by_claim.get(claim));
+        for waiter in waiters.into_iter().flatten() {
+            waiter.post(mail.clone());
+        }
+    }
+}
+
+/// A waiter's place among those of its lock; dropped, it is no longer found.
+#[derive(Debug)]
+pub struct Joined {
+    lines: Arc<Lines>,
+    name: LockName,
+    waiter: Arc<Waiter>,
+    turn: Option<u64>,
+}
+
+impl Joined {
+    /// The waiter itself.
+    pub fn waiter(&self) -> &Arc<Waiter> {
+        &self.waiter
+    }
+
+    /// Notes that it waits, and where in the store's order.
+    pub fn waits(&mut self, turn: u64) {
+        if self.turn == Some(turn) {
+            return;
+        }
+        let mut lines = lock(&self.lines.by_lock);
+        let Some(line) = lines.get_mut(&self.name) else { return };
+        if let Some(before) = self.turn.replace(turn) {
+            line.queue.remove(&key(before, &self.waiter));
+        }
+        line.queue.insert(key(turn, &self.waiter), Arc::clone(&self.waiter));
+    }
+
+    /// Whether it is the first one that waits here.
+    pub fn is_first(&self) -> bool {
+        let Some(turn) = self.turn else { return false };
+        let lines = lock(&self.lines.by_lock);
+        let first = lines.get(&self.name).and_then(|line| line.queue.keys().next());
+        first == Some(&key(turn, &self.waiter))
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let mut lines = lock(&self.lines.by_lock);
+        let Some(line) = lines.get_mut(&self.name) else { return };
+        if let Some(same) = line.by_claim.get_mut(&self.waiter.claim.id) {
+            same.retain(|other| !Arc::ptr_eq(other, &self.waiter));
+            if same.is_empty() {
+                line.by_claim.remove(&self.waiter.claim.id);
+            }
+        }
+        if let Some(turn) = self.turn {
+            line.queue.remove(&key(turn, &self.waiter));
+            if let Some(first) = line.queue.values().next() {
+                first.first.notify_one();
+            }
+        }
+        if line.by_claim.is_empty() {
+            lines.remove(&self.name);
+        }
+    }
+}
+
+fn key(turn: u64, waiter: &Waiter) -> (u64, ClaimId, CallId) {
+    (turn, waiter.claim.id, waiter.claim.call)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,129 @@
+//! The log: what is written, how, and where to.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// The words that stand for a level.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// A line of text for each event.
+    #[default]
+    Text,
+    /// A line of JSON for each event.
+    Json,
+}
+
+/// What is logged: a level, or several with targets such as `info,fencepost::api=debug`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LogFilter(String);
+
+impl Default for LogFilter {
+    fn default() -> Self {
+        Self("info".to_owned())
+    }
+}
+
+impl fmt::Display for LogFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that is no log filter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "must be off, error, warn, info, debug or trace, or a list with targets such as \
+     \"info,fencepost::api=debug\", not {text:?}"
+)]
+pub struct NoLogFilter {
+    text: String,
+}
+
+impl FromStr for LogFilter {
+    type Err = NoLogFilter;
+
+    fn from_str(text: &str) -> Result<Self, NoLogFilter> {
+        let valid = text.split(',').all(is_directive) && EnvFilter::try_new(text).is_ok();
+        let text = text.to_owned();
+        if valid {
+            Ok(Self(text))
+        } else {
+            Err(NoLogFilter { text })
+        }
+    }
+}
+
+/// A lone word must be a level: the filter would take a misspelt one as a target's name, and log
+/// nothing else.
+fn is_directive(part: &str) -> bool {
+    part.contains(['=', '[', ']']) || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level))
+}
+
+impl TryFrom<String> for LogFilter {
+    type Error = NoLogFilter;
+
+    fn try_from(text: String) -> Result<Self, NoLogFilter> {
+        text.parse()
+    }
+}
+
+impl From<LogFilter> for String {
+    fn from(filter: LogFilter) -> Self {
+        filter.0
+    }
+}
+
+/// Sends the events of this process to standard error from now on.
+///
+/// A line that cannot be written, as to a closed pipe, is lost without a word.
+///
+/// # Errors
+/// [`TryInitError`] when the process already has a log.
+pub fn init(filter: &LogFilter, format: LogFormat) -> Result<(), TryInitError> {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::new(&filter.0))
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => log.finish().try_init(),
+        LogFormat::Json => log.json().flatten_event(true).finish().try_init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_lists_are_filters() {
+        for text in [
+            "off",
+            "info",
+            "DEBUG",
+            "warn,fencepost=trace",
+            "info,h2=off",
+            "info,fencepost[call]=debug",
+        ] {
+            assert!(text.parse::<LogFilter>().is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_level_is_refused_with_what_is_accepted() {
+        for text in ["", "inof", "loud,info", "fencepost=loud", "info,,debug"] {
+            let refused = text.parse::<LogFilter>().expect_err(text).to_string();
+            assert!(refused.contains("off, error, warn, info, debug or trace"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `fencepost serve` as a process: what it says, and how it ends.
+
+#![cfg(feature = "embedded")]
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than any of these steps takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running server with a home of its own; killed in the end.
+struct Server {
+    process: Child,
+    home: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It fails only for a process that has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    fn start(arguments: &[&str], stderr: impl Into<Stdio>) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let process = Command::new(env!("CARGO_BIN_EXE_fencepost"))
+            .arg("serve")
+            .args(arguments)
+            .current_dir(home.path())
+            .env_clear()
+            .env("HOME", home.path())
+            .stderr(stderr)
+            .spawn()
+            .expect("the program starts");
+        Self { process, home }
+    }
+
+    fn log(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.process.stderr.take().expect("a pipe"))
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args(["-s", name, &self.process.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        until("the server ends", || self.process.try_wait().expect("a child"))
+    }
+}
+
+/// Asks until there is an answer.
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        thread::sleep(POLL);
+    }
+}
+
+/// The next line of the log that holds a text.
+fn line_with(log: &mut impl BufRead, text: &str) -> String {
+    let found = log.lines().map_while(Result::ok).find(|line| line.contains(text));
+    found.unwrap_or_else(|| panic!("the log ends without {text:?}"))
+}
+
+#[test]
+fn one_line_says_where_it_listens_once_it_does() {
+    let mut server = Server::start(&["--listen", "127.0.0.1:0,unix:f.sock"], Stdio::piped());
+    let ready = line_with(&mut server.log(), "serving on ");
+    let addresses = ready.split_once("serving on ").expect("the addresses").1;
+    let (tcp, unix) = addresses.split_once(", ").expect("two of them");
+    TcpStream::connect(tcp).expect("a TCP listener with a port of its own");
+    assert_eq!(unix, "unix:f.sock");
+    UnixStream::connect(server.home.path().join("f.sock")).expect("a Unix socket");
+}
+
+#[test]
+fn either_signal_ends_it_in_order() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&["--listen", "127.0.0.1:0"], Stdio::piped());
+        let mut log = server.log();
+        line_with(&mut log, "serving on ");
+        server.signal(signal);
+        line_with(&mut log, &format!("SIG{signal}"));
+        assert_eq!(server.end().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn the_log_can_be_json() {
+    let mut server = Server::start(&["--listen", "127.0.0.1:0", "--log-format", "json"], Stdio::piped());
+    let ready = line_with(&mut server.log(), "serving on ");
+    assert!(ready.starts_with("{\"timestamp\":"), "{ready}");
+    assert!(
+        ready.contains("\"level\":\"INFO\",\"message\":\"serving on 127.0.0.1:"),
+        "{ready}"
+    );
+}
+
+#[test]
+fn an_address_in_use_is_a_failure_that_names_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address").to_string();
+    let mut server = Server::start(&["--listen", &address], Stdio::piped());
+    let line = line_with(&mut server.log(), "error: ");
+    assert!(
+        line.starts_with(&format!("error: cannot listen on {address}: Address already in use")),
+        "{line}"
+    );
+    assert_eq!(server.end().code(), Some(1));
+}
+
+#[test]
+fn it_serves_on_when_nobody_reads_its_log() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut server = Server::start(&["--listen", "unix:f.sock"], writer);
+    let socket = server.home.path().join("f.sock");
+    until("it listens", || UnixStream::connect(&socket).ok());
+    server.signal("TERM");
+    assert_eq!(server.end().code(), Some(0));
+}
