@@ -39,6 +39,10 @@ use crate::name::{
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redis_server;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
