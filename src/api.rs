@@ -134,7 +134,8 @@ async fn run(
     let permits = Arc::new(Permits::new(settings, drain));
     let request_bytes = settings.request_bytes;
     let layers = layer_fn(move |routes| {
-        let gate = Gate::new(Handover(routes), permits.clone());
+        let handover: Handover<Routes> = Handover::new(routes);
+        let gate = Gate::new(handover, permits.clone());
         RequestLog::new(Guard::new(gate, request_bytes))
     });
     let transport = transport(settings).layer(layers).add_routes(routes);
@@ -155,7 +156,7 @@ fn routes(
     settings: &Settings,
     drain: &CancellationToken,
 ) -> Result<Routes, tonic_reflection::server::Error> {
-    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings.response_bytes))
+    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(namespaces.clone()))
@@ -178,3 +179,6 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
 }
+
+#[cfg(test)]
+mod tests;

@@ -238,7 +238,7 @@ mod tests {
         ) {
             let mut queue = mixed(modes);
             let mut prefix = Prefix::default();
-            let mut grow = |prefix: &mut Prefix, queue: &[Mode]| {
+            let grow = |prefix: &mut Prefix, queue: &[Mode]| {
                 while let Some(&next) = queue.get(prefix.len()).filter(|next| prefix.admits(**next)) {
                     prefix.push(next);
                 }

@@ -30,6 +30,8 @@ use crate::name::{
 
 mod acquire;
 mod lines;
+#[cfg(all(test, feature = "embedded"))]
+mod tests;
 mod undo;
 
 /// How long closing waits for undos under way: leases of calls that just ended would otherwise stay.

@@ -1,54 +1,151 @@
-//! Which namespace has which backend (skeleton).
+//! Which namespace has which backend: the only room that knows every one of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::backend::{Backend, Guarantee};
+use crate::config::{BackendConfig, Config};
 use crate::error::Error;
 use crate::locks::Locks;
-use std::collections::BTreeMap;
+use crate::name::Namespace;
 
-/// The table of namespaces.
+/// The table of namespaces. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Namespaces {
-    table: BTreeMap<String, Locks>,
+    table: Arc<BTreeMap<String, Locks>>,
 }
 
-#[allow(missing_docs)]
+/// Why the namespaces of a configuration could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The embedded store of a namespace.
+    #[cfg(feature = "embedded")]
+    #[error("namespace {namespace}: the embedded store at {path:?}: {source}")]
+    Embedded {
+        /// The first namespace that uses it.
+        namespace: Namespace,
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: crate::backend::embedded::OpenError,
+    },
+    /// A namespace demands more than its backend gives.
+    #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
+    Guarantee {
+        /// The namespace.
+        namespace: Namespace,
+        /// What it demands.
+        demanded: Guarantee,
+        /// What it would get.
+        offered: Guarantee,
+    },
+}
+
 impl Namespaces {
+    /// A table of these.
     pub fn new(all: Vec<Locks>) -> Self {
+        let named = all.into_iter().map(|locks| (locks.namespace().to_string(), locks));
         Self {
-            table: all
-                .into_iter()
-                .map(|locks| (locks.namespace().to_string(), locks))
-                .collect(),
+            table: Arc::new(named.collect()),
         }
     }
-    /// The locks of a namespace, or NAMESPACE_NOT_FOUND (INVALID_FIELD for a bad spelling).
+
+    /// The locks of a namespace.
+    ///
+    /// # Errors
+    /// [`Error::InvalidField`] for a bad spelling, [`Error::NamespaceNotFound`] for an unknown one.
     pub fn get(&self, namespace: &str) -> Result<&Locks, Error> {
-        crate::name::Namespace::new(namespace)?;
-        self.table.get(namespace).ok_or_else(|| Error::NamespaceNotFound {
+        if let Some(locks) = self.table.get(namespace) {
+            return Ok(locks);
+        }
+        Namespace::new(namespace)?;
+        Err(Error::NamespaceNotFound {
             namespace: namespace.into(),
         })
     }
+
     /// All, by name.
     pub fn all(&self) -> impl Iterator<Item = &Locks> {
         self.table.values()
     }
+
+    /// Ends every waiting acquire and every watch with DRAINING, and refuses new acquires.
     pub fn drain(&self) {
         self.all().for_each(Locks::drain);
     }
+
+    /// Finishes what is under way and lets go of the stores.
     pub async fn close(&self) {
-        for locks in self.all() {
-            locks.close().await;
-        }
+        futures::future::join_all(self.all().map(Locks::close)).await;
     }
 }
 
-/// Why a backend could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("no backend can be opened")]
-pub struct OpenError;
-
-/// Opens the backends of a configuration (a stand-in: none).
+/// Opens the backends of a configuration. Namespaces with the same settings share a store.
 ///
 /// # Errors
-/// None here.
-pub async fn open(_config: &crate::config::Config) -> Result<Namespaces, OpenError> {
-    Ok(Namespaces::new(Vec::new()))
+/// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
+pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
+    let mut stores = Stores::default();
+    let mut opened = Vec::new();
+    for (namespace, settings) in &config.namespaces {
+        let backend = stores.backend(namespace, &settings.backend).and_then(|backend| {
+            let offered = backend.offers().guarantee;
+            match settings.guarantee {
+                Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
+                    namespace: namespace.clone(),
+                    demanded,
+                    offered,
+                }),
+                _ => Ok(backend),
+            }
+        });
+        match backend {
+            Ok(backend) => opened.push(Locks::new(namespace.clone(), settings.limits.clone(), backend)),
+            Err(error) => {
+                Namespaces::new(opened).close().await;
+                return Err(error);
+            }
+        }
+    }
+    Ok(Namespaces::new(opened))
+}
+
+/// The stores that namespaces are cut from, while they are opened.
+#[derive(Default)]
+struct Stores {
+    #[cfg(feature = "embedded")]
+    embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
+}
+
+impl Stores {
+    fn backend(&mut self, namespace: &Namespace, settings: &BackendConfig) -> Result<Arc<dyn Backend>, OpenError> {
+        match settings {
+            #[cfg(feature = "embedded")]
+            BackendConfig::Embedded { path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
+        }
+    }
+
+    #[cfg(feature = "embedded")]
+    fn embedded(
+        &mut self,
+        namespace: &Namespace,
+        path: &crate::config::EmbeddedPath,
+    ) -> Result<crate::backend::embedded::Store, OpenError> {
+        use crate::backend::embedded::Store;
+        use crate::config::EmbeddedPath;
+        if let Some(store) = self.embedded.get(path) {
+            return Ok(store.clone());
+        }
+        let store = match path {
+            EmbeddedPath::Memory => Store::memory(),
+            EmbeddedPath::File(file) => Store::open(file).map_err(|source| OpenError::Embedded {
+                namespace: namespace.clone(),
+                path: file.clone(),
+                source,
+            })?,
+        };
+        self.embedded.insert(path.clone(), store.clone());
+        Ok(store)
+    }
 }

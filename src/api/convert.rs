@@ -8,20 +8,22 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::proto;
+use super::settings::Settings;
 use crate::backend::Page;
 use crate::locks::Acquire;
-use crate::name::{FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, Metadata, Mode, Owner, RequestId};
+use crate::name::{
+    FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, MAX_OWNER_BYTES, Metadata, Mode, Owner, RequestId,
+};
 
 mod answer;
 
 pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, summary};
 
-/// How many locks a page has when the request does not say.
-const DEFAULT_PAGE: usize = 100;
-/// How many locks a page has at most.
-const LARGEST_PAGE: usize = 1000;
 /// The longest page token, in bytes: an encoded name and what a store adds to it.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;
+/// What a lock of a list takes at most, in bytes: its name, its holder's owner and identity, and
+/// the rest.
+const SUMMARY_BYTES: usize = MAX_NAME_BYTES + 2 * MAX_OWNER_BYTES + 128;
 /// The longest name of a store's node, in bytes.
 const MAX_NODE_BYTES: usize = 256;
 /// The largest number of seconds in a protobuf Duration: some 10,000 years.
@@ -106,11 +108,31 @@ pub(super) fn prefix(prefix: &str) -> Result<&str, InvalidField> {
     Ok(prefix)
 }
 
+/// How many locks a page has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pages {
+    /// When the request does not say.
+    pub default: usize,
+    /// At most.
+    pub limit: usize,
+}
+
+impl Pages {
+    /// As the settings say, as far as a page surely fits into an answer.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let fitting = (settings.response_bytes / SUMMARY_BYTES).max(1);
+        Self {
+            default: settings.page_default.min(fitting),
+            limit: settings.page_limit.min(fitting),
+        }
+    }
+}
+
 /// Which page of a list.
-pub(super) fn page(size: i32, token: &str) -> Result<Page, InvalidField> {
+pub(super) fn page(size: i32, token: &str, pages: Pages) -> Result<Page, InvalidField> {
     let size = match usize::try_from(size) {
-        Ok(0) => DEFAULT_PAGE,
-        Ok(size) => size.min(LARGEST_PAGE),
+        Ok(0) => pages.default,
+        Ok(size) => size.min(pages.limit),
         Err(_) => {
             return Err(InvalidField::new(
                 "page_size",

@@ -21,7 +21,8 @@ pub(super) fn shortened(wait: Duration, metadata: &MetadataMap) -> Duration {
 /// Reads a `grpc-timeout`: at most eight digits and a unit.
 fn timeout(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u32 = number.parse().ok().filter(|_| number.len() <= 8)?;
+    let is_number = number.len() <= 8 && number.bytes().all(|b| b.is_ascii_digit());
+    let number: u32 = number.parse().ok().filter(|_| is_number)?;
     let unit = match unit {
         "H" => Duration::from_secs(3600),
         "M" => Duration::from_secs(60),

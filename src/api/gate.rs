@@ -8,17 +8,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::Status;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
 use tower::Service;
 
+use self::body::{Passed, Stay, asked};
 use super::settings::Settings;
 use super::status;
 use crate::error::Error;
+
+mod body;
 
 /// What kind of call a method is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,9 +110,9 @@ impl<S> Gate<S> {
     }
 }
 
-impl<S, R, B> Service<Request<R>> for Gate<S>
+impl<S, B> Service<Request<Body>> for Gate<S>
 where
-    S: Service<Request<R>, Response = Response<B>>,
+    S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Unpin,
     B: Default,
 {
@@ -123,17 +124,16 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<R>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         let kind = Kind::of(request.uri().path());
-        match self.permits.admit(kind) {
-            Err(refused) => GateFuture::Refused(refused),
-            Ok(permit) => GateFuture::Open {
-                inner: self.inner.call(request),
-                stay: Some(Stay {
-                    until: (kind == Kind::Stream).then(|| Box::pin(self.permits.drain.clone().cancelled_owned())),
-                    _permit: permit,
-                }),
-            },
+        let permit = match self.permits.admit(kind) {
+            Ok(permit) => permit,
+            Err(refused) => return GateFuture::Refused(refused),
+        };
+        let until = (kind == Kind::Stream).then_some(&self.permits.drain);
+        GateFuture::Open {
+            inner: self.inner.call(asked(request, until)),
+            stay: Some(Stay::new(permit, until)),
         }
     }
 }
@@ -152,14 +152,6 @@ pub(super) enum GateFuture<F> {
     },
 }
 
-/// A place behind the gate.
-#[derive(Debug)]
-pub(super) struct Stay {
-    /// When a stream has to end, whatever it still has to say.
-    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    _permit: OwnedSemaphorePermit,
-}
-
 impl<F, B, E> Future for GateFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>> + Unpin,
@@ -173,51 +165,10 @@ where
             Self::Open { inner, stay } => {
                 let answered = ready!(Pin::new(inner).poll(cx));
                 let stay = stay.take();
-                Poll::Ready(answered.map(|response| response.map(|body| Passed { body, stay })))
+                Poll::Ready(answered.map(|response| response.map(|body| Passed::new(body, stay))))
             }
         }
     }
-}
-
-/// The body of a call that was let in: its place is free again when it ends, and a stream ends with
-/// DRAINING when the server drains.
-#[derive(Debug, Default)]
-pub(super) struct Passed<B> {
-    body: B,
-    stay: Option<Stay>,
-}
-
-impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Passed<B> {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        // The stream itself comes first: it may have a last word of its own.
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_ready() {
-            return frame;
-        }
-        let until = self.stay.as_mut().and_then(|stay| stay.until.as_mut());
-        let Some(Poll::Ready(())) = until.map(|until| until.as_mut().poll(cx)) else {
-            return Poll::Pending;
-        };
-        self.stay = None;
-        Poll::Ready(Some(trailers(&status::of(Error::Draining))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
-    let mut headers = http::HeaderMap::new();
-    status.add_header(&mut headers)?;
-    Ok(Frame::trailers(headers))
 }
 
 #[cfg(test)]

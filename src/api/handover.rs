@@ -5,6 +5,7 @@
 //! extensions, this layer moves it into the response's body, and the body's first data frame
 //! settles it. A body that is dropped before drops the grant, which undoes it.
 
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
@@ -16,59 +17,107 @@ use tower::Service;
 
 use crate::locks::Granted;
 
+/// What is taken back by its `Drop`, unless it was delivered before.
+pub(super) trait Deliver: Send + Unpin + 'static {
+    /// Keeps it: its answer went out.
+    fn deliver(self);
+}
+
+impl Deliver for Granted {
+    fn deliver(self) {
+        self.delivered();
+    }
+}
+
 /// A grant on its way to the response's body.
 ///
 /// Extensions demand `Clone`; all clones are one grant, and whoever is first takes it.
-#[derive(Debug, Clone)]
-pub(super) struct Undelivered(Arc<Mutex<Option<Granted>>>);
+#[derive(Debug)]
+pub(super) struct Undelivered<G>(Arc<Mutex<Option<G>>>);
 
-impl Undelivered {
+impl<G> Clone for Undelivered<G> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<G: Deliver> Undelivered<G> {
     /// A grant to be handed over.
-    pub(super) fn new(granted: Granted) -> Self {
+    pub(super) fn new(granted: G) -> Self {
         Self(Arc::new(Mutex::new(Some(granted))))
     }
 
-    fn take_from(extensions: &mut Extensions) -> Option<Granted> {
+    fn take_from(extensions: &mut Extensions) -> Option<G> {
         let Self(slot) = extensions.remove()?;
         // A panic cannot have happened under this lock: nothing is done there but to take.
         slot.lock().ok()?.take()
     }
 }
 
-/// Settles the grants in the responses of `inner`.
-#[derive(Debug, Clone)]
-pub(super) struct Handover<S>(pub S);
+/// Settles the grants in the responses of an inner service.
+#[derive(Debug)]
+pub(super) struct Handover<S, G = Granted> {
+    inner: S,
+    grants: PhantomData<fn() -> G>,
+}
 
-impl<S, R, B> Service<Request<R>> for Handover<S>
+impl<S: Clone, G> Clone for Handover<S, G> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            grants: PhantomData,
+        }
+    }
+}
+
+impl<S, G> Handover<S, G> {
+    /// Watches over the grants of `inner`.
+    pub(super) fn new(inner: S) -> Self {
+        Self {
+            inner,
+            grants: PhantomData,
+        }
+    }
+}
+
+impl<S, G, R, B> Service<Request<R>> for Handover<S, G>
 where
     S: Service<Request<R>, Response = Response<B>>,
     S::Future: Unpin,
+    G: Deliver,
 {
-    type Response = Response<Handing<B>>;
+    type Response = Response<Handing<B, G>>;
     type Error = S::Error;
-    type Future = HandoverFuture<S::Future>;
+    type Future = HandoverFuture<S::Future, G>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
-        HandoverFuture(self.0.call(request))
+        HandoverFuture {
+            inner: self.inner.call(request),
+            grants: PhantomData,
+        }
     }
 }
 
 /// A call that may be granted.
 #[derive(Debug)]
-pub(super) struct HandoverFuture<F>(F);
+pub(super) struct HandoverFuture<F, G> {
+    inner: F,
+    grants: PhantomData<fn() -> G>,
+}
 
-impl<F, B, E> Future for HandoverFuture<F>
+impl<F, G, B, E> Future for HandoverFuture<F, G>
 where
     F: Future<Output = Result<Response<B>, E>> + Unpin,
+    G: Deliver,
 {
-    type Output = Result<Response<Handing<B>>, E>;
+    type Output = Result<Response<Handing<B, G>>, E>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answered = ready!(Pin::new(&mut self.0).poll(cx));
+        let answered = ready!(Pin::new(&mut self.inner).poll(cx));
         Poll::Ready(answered.map(|mut response| {
             let granted = Undelivered::take_from(response.extensions_mut());
             response.map(|body| Handing { body, granted })
@@ -77,23 +126,30 @@ where
 }
 
 /// A body that hands a grant over with its first data frame.
-#[derive(Debug, Default)]
-pub(super) struct Handing<B> {
+#[derive(Debug)]
+pub(super) struct Handing<B, G> {
     body: B,
-    granted: Option<Granted>,
+    granted: Option<G>,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Handing<B> {
+impl<B: Default, G> Default for Handing<B, G> {
+    fn default() -> Self {
+        Self {
+            body: B::default(),
+            granted: None,
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for Handing<B, G> {
     type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if frame
-            .as_ref()
-            .is_some_and(|frame| frame.as_ref().is_ok_and(Frame::is_data))
-        {
-            self.granted.take().map(Granted::delivered);
+        let is_data = matches!(&frame, Some(Ok(frame)) if frame.is_data());
+        if let Some(granted) = self.granted.take_if(|_| is_data) {
+            granted.deliver();
         }
         Poll::Ready(frame)
     }

@@ -3,11 +3,12 @@
 use futures::stream::{BoxStream, StreamExt};
 use tonic::{Code, Request, Response, Status};
 
-use super::convert::{self, Bounds};
+use super::convert::{self, Bounds, Pages};
 use super::handover::Undelivered;
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
+use super::settings::Settings;
 use super::{deadline, status};
 use crate::backend::Seen;
 use crate::error::Error;
@@ -20,14 +21,16 @@ use crate::namespaces::Namespaces;
 pub(super) struct LockApi {
     namespaces: Namespaces,
     bounds: Bounds,
+    pages: Pages,
 }
 
 impl LockApi {
-    /// Serves these namespaces, with answers of at most `response_bytes`.
-    pub(super) fn new(namespaces: Namespaces, response_bytes: usize) -> Self {
+    /// Serves these namespaces, with answers as large as the settings say.
+    pub(super) fn new(namespaces: Namespaces, settings: &Settings) -> Self {
         Self {
             namespaces,
-            bounds: Bounds::within(response_bytes),
+            bounds: Bounds::within(settings.response_bytes),
+            pages: Pages::of(settings),
         }
     }
 
@@ -129,7 +132,7 @@ impl LockService for LockApi {
         let ask = request.into_inner();
         let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
         let prefix = convert::prefix(&ask.prefix).map_err(status::of)?;
-        let page = convert::page(ask.page_size, &ask.page_token).map_err(status::of)?;
+        let page = convert::page(ask.page_size, &ask.page_token, self.pages).map_err(status::of)?;
         let listing = locks.list(prefix, page).await.map_err(status::of)?;
         Ok(Response::new(proto::ListLocksResponse {
             locks: listing.locks.iter().map(convert::summary).collect(),

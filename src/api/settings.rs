@@ -22,6 +22,10 @@ pub struct Settings {
     pub request_bytes: usize,
     /// How large an answer may be, in bytes; default 4 MiB, which clients accept by default.
     pub response_bytes: usize,
+    /// How many locks a page has when the request does not say; default 100.
+    pub page_default: usize,
+    /// How many locks a page has at most; default 1,000. More are not refused, but cut to this.
+    pub page_limit: usize,
     /// How long a connection may be silent before it is pinged; default 10 s.
     pub keepalive_interval: Duration,
     /// How long a ping may stay unanswered before the connection is closed, and with it all its
@@ -42,6 +46,8 @@ impl Default for Settings {
             max_streams_per_connection: 100_000,
             request_bytes: 64 << 10,
             response_bytes: 4 << 20,
+            page_default: 100,
+            page_limit: 1000,
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),

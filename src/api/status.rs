@@ -36,7 +36,7 @@ struct Shown {
     retry: Option<Duration>,
 }
 
-/// The status of an error: CONTRACT's table, row by row.
+/// The status of an error, with all that a caller may know about it.
 pub fn of(error: impl Into<Error>) -> Status {
     let error = error.into();
     if let Error::Backend(BackendError::Broken { .. }) = error {

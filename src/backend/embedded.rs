@@ -35,12 +35,14 @@ use crate::name::{LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
 mod desk;
+mod ends;
 mod engine;
 mod file;
 mod lock;
 mod machine;
 mod memory;
 mod record;
+mod retries;
 mod space;
 mod watching;
 

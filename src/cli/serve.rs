@@ -27,17 +27,11 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     runtime.block_on(serve(&config))
 }
 
+/// Binds before it opens: a second server on the same address leaves the stores alone.
 async fn serve(config: &Config) -> Result<(), Failure> {
     let signals = Signals::take().map_err(Failure::runtime)?;
-    let namespaces = namespaces::open(config).await.map_err(Failure::runtime)?;
-    let served = bind_and_serve(config, namespaces.clone(), signals).await;
-    // Also when an address was taken: what was opened is closed in order.
-    namespaces.close().await;
-    served
-}
-
-async fn bind_and_serve(config: &Config, namespaces: namespaces::Namespaces, signals: Signals) -> Result<(), Failure> {
     let listeners = bind(config).await.map_err(Failure::runtime)?;
+    let namespaces = namespaces::open(config).await.map_err(Failure::runtime)?;
     let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
     tracing::info!("serving on {}", addresses.join(", "));
     api::serve(listeners, namespaces, config.settings(), signals.first())

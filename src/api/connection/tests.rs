@@ -1,1 +1,54 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::*;
+
+async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
+    let (client, server) = UnixStream::pair().unwrap();
+    (client, terms.admit((Socket::Unix(server), Peer::Unix)))
+}
+
+fn terms(most: usize) -> (Terms, CancellationToken) {
+    let cut = CancellationToken::new();
+    (Terms::new(most, Duration::from_secs(15), cut.clone()), cut)
+}
+
+#[tokio::test]
+async fn a_cut_ends_open_connections() {
+    let (terms, cut) = terms(1);
+    let (_client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    let (read, ()) = tokio::join!(connection.read_u8(), async { cut.cancel() });
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_says_anything_is_given_up() {
+    let (terms, _cut) = terms(1);
+    let (_client, connection) = pair(&terms).await;
+    assert_eq!(
+        connection.unwrap().read_u8().await.unwrap_err().kind(),
+        io::ErrorKind::TimedOut
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_began_may_be_silent() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    client.write_u8(7).await.unwrap();
+    assert_eq!(connection.read_u8().await.unwrap(), 7);
+    let silence = tokio::time::timeout(Duration::from_secs(3600), connection.read_u8()).await;
+    assert!(silence.is_err());
+}
+
+#[tokio::test]
+async fn connections_past_the_limit_are_closed() {
+    let (terms, _cut) = terms(1);
+    let (_first_client, first) = pair(&terms).await;
+    let (mut second_client, second) = pair(&terms).await;
+    assert!(first.is_some() && second.is_none());
+    assert_eq!(second_client.read(&mut [0]).await.unwrap(), 0);
+    drop(first);
+    assert!(pair(&terms).await.1.is_some());
+}

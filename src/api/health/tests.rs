@@ -1,1 +1,66 @@
+use super::*;
+use tonic::Code;
 
+fn asking(service: &str) -> Request<HealthCheckRequest> {
+    Request::new(HealthCheckRequest {
+        service: service.into(),
+    })
+}
+
+fn api() -> (HealthApi, CancellationToken) {
+    let drain = CancellationToken::new();
+    (HealthApi::new(Namespaces::default(), drain.clone()), drain)
+}
+
+async fn check(api: &HealthApi, service: &str) -> Result<ServingStatus, Code> {
+    let answer = api.check(asking(service)).await.map_err(|status| status.code())?;
+    Ok(answer.into_inner().status())
+}
+
+#[tokio::test]
+async fn the_server_serves_until_it_drains() {
+    let (api, drain) = api();
+    for service in SERVER {
+        assert_eq!(check(&api, service).await, Ok(ServingStatus::Serving), "{service:?}");
+    }
+    drain.cancel();
+    for service in SERVER {
+        assert_eq!(check(&api, service).await, Ok(ServingStatus::NotServing), "{service:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_service_is_not_found() {
+    let (api, _drain) = api();
+    for service in ["other", "namespace/none", "namespace/", "namespace/A b"] {
+        assert_eq!(check(&api, service).await, Err(Code::NotFound), "{service:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_watches_sees_the_end_and_is_let_go() {
+    let (api, drain) = api();
+    let mut statuses = api.watch(asking("")).await.unwrap().into_inner();
+    assert_eq!(statuses.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    drain.cancel();
+    assert_eq!(
+        statuses.next().await.unwrap().unwrap().status(),
+        ServingStatus::NotServing
+    );
+    assert!(statuses.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_namespace_shows_each_change_of_its_store_once() {
+    let (api, _drain) = api();
+    let away = || Health::Away { reason: "gone".into() };
+    let (store, health) = watch::channel(Health::Serving);
+    let mut statuses = Box::pin(api.statuses(Asked::Namespace(health)));
+    assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
+    store.send(away()).unwrap();
+    assert_eq!(statuses.next().await, Some(ServingStatus::NotServing));
+    store.send(away()).unwrap();
+    assert!(futures::poll!(statuses.next()).is_pending());
+    store.send(Health::Serving).unwrap();
+    assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
+}

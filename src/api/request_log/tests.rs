@@ -1,1 +1,36 @@
+use tonic::body::Body as TonicBody;
+use tower::{ServiceExt, service_fn};
 
+use super::*;
+
+fn headers(id: &str) -> HeaderMap {
+    HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_str(id).unwrap())])
+}
+
+#[test]
+fn a_callers_name_is_taken_when_it_is_short_and_plain() {
+    let name = CallName::given(&headers("trace-1/2")).unwrap();
+    assert_eq!(name.to_string(), "trace-1/2");
+    for bad in ["", "a b", "a\"b", "a\tb", &"x".repeat(MAX_ID_BYTES + 1)] {
+        assert_eq!(CallName::given(&headers(bad)), None, "{bad:?}");
+    }
+}
+
+#[test]
+fn names_made_here_differ() {
+    let log = RequestLog::new(());
+    let (first, second) = (log.name(&HeaderMap::new()), log.name(&HeaderMap::new()));
+    assert_ne!(first, second);
+    assert!(HeaderValue::try_from(first.to_string()).is_ok());
+}
+
+#[tokio::test]
+async fn an_error_tells_the_name_of_its_call() {
+    let refusing = service_fn(|_: Request<TonicBody>| {
+        futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
+    });
+    let mut request = Request::new(TonicBody::empty());
+    *request.headers_mut() = headers("mine");
+    let response = RequestLog::new(refusing).oneshot(request).await.unwrap();
+    assert_eq!(response.headers()[REQUEST_ID], "mine");
+}

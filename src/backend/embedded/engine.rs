@@ -250,6 +250,15 @@ struct Writer {
     grown: bool,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Also when a bug ends the thread: nobody may go on believing in the store.
+        self.health.send_replace(Health::Away {
+            reason: "the store has stopped".into(),
+        });
+    }
+}
+
 impl Writer {
     /// Runs the steps, makes what they changed durable, then answers: nobody ever sees what a crash
     /// could take back.

@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 
 use super::desk::{Desk, Slot, SpaceId};
 use super::lock::{Claim, Hold, Lock, Stage};
-use super::memory::{Ended, Finished, Marks};
+use super::memory::{Finished, Marks};
 use super::record;
 use super::watching::{Post, Watchers};
 use crate::backend::{
-    Change, ChangeKind, ClaimLimits, Departure, Found, Grant, Leaving, Listing, NewClaim, Page, Patience, Place,
-    Refusal, Renewal, Seen, Summary, Wake,
+    Change, ChangeKind, Departure, Found, Grant, Leaving, Listing, NewClaim, Page, Patience, Place, Refusal, Renewal,
+    Seen, Summary, Wake,
 };
-use crate::claim::{Cause, Queue};
+use crate::claim::Queue;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
 
 /// How many holders and waiters a watcher's full state shows at most.
@@ -32,7 +32,7 @@ pub struct Space {
     pub id: SpaceId,
     pub locks: BTreeMap<LockName, Lock>,
     /// Where the holds of this namespace are, by their ids.
-    index: HashMap<ClaimId, (LockName, u64)>,
+    pub(super) index: HashMap<ClaimId, (LockName, u64)>,
     pub finished: Finished,
     pub marks: Marks,
     pub watchers: Watchers,
@@ -89,75 +89,6 @@ impl Space {
         self.waiting(desk, name, place)
     }
 
-    /// A call has found the claim of its request: takes over one that waits, notes on a hold that
-    /// two calls know it.
-    fn adopt(&mut self, desk: &mut Desk, name: &LockName, place: u64, coming: &Coming<'_>) -> Place {
-        let new = coming.claim;
-        let Some(claim) = self.claim_mut(name, place) else {
-            return Place::Gone;
-        };
-        if let Some(field) = claim.differs(new) {
-            return Place::Refused(Refusal::OtherParameters { field });
-        }
-        let waiting = match &mut claim.stage {
-            Stage::Holding(_) => return self.adopt_hold(desk, name, place, new),
-            Stage::Waiting(waiting) => waiting,
-        };
-        let older = std::mem::replace(&mut waiting.hold, Hold::of(new));
-        waiting.ttl = new.ttl.get();
-        claim.metadata = new.metadata.clone();
-        claim.limits = new.limits;
-        if older.call != new.call {
-            desk.wake(self.id, Wake::Next(name.clone(), new.id));
-        }
-        let lock = &self.locks[name];
-        if lock.eligible(place) {
-            return self.grant(desk, name, place, coming.waited, true);
-        }
-        if new.patience == Patience::Wait {
-            return self.waiting(desk, name, place);
-        }
-        let first = lock.first_holder(desk.now).map(Box::new);
-        self.marks.insert(older.call, desk.now);
-        self.end_claim(desk, name, place, Cause::Left);
-        self.after(desk, name);
-        Place::Busy(first)
-    }
-
-    fn adopt_hold(&mut self, desk: &mut Desk, name: &LockName, place: u64, new: &NewClaim) -> Place {
-        let Some(hold) = self.hold_mut(name, place, &new.id) else {
-            return Place::Gone;
-        };
-        let secret = hold.secret;
-        // The same step sent twice is not a second call.
-        if hold.call != new.call {
-            hold.adopted = true;
-        }
-        self.save(desk, name, place);
-        self.held(desk, name, place, secret, Duration::ZERO)
-    }
-
-    fn reenter(&mut self, desk: &mut Desk, name: &LockName, place: u64, new: &NewClaim) -> Place {
-        let limit = new.limits.holds;
-        let Some(claim) = self.claim_mut(name, place) else {
-            return Place::Gone;
-        };
-        if let Some(field) = claim.differs(new) {
-            return Place::Refused(Refusal::OtherParameters { field });
-        }
-        let Some(holding) = claim.holding_mut() else {
-            return Place::Gone;
-        };
-        if holding.holds.len() >= limit as usize {
-            return Place::Refused(Refusal::Full { limit });
-        }
-        holding.holds.push(Hold::of(new));
-        self.index.insert(new.id, (name.clone(), place));
-        self.prolong(desk, name, place, new.ttl.get());
-        self.save(desk, name, place);
-        self.held(desk, name, place, new.secret, Duration::ZERO)
-    }
-
     /// See [`crate::backend::Backend::take_up`].
     pub fn take_up(&mut self, desk: &mut Desk, name: &LockName, coming: &Coming<'_>) -> Place {
         let new = coming.claim;
@@ -199,63 +130,6 @@ impl Space {
         let next = next.and_then(|next| self.take_next(desk, name, &next));
         self.after(desk, name);
         Departure { found, next }
-    }
-
-    fn release(&mut self, desk: &mut Desk, name: &LockName, lease: &LeaseKey) -> Found {
-        let hold = self.find(name, &lease.claim).and_then(|place| {
-            let index = self.locks.get(name)?.hold_of(place, lease)?;
-            Some((place, index))
-        });
-        let Some((place, index)) = hold else {
-            return self.ended_before(name, lease);
-        };
-        self.end_hold(desk, name, place, index, Cause::Released);
-        Found::Ended(Cause::Released)
-    }
-
-    fn ended_before(&self, name: &LockName, lease: &LeaseKey) -> Found {
-        let ended = self.finished.by_secret(&lease.secret);
-        ended
-            .filter(|ended| ended.lock == *name && ended.token == lease.token)
-            .map_or(Found::Nothing, |ended| Found::EndedBefore(ended.cause))
-    }
-
-    /// Undoes what a call did. What is not its own stays, and the mark stops what comes late.
-    fn undo(&mut self, desk: &mut Desk, name: &LockName, id: &ClaimId, call: CallId) -> Found {
-        let Some(place) = self.find(name, id) else {
-            self.marks.insert(call, desk.now);
-            return Found::Nothing;
-        };
-        let claim = self.locks.get(name).and_then(|lock| lock.get(place));
-        match claim.map(|claim| &claim.stage) {
-            Some(Stage::Waiting(waiting)) if waiting.hold.call == call => {
-                self.end_claim(desk, name, place, Cause::Left);
-                Found::Ended(Cause::Left)
-            }
-            Some(Stage::Holding(holding)) => {
-                let own = |hold: &Hold| hold.id == *id && hold.call == call && !hold.adopted;
-                let Some(index) = holding.holds.iter().position(own) else {
-                    return self.mark_adopted(desk, call);
-                };
-                self.end_hold(desk, name, place, index, Cause::TakenBack);
-                Found::Ended(Cause::TakenBack)
-            }
-            _ => self.mark_adopted(desk, call),
-        }
-    }
-
-    fn mark_adopted(&mut self, desk: &Desk, call: CallId) -> Found {
-        self.marks.insert(call, desk.now);
-        Found::Adopted
-    }
-
-    fn force(&mut self, desk: &mut Desk, name: &LockName, token: FencingToken) -> Found {
-        if let Some(place) = self.locks.get(name).and_then(|lock| lock.place_of(token)) {
-            self.end_claim(desk, name, place, Cause::Forced);
-            return Found::Ended(Cause::Forced);
-        }
-        let ended = self.finished.by_token(name, token);
-        ended.map_or(Found::Nothing, |ended| Found::EndedBefore(ended.cause))
     }
 
     /// Takes the named waiter up, if it is still its call's and the rule agrees.
@@ -303,7 +177,7 @@ impl Space {
     }
 
     /// Lets a holder live for `ttl` from now, or for as long as it did.
-    fn prolong(&mut self, desk: &mut Desk, name: &LockName, place: u64, ttl: Duration) {
+    pub(super) fn prolong(&mut self, desk: &mut Desk, name: &LockName, place: u64, ttl: Duration) {
         let now = desk.now;
         let Some(holding) = self.claim_mut(name, place).and_then(Claim::holding_mut) else {
             return;
@@ -359,12 +233,6 @@ impl Space {
         (self.look(desk, name, WATCH_SHOWS), changes)
     }
 
-    /// A holder's time has passed.
-    pub fn expire(&mut self, desk: &mut Desk, name: &LockName, place: u64) {
-        self.end_claim(desk, name, place, Cause::Expired);
-        self.after(desk, name);
-    }
-
     /// Forgets what has been remembered for long enough, so many at once; whether more is left.
     pub fn forget(&mut self, desk: &mut Desk, most: usize) -> bool {
         self.marks.purge(desk.now);
@@ -395,32 +263,39 @@ impl Space {
         std::mem::take(&mut self.locks)
     }
 
-    fn find(&self, name: &LockName, id: &ClaimId) -> Option<u64> {
+    pub(super) fn find(&self, name: &LockName, id: &ClaimId) -> Option<u64> {
         let (lock, place) = self.index.get(id)?;
         (lock == name).then_some(*place)
     }
 
-    fn claim_mut(&mut self, name: &LockName, place: u64) -> Option<&mut Claim> {
+    pub(super) fn claim_mut(&mut self, name: &LockName, place: u64) -> Option<&mut Claim> {
         self.locks.get_mut(name)?.get_mut(place)
     }
 
-    fn hold_mut(&mut self, name: &LockName, place: u64, id: &ClaimId) -> Option<&mut Hold> {
+    pub(super) fn hold_mut(&mut self, name: &LockName, place: u64, id: &ClaimId) -> Option<&mut Hold> {
         let holding = self.claim_mut(name, place)?.holding_mut()?;
         holding.holds.iter_mut().find(|hold| hold.id == *id)
     }
 
-    fn waiting(&self, desk: &Desk, name: &LockName, place: u64) -> Place {
+    pub(super) fn waiting(&self, desk: &Desk, name: &LockName, place: u64) -> Place {
         Place::Waiting(self.locks[name].ahead(place, desk.now))
     }
 
-    fn held(&self, desk: &Desk, name: &LockName, place: u64, secret: Secret, waited: Duration) -> Place {
+    pub(super) fn held(&self, desk: &Desk, name: &LockName, place: u64, secret: Secret, waited: Duration) -> Place {
         let claim = self.locks.get(name).and_then(|lock| lock.get(place));
         let grant = claim.and_then(|claim| claim.grant(secret, desk.now, waited));
         grant.map_or(Place::Gone, Place::Held)
     }
 
     /// Makes an eligible waiting claim a holder: the one place where a token is minted.
-    fn grant(&mut self, desk: &mut Desk, name: &LockName, place: u64, waited: Duration, queued: bool) -> Place {
+    pub(super) fn grant(
+        &mut self,
+        desk: &mut Desk,
+        name: &LockName,
+        place: u64,
+        waited: Duration,
+        queued: bool,
+    ) -> Place {
         let Some(token) = desk.mint() else { return Place::Gone };
         let Some(lock) = self.locks.get_mut(name) else {
             return Place::Gone;
@@ -443,70 +318,8 @@ impl Space {
         self.held(desk, name, place, secret, waited)
     }
 
-    /// Ends one hold; with its last hold the claim ends.
-    fn end_hold(&mut self, desk: &mut Desk, name: &LockName, place: u64, index: usize, cause: Cause) {
-        let Some(claim) = self.claim_mut(name, place) else {
-            return;
-        };
-        let limits = claim.limits;
-        let Some(holding) = claim.holding_mut() else { return };
-        if holding.holds.len() == 1 {
-            return self.end_claim(desk, name, place, cause);
-        }
-        let token = holding.token;
-        let hold = holding.holds.swap_remove(index);
-        self.index.remove(&hold.id);
-        self.remember(desk, name, token, &hold, cause, limits);
-        self.save(desk, name, place);
-    }
-
-    /// The one way in which a claim ends.
-    fn end_claim(&mut self, desk: &mut Desk, name: &LockName, place: u64, cause: Cause) {
-        let Some(claim) = self.locks.get_mut(name).and_then(|lock| lock.remove(place)) else {
-            return;
-        };
-        for id in claim.hold_ids() {
-            self.index.remove(&id);
-        }
-        let token = claim.holding().map(|holding| holding.token);
-        if let Some(holding) = claim.holding() {
-            desk.ends.remove(&(holding.ends, self.id, name.clone(), place));
-            desk.delete(Slot::Holder(self.id, name.clone(), place));
-            for hold in &holding.holds {
-                self.remember(desk, name, holding.token, hold, cause, claim.limits);
-            }
-        }
-        self.changed(desk, name, ChangeKind::Ended(cause), &claim.owner, token);
-    }
-
-    /// Remembers how a hold ended. What nobody received is forgotten.
-    fn remember(
-        &mut self,
-        desk: &mut Desk,
-        name: &LockName,
-        token: FencingToken,
-        hold: &Hold,
-        cause: Cause,
-        limits: ClaimLimits,
-    ) {
-        let ended = Ended {
-            lock: name.clone(),
-            token,
-            cause,
-            id: hold.retryable.then_some(hold.id),
-        };
-        let Some(record) = record::write_finished(&ended) else {
-            return;
-        };
-        desk.put(Slot::finished(self.id, &hold.secret), || record);
-        self.finished.insert(hold.secret, ended, desk.now);
-        while let Some(secret) = self.finished.pop(desk.now, limits.finished as usize) {
-            desk.delete(Slot::finished(self.id, &secret));
-        }
-    }
-
     /// Notes a holder for the file.
-    fn save(&self, desk: &mut Desk, name: &LockName, place: u64) {
+    pub(super) fn save(&self, desk: &mut Desk, name: &LockName, place: u64) {
         let claim = self.locks.get(name).and_then(|lock| lock.get(place));
         if let Some((claim, holding)) = claim.and_then(|claim| Some((claim, claim.holding()?))) {
             let slot = Slot::Holder(self.id, name.clone(), place);
@@ -526,7 +339,7 @@ impl Space {
         }
     }
 
-    fn changed(
+    pub(super) fn changed(
         &self,
         desk: &mut Desk,
         name: &LockName,

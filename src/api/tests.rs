@@ -1,0 +1,266 @@
+use std::future::pending;
+
+use futures::StreamExt;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+use super::proto::lock_service_client::LockServiceClient;
+use super::proto::{AcquireRequest, CheckTokenRequest, ReleaseRequest};
+use super::*;
+
+/// A server without namespaces: enough for all that needs no store.
+struct Running {
+    addresses: Vec<String>,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Running {
+    async fn on(addresses: &[&str], settings: Settings) -> Self {
+        let mut listeners = Vec::new();
+        for address in addresses {
+            listeners.push(Listener::bind(&address.parse().unwrap()).await.unwrap());
+        }
+        let addresses = listeners.iter().map(Listener::local_addr).collect();
+        let (stop, stopped) = oneshot::channel();
+        let shutdown = async move { stopped.await.unwrap() };
+        let served = tokio::spawn(serve(listeners, Namespaces::default(), settings, shutdown));
+        Self {
+            addresses,
+            stop,
+            served,
+        }
+    }
+
+    async fn channel(&self, index: usize) -> Channel {
+        let address = &self.addresses[index];
+        let uri = if address.starts_with("unix:") {
+            address.clone()
+        } else {
+            format!("http://{address}")
+        };
+        Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
+    }
+
+    /// Stops it, and says how long the drain took.
+    async fn stop(self) -> Duration {
+        let began = tokio::time::Instant::now();
+        self.stop.send(()).unwrap();
+        self.served.await.unwrap().unwrap();
+        began.elapsed()
+    }
+}
+
+fn asking(message: MessageRequest) -> ServerReflectionRequest {
+    ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(message),
+    }
+}
+
+/// A reflection stream that asks once and stays open.
+async fn reflect(channel: Channel, message: MessageRequest) -> tonic::Streaming<ServerReflectionResponse> {
+    let asked = futures::stream::iter([asking(message)]).chain(futures::stream::pending());
+    let answer = ServerReflectionClient::new(channel).server_reflection_info(asked).await;
+    answer.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn all_listeners_serve_and_bad_input_leaves_them_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}/f.sock", folder.path().display());
+    let server = Running::on(&["127.0.0.1:0", "[::1]:0", &unix], Settings::default()).await;
+    for index in 0..server.addresses.len() {
+        let mut locks = LockServiceClient::new(server.channel(index).await);
+        let empty = locks.acquire(AcquireRequest::default()).await.unwrap_err();
+        assert_eq!(
+            (empty.code(), status::reason(&empty).as_deref()),
+            (Code::InvalidArgument, Some("INVALID_FIELD"))
+        );
+        let garbage = locks
+            .release(ReleaseRequest { lease_id: "x".into() })
+            .await
+            .unwrap_err();
+        assert_eq!(garbage.code(), Code::InvalidArgument);
+        let namespace = "none".to_owned();
+        let nowhere = locks
+            .check_token(CheckTokenRequest {
+                namespace,
+                ..Default::default()
+            })
+            .await
+            .unwrap_err();
+        assert_eq!(status::reason(&nowhere).as_deref(), Some("NAMESPACE_NOT_FOUND"));
+        assert!(nowhere.metadata().contains_key("x-request-id"));
+    }
+    server.stop().await;
+    assert!(!folder.path().join("f.sock").exists());
+}
+
+#[tokio::test]
+async fn a_request_too_large_is_told_so() {
+    let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
+    let mut locks = LockServiceClient::new(server.channel(0).await);
+    let lease_id = "x".repeat(Settings::default().request_bytes);
+    let status = locks.release(ReleaseRequest { lease_id }).await.unwrap_err();
+    assert_eq!(status.message(), "request: must be at most 65536 bytes");
+    assert_eq!(status::reason(&status).as_deref(), Some("INVALID_FIELD"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn reflection_knows_the_services_and_the_details_of_errors() {
+    let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
+    let mut answers = reflect(server.channel(0).await, MessageRequest::ListServices(String::new())).await;
+    let answer = answers.next().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else {
+        panic!("{answer:?}")
+    };
+    let names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for name in [
+        "fencepost.v1.LockService",
+        "fencepost.v1.AdminService",
+        "grpc.health.v1.Health",
+    ] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+    for symbol in ["fencepost.v1.Lease", "google.rpc.ErrorInfo", "google.protobuf.Duration"] {
+        let message = MessageRequest::FileContainingSymbol(symbol.into());
+        let mut answers = reflect(server.channel(0).await, message).await;
+        let answer = answers.next().await.unwrap().unwrap().message_response;
+        assert!(
+            matches!(answer, Some(MessageResponse::FileDescriptorResponse(_))),
+            "{symbol}: {answer:?}"
+        );
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn open_streams_hold_no_drain_up() {
+    let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
+    let channel = server.channel(0).await;
+    let watching = HealthClient::new(channel.clone())
+        .watch(HealthCheckRequest::default())
+        .await;
+    let mut health = watching.unwrap().into_inner();
+    let mut reflection = reflect(channel, MessageRequest::ListServices(String::new())).await;
+    assert_eq!(health.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    assert!(reflection.next().await.unwrap().is_ok());
+    let took = server.stop().await;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(
+        health.next().await.unwrap().unwrap().status(),
+        ServingStatus::NotServing
+    );
+    let end = reflection.next().await.unwrap().unwrap_err();
+    assert_eq!(status::reason(&end).as_deref(), Some("DRAINING"));
+}
+
+#[tokio::test]
+async fn a_drain_is_bounded_and_then_cuts() {
+    let drain_timeout = Duration::from_millis(300);
+    let settings = Settings {
+        drain_timeout,
+        ..Settings::default()
+    };
+    let server = Running::on(&["127.0.0.1:0"], settings).await;
+    // A request whose message never comes is in flight for as long as its client likes.
+    let channel = server.channel(0).await;
+    let call = tokio::spawn(async move {
+        let mut grpc = tonic::client::Grpc::new(channel);
+        grpc.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<ReleaseRequest, super::proto::ReleaseResponse>::default();
+        let path = http::uri::PathAndQuery::from_static("/fencepost.v1.LockService/Release");
+        let never = futures::stream::once(pending::<ReleaseRequest>());
+        grpc.client_streaming(tonic::Request::new(never), path, codec).await
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!call.is_finished());
+    let took = server.stop().await;
+    assert!((drain_timeout..Duration::from_secs(5)).contains(&took), "{took:?}");
+    assert!(call.await.unwrap().is_err());
+}
+
+/// A grant whose answer goes nowhere, and one that goes out, over a real store.
+#[cfg(feature = "embedded")]
+mod grants {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+
+    use http_body::Body as _;
+    use prost::Message;
+    use tonic::body::Body;
+    use tower::ServiceExt;
+
+    use super::super::*;
+    use crate::api::proto::AcquireRequest;
+    use crate::backend::embedded::Store;
+    use crate::limits::Limits;
+    use crate::locks::Locks;
+    use crate::name::{LockName, Namespace};
+
+    fn namespaces() -> Namespaces {
+        let namespace = Namespace::new("default").unwrap();
+        let backend = Store::memory().namespace(namespace.clone());
+        Namespaces::new(vec![Locks::new(namespace, Limits::default(), backend)])
+    }
+
+    fn acquire() -> http::Request<Body> {
+        let ask = AcquireRequest {
+            namespace: "default".into(),
+            name: "a".into(),
+            owner: "o".into(),
+            ..Default::default()
+        };
+        let frame = [&[0, 0, 0, 0, ask.encoded_len() as u8], ask.encode_to_vec().as_slice()].concat();
+        let request = http::Request::builder().uri("/fencepost.v1.LockService/Acquire");
+        request.body(Body::new(String::from_utf8(frame).unwrap())).unwrap()
+    }
+
+    async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data = bytes::Bytes> + Unpin + use<> {
+        let routes = routes(namespaces, &Settings::default(), &CancellationToken::new()).unwrap();
+        let handover: Handover<Routes> = Handover::new(routes);
+        handover.oneshot(acquire()).await.unwrap().into_body()
+    }
+
+    async fn holders(namespaces: &Namespaces) -> usize {
+        let locks = namespaces.get("default").unwrap();
+        locks.look(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
+    }
+
+    #[tokio::test]
+    async fn an_answer_dropped_before_it_went_out_frees_the_lock() {
+        let namespaces = namespaces();
+        let body = answer(&namespaces).await;
+        assert_eq!(holders(&namespaces).await, 1);
+        drop(body);
+        let freed = async {
+            while holders(&namespaces).await > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(5), freed).await;
+        assert!(waited.is_ok(), "the lock is still held");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_went_out_keeps_the_lock() {
+        let namespaces = namespaces();
+        let mut body = answer(&namespaces).await;
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        assert!(frame.is_some_and(|frame| frame.is_ok()));
+        drop(body);
+        tokio::task::yield_now().await;
+        assert_eq!(holders(&namespaces).await, 1);
+    }
+}

@@ -1,0 +1,151 @@
+//! How claims share a lock: modes, and what they say in permits of a limit.
+
+use std::fmt;
+
+use super::{InvalidField, MAX_SEMAPHORE_LIMIT};
+
+/// How much of a lock a claim takes, and so with whom it can share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// All of it.
+    Exclusive,
+    /// One of very many.
+    Shared,
+    /// `permits` of `limit`.
+    Semaphore {
+        /// How many this claim takes, 1 to `limit`.
+        permits: u32,
+        /// How many there are, 1 to [`MAX_SEMAPHORE_LIMIT`].
+        limit: u32,
+    },
+}
+
+/// "MAX" in the words of the rule: what an exclusive claim takes.
+const ALL_PERMITS: u64 = 1 << 40;
+
+impl Mode {
+    /// Checks a semaphore's permits and limit.
+    ///
+    /// # Errors
+    /// [`InvalidField`] unless `1 <= permits <= limit <= MAX_SEMAPHORE_LIMIT`.
+    pub fn semaphore(permits: u32, limit: u32) -> Result<Self, InvalidField> {
+        if limit == 0 || limit > MAX_SEMAPHORE_LIMIT {
+            return Err(InvalidField::new(
+                "mode.semaphore.limit",
+                format!("must be 1 to {MAX_SEMAPHORE_LIMIT}, not {limit}"),
+            ));
+        }
+        if permits == 0 || permits > limit {
+            return Err(InvalidField::new(
+                "mode.semaphore.permits",
+                format!("must be 1 to the limit of {limit}, not {permits}"),
+            ));
+        }
+        Ok(Self::Semaphore { permits, limit })
+    }
+
+    /// How many permits a claim of this mode takes.
+    pub fn permits(self) -> u64 {
+        match self {
+            Self::Exclusive => ALL_PERMITS,
+            Self::Shared => 1,
+            Self::Semaphore { permits, .. } => permits.into(),
+        }
+    }
+
+    /// How many permits there are for claims of this mode.
+    pub fn limit(self) -> u64 {
+        match self {
+            Self::Exclusive | Self::Shared => ALL_PERMITS,
+            Self::Semaphore { limit, .. } => limit.into(),
+        }
+    }
+
+    /// Whether two claims of these modes may stand in one queue: exclusive with anything, shared
+    /// with shared, semaphore with semaphore of the same limit.
+    pub fn mixes(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Exclusive, _) | (_, Self::Exclusive) | (Self::Shared, Self::Shared) => true,
+            (Self::Semaphore { limit: a, .. }, Self::Semaphore { limit: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+
+    /// The word for this mode: `exclusive`, `shared` or `semaphore`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Semaphore { .. } => "semaphore",
+        }
+    }
+
+    fn letter(self) -> &'static str {
+        match self {
+            Self::Exclusive => "x",
+            Self::Shared => "s",
+            Self::Semaphore { .. } => "p",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Semaphore { permits, limit } => write!(f, "semaphore {permits} of {limit}"),
+            plain => f.write_str(plain.word()),
+        }
+    }
+}
+
+/// What kind of key a holder has in a store that keeps exclusive holders apart; part of a
+/// lease id, so that a renewal finds the key without a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An exclusive claim.
+    Exclusive,
+    /// A shared claim.
+    Shared,
+    /// A semaphore claim.
+    Semaphore,
+}
+
+impl From<Mode> for Kind {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+            Mode::Semaphore { .. } => Self::Semaphore,
+        }
+    }
+}
+
+impl Kind {
+    pub(super) fn letter(self) -> &'static str {
+        match self {
+            Self::Exclusive => Mode::Exclusive.letter(),
+            Self::Shared => Mode::Shared.letter(),
+            Self::Semaphore => "p",
+        }
+    }
+
+    pub(super) fn from_letter(text: &str) -> Option<Self> {
+        [Self::Exclusive, Self::Shared, Self::Semaphore]
+            .into_iter()
+            .find(|kind| kind.letter() == text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_mix_as_promised() {
+        let five = Mode::semaphore(1, 5).unwrap();
+        let six = Mode::semaphore(1, 6).unwrap();
+        assert!(Mode::Exclusive.mixes(five) && five.mixes(Mode::Exclusive));
+        assert!(five.mixes(Mode::semaphore(5, 5).unwrap()));
+        assert!(!five.mixes(six) && !five.mixes(Mode::Shared) && !Mode::Shared.mixes(five));
+    }
+}
