@@ -143,6 +143,14 @@ impl Cluster {
         Err(away("redirected too often"))
     }
 
+    /// Whether leases of this TTL may be granted where this key is served.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
+        self.way(slot(key))?.node.may_grant(ttl).await
+    }
+
     fn way(&self, slot: u16) -> Result<Way, BackendError> {
         let node = self.map().master(slot);
         let node = node.ok_or_else(|| {

@@ -81,6 +81,17 @@ impl Topology {
         }
     }
 
+    /// Whether leases of this TTL may be granted where this key is served.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
+        match self {
+            Self::Single(node) => node.may_grant(ttl).await,
+            Self::Cluster(cluster) => cluster.may_grant(key, ttl).await,
+        }
+    }
+
     /// Sends a command where its key is served.
     ///
     /// # Errors
