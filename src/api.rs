@@ -1,8 +1,8 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: [`request_log`] names it, [`guard`] catches its panic,
-//! [`gate`] counts it in, [`handover`] watches over its grant; then [`lock`] or [`admin`] convert
-//! ([`convert`]) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
+//! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
+//! `gate` counts it in, `handover` watches over its grant; then `lock` or `admin` convert
+//! (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
 //! [`status`] alone.
 
 use std::sync::Arc;

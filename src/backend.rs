@@ -41,7 +41,7 @@ mod view;
 pub use self::step::{
     Ahead, ClaimLimits, Departure, Found, Grant, Leaver, Leaving, NewClaim, Patience, Place, Refusal, Renewal,
 };
-pub use self::view::{Change, ChangeKind, Listing, Page, Seen, Summary, Wake};
+pub use self::view::{Change, ChangeKind, Listing, Most, Page, Seen, Summary, Wake};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -97,8 +97,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// shortens, never revives. The answer's TTL is all that remains.
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError>;
 
-    /// The queue as it is now, with at most `most` holders and `most` waiters.
-    async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, BackendError>;
+    /// The queue as it is now; its counts are whole, whatever `most` shows.
+    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError>;
 
     /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot.
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError>;

@@ -17,8 +17,8 @@ use self::acquire::Course;
 use self::lines::{Lines, Mail};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, ClaimLimits, Departure, Found, Grant, Guarantee, Health, Leaver, Leaving, Listing, NewClaim,
-    Offers, Page, Patience, Renewal, Seen,
+    Backend, BackendError, ClaimLimits, Departure, Found, Grant, Guarantee, Health, Leaver, Leaving, Listing, Most,
+    NewClaim, Offers, Page, Patience, Renewal, Seen,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -189,7 +189,7 @@ impl Locks {
     /// When the store fails.
     pub async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, Error> {
         self.room.limits.name(lock)?;
-        Ok(self.room.backend.look(lock, most).await?)
+        Ok(self.room.backend.look(lock, Most::of_each(most)).await?)
     }
 
     /// The holder of a token, if it is held at this moment.
@@ -197,7 +197,12 @@ impl Locks {
     /// # Errors
     /// When the store fails.
     pub async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Error> {
-        let queue = self.look(lock, usize::MAX).await?;
+        self.room.limits.name(lock)?;
+        let all_holders = Most {
+            holders: usize::MAX,
+            waiters: 0,
+        };
+        let queue = self.room.backend.look(lock, all_holders).await?;
         Ok(queue.holders.into_iter().find(|holder| holder.token == token))
     }
 

@@ -28,7 +28,7 @@ pub enum OpenError {
         /// Its file.
         path: PathBuf,
         /// What is wrong with it.
-        source: crate::backend::embedded::OpenError,
+        source: Box<crate::backend::embedded::OpenError>,
     },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
@@ -142,7 +142,7 @@ impl Stores {
             EmbeddedPath::File(file) => Store::open(file).map_err(|source| OpenError::Embedded {
                 namespace: namespace.clone(),
                 path: file.clone(),
-                source,
+                source: Box::new(source),
             })?,
         };
         self.embedded.insert(path.clone(), store.clone());

@@ -27,7 +27,7 @@ use self::desk::{Desk, SpaceId};
 use self::engine::Engine;
 use self::space::{Coming, Space};
 use super::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaver, Leaving, Listing, NewClaim, Offers, Page, Place,
+    Backend, BackendError, Departure, Guarantee, Health, Leaver, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
     Renewal, Seen, Wake,
 };
 use crate::claim::Queue;
@@ -175,7 +175,7 @@ impl Backend for Embedded {
         self.step(move |space, desk| space.renew(desk, &lease, ttl)).await
     }
 
-    async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, BackendError> {
+    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
         let lock = lock.clone();
         self.step(move |space, desk| space.look(desk, &lock, most)).await
     }

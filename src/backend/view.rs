@@ -3,6 +3,25 @@
 use crate::claim::{Cause, Holder, Queue};
 use crate::name::{ClaimId, FencingToken, LockName, Owner};
 
+/// How much of a queue is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Most {
+    /// How many holders.
+    pub holders: usize,
+    /// How many waiters.
+    pub waiters: usize,
+}
+
+impl Most {
+    /// As many of each.
+    pub fn of_each(most: usize) -> Self {
+        Self {
+            holders: most,
+            waiters: most,
+        }
+    }
+}
+
 /// Which part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {

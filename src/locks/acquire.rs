@@ -34,7 +34,7 @@ pub struct Course {
 
 /// How one entry ended.
 enum End {
-    Held(Grant, Undo),
+    Held(Box<Granted>),
     /// The store lost the claim, or was away: enter again under a fresh call.
     Again,
 }
@@ -53,7 +53,7 @@ impl Course {
                 Patience::Wait => self.enter_and_wait(&claim, &mut trouble, entries > 0).await,
             };
             match entered? {
-                End::Held(grant, undo) => return Ok(self.room.granted(&self.lock, grant, undo)),
+                End::Held(granted) => return Ok(*granted),
                 End::Again => claim = self.room.afresh(claim)?,
             }
             entries += 1;
@@ -65,7 +65,7 @@ impl Course {
         let undo = Undo::armed(&self.room, &self.lock, claim);
         let place = self.room.backend.enter(&self.lock, claim).await?;
         match place {
-            Place::Held(grant) => Ok(End::Held(grant, undo)),
+            Place::Held(grant) => Ok(self.held(grant, undo)),
             // A try that waits would be a bug of the backend's: the undo takes it out.
             Place::Waiting(_) => Err(broken("a try was queued")),
             place => {
@@ -85,7 +85,7 @@ impl Course {
         };
         match entered {
             Ok(Place::Waiting(ahead)) => self.wait(joined, undo, ahead, trouble).await,
-            Ok(Place::Held(grant)) => Ok(End::Held(grant, undo)),
+            Ok(Place::Held(grant)) => Ok(self.held(grant, undo)),
             Ok(Place::Gone) => Ok(End::Again),
             Ok(place) => {
                 undo.disarm();
@@ -126,7 +126,7 @@ impl Course {
             tokio::select! {
                 biased;
                 mail = waiter.mail() => match mail {
-                    Mail::Granted(grant) => return Ok(End::Held(grant, undo)),
+                    Mail::Granted(grant) => return Ok(self.held(grant, undo)),
                     Mail::Gone => return Ok(self.again(undo)),
                     Mail::Ask => {}
                 },
@@ -139,7 +139,7 @@ impl Course {
                 }
             }
             match self.ask(&waiter.claim, trouble).await {
-                Asked::Held(grant) => return Ok(End::Held(grant, undo)),
+                Asked::Held(grant) => return Ok(self.held(grant, undo)),
                 Asked::Waits(ahead) => {
                     joined.waits(ahead.turn);
                     ask_at = self.ask_at(&joined, Some(ahead));
@@ -154,6 +154,10 @@ impl Course {
                 Asked::Failed(error) => return Err(error),
             }
         }
+    }
+
+    fn held(&self, grant: Grant, undo: Undo) -> End {
+        End::Held(Box::new(self.room.granted(&self.lock, grant, undo)))
     }
 
     fn again(&self, undo: Undo) -> End {

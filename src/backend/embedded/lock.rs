@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Ahead, ClaimLimits, Grant, NewClaim};
+use crate::backend::{Ahead, ClaimLimits, Grant, Most, NewClaim};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, LeaseKey, Metadata, Mode, Owner, Secret};
 
@@ -378,12 +378,16 @@ impl Lock {
         holding.holds.iter().position(|hold| hold.secret == lease.secret)
     }
 
-    /// The queue as others may see it, with at most `most` of each.
-    pub fn view(&self, now: Duration, most: usize) -> Queue {
-        let all = || self.claims.values();
+    /// The queue as others may see it, as much of it as `most` says.
+    pub fn view(&self, now: Duration, most: Most) -> Queue {
+        let prefix = self.claims.range(..self.edge).map(|(_, claim)| claim);
+        let all = self.claims.values();
         Queue {
-            holders: all().filter_map(|claim| claim.holder(now)).take(most).collect(),
-            waiters: all().filter_map(|claim| claim.waiter()).take(most).collect(),
+            holders: prefix
+                .filter_map(|claim| claim.holder(now))
+                .take(most.holders)
+                .collect(),
+            waiters: all.filter_map(|claim| claim.waiter()).take(most.waiters).collect(),
             holder_count: self.holders(),
             waiter_count: self.waiters(),
         }

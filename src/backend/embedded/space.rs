@@ -11,8 +11,8 @@ use super::memory::{Finished, Marks};
 use super::record;
 use super::watching::{Post, Watchers};
 use crate::backend::{
-    Change, ChangeKind, Departure, Found, Grant, Leaving, Listing, NewClaim, Page, Patience, Place, Refusal, Renewal,
-    Seen, Summary, Wake,
+    Change, ChangeKind, Departure, Found, Grant, Leaving, Listing, Most, NewClaim, Page, Patience, Place, Refusal,
+    Renewal, Seen, Summary, Wake,
 };
 use crate::claim::Queue;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
@@ -195,7 +195,7 @@ impl Space {
     }
 
     /// See [`crate::backend::Backend::look`].
-    pub fn look(&self, desk: &Desk, name: &LockName, most: usize) -> Queue {
+    pub fn look(&self, desk: &Desk, name: &LockName, most: Most) -> Queue {
         self.locks
             .get(name)
             .map(|lock| lock.view(desk.now, most))
@@ -230,7 +230,7 @@ impl Space {
     /// The queue, and a line on which each later change comes.
     pub fn watch(&mut self, desk: &Desk, name: &LockName) -> (Queue, mpsc::Receiver<Seen>) {
         let changes = self.watchers.add(name, desk.changes);
-        (self.look(desk, name, WATCH_SHOWS), changes)
+        (self.look(desk, name, Most::of_each(WATCH_SHOWS)), changes)
     }
 
     /// Forgets what has been remembered for long enough, so many at once; whether more is left.
