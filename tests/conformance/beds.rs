@@ -1,0 +1,49 @@
+//! How each store is opened for one case.
+
+use std::time::Duration;
+
+use fencepost::backend::embedded::Store;
+
+use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+
+/// Real time, on a machine that is busy with other tests.
+const REAL: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(150),
+    virtual_time: false,
+};
+
+/// The embedded store in memory, on tokio's paused clock.
+pub async fn memory() -> Result<Bed, Missing> {
+    let pace = Pace {
+        short: Duration::from_secs(1),
+        slack: Duration::from_millis(20),
+        quiet: Duration::from_millis(200),
+        virtual_time: true,
+    };
+    Ok(embedded(&Store::memory(), pace, ()))
+}
+
+/// The embedded store in memory, in real time: for cases with a network.
+pub async fn memory_in_real_time() -> Result<Bed, Missing> {
+    Ok(embedded(&Store::memory(), REAL, ()))
+}
+
+/// The embedded store in a file of its own, in real time.
+pub async fn file() -> Result<Bed, Missing> {
+    let directory = tempfile::tempdir().expect("a directory for the store");
+    let store = Store::open(&directory.path().join("locks")).expect("a new store opens");
+    Ok(embedded(&store, REAL, directory))
+}
+
+fn embedded(store: &Store, pace: Pace, keep: impl Send + Sync + 'static) -> Bed {
+    let first = store.namespace(namespace(NAMESPACE));
+    Bed {
+        second: first.clone(),
+        first,
+        elsewhere: store.namespace(namespace(ELSEWHERE)),
+        pace,
+        _keep: Box::new((store.clone(), keep)),
+    }
+}

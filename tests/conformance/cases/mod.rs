@@ -1,0 +1,15 @@
+//! The cases, by theme. Each is a sentence of `fencepost::backend`'s contract or a promise of the
+//! service that a store can show.
+
+pub mod exclusion;
+pub mod handing;
+pub mod limits;
+pub mod looking;
+pub mod modes;
+pub mod reentry;
+pub mod release;
+pub mod renewal;
+pub mod retries;
+pub mod tokens;
+pub mod undo;
+pub mod waiting;

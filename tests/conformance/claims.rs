@@ -1,0 +1,140 @@
+//! Claims as the cases bring them: `claim("a").shared().trying()`.
+
+use std::time::Duration;
+
+use fencepost::backend::{ClaimLimits, NewClaim, Patience};
+use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
+use tokio::time::Instant;
+
+use crate::bed::LONG;
+
+/// Limits that no case reaches unless it wants to.
+pub const ROOMY: ClaimLimits = ClaimLimits {
+    queue: 10_000,
+    finished: 1_000,
+    holds: 100,
+};
+
+/// A patient exclusive claim with a long TTL, and with an id that a retry may look for.
+pub fn claim(owner: &str) -> NewClaim {
+    NewClaim {
+        id: ClaimId::from_bytes(random()),
+        call: CallId::from_bytes(random()),
+        secret: Secret::from_bytes(random()),
+        retryable: true,
+        owner: Owner::new(owner).expect("a good owner"),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        reentrant: false,
+        ttl: ttl(LONG),
+        metadata: Metadata::default(),
+        patience: Patience::Wait,
+        limits: ROOMY,
+        arrived: Instant::now(),
+    }
+}
+
+/// What can be said about a claim before it is brought.
+pub trait Asking: Sized {
+    /// Shared with other readers.
+    fn shared(self) -> Self;
+    /// `permits` of `limit`.
+    fn semaphore(self, permits: u32, limit: u32) -> Self;
+    /// Tries once.
+    fn trying(self) -> Self;
+    /// Joins, and lets join, others of its owner.
+    fn reentrant(self) -> Self;
+    /// Lives so long.
+    fn living(self, time: Duration) -> Self;
+    /// Proven to be somebody.
+    fn proven(self, identity: &str) -> Self;
+    /// Says `note` about itself.
+    fn noting(self, note: &str) -> Self;
+    /// Under these limits.
+    fn within(self, limits: ClaimLimits) -> Self;
+    /// The same request in another call: a retry.
+    fn again(&self) -> Self;
+}
+
+impl Asking for NewClaim {
+    fn shared(self) -> Self {
+        Self {
+            mode: Mode::Shared,
+            ..self
+        }
+    }
+
+    fn semaphore(self, permits: u32, limit: u32) -> Self {
+        Self {
+            mode: semaphore(permits, limit),
+            ..self
+        }
+    }
+
+    fn trying(self) -> Self {
+        Self {
+            patience: Patience::Try,
+            ..self
+        }
+    }
+
+    fn reentrant(self) -> Self {
+        Self {
+            reentrant: true,
+            ..self
+        }
+    }
+
+    fn living(self, time: Duration) -> Self {
+        Self { ttl: ttl(time), ..self }
+    }
+
+    fn proven(self, identity: &str) -> Self {
+        Self {
+            identity: Identity::proven(identity),
+            ..self
+        }
+    }
+
+    fn noting(self, note: &str) -> Self {
+        Self {
+            metadata: note_of(note),
+            ..self
+        }
+    }
+
+    fn within(self, limits: ClaimLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    fn again(&self) -> Self {
+        Self {
+            call: CallId::from_bytes(random()),
+            secret: Secret::from_bytes(random()),
+            arrived: Instant::now(),
+            ..self.clone()
+        }
+    }
+}
+
+/// What [`Asking::noting`] says.
+pub fn note_of(note: &str) -> Metadata {
+    Metadata::new([("note".into(), note.into())]).expect("a small note")
+}
+
+/// A semaphore's mode that is known to be good.
+pub fn semaphore(permits: u32, limit: u32) -> Mode {
+    Mode::semaphore(permits, limit).expect("a good semaphore")
+}
+
+/// A TTL that is known to be good.
+pub fn ttl(time: Duration) -> Ttl {
+    Ttl::new(time).expect("a positive TTL")
+}
+
+/// Sixteen random bytes.
+pub fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system's random numbers");
+    bytes
+}

@@ -1,0 +1,14 @@
+//! The promises as a client of the API sees them: a real server on a loopback port, over any
+//! backend that has a bed.
+
+#[macro_use]
+mod table;
+
+pub mod answers;
+pub mod input;
+pub mod leases;
+pub mod looking;
+pub mod refused;
+pub mod service;
+pub mod stopping;
+pub mod waiting;

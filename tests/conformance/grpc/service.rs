@@ -1,0 +1,299 @@
+//! A server for one case, and its client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::api::proto::admin_service_client::AdminServiceClient;
+use fencepost::api::proto::lock_service_client::LockServiceClient;
+use fencepost::api::proto::mode::Kind;
+use fencepost::api::proto::{
+    AcquireRequest, CheckTokenRequest, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest, LockState, Mode,
+    ReleaseRequest, RenewRequest, WatchLockRequest, mode,
+};
+use fencepost::api::{Listener, ServeError, Settings, serve};
+use fencepost::backend::Backend;
+use fencepost::limits::Limits;
+use fencepost::locks::Locks;
+use fencepost::namespaces::Namespaces;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::bed::{Bed, ELSEWHERE, NAMESPACE, namespace};
+
+/// The lock of a case that names no other.
+pub const LOCK: &str = "lock";
+/// The TTL of a claim that names none.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(45);
+
+/// The limits of [`NAMESPACE`]: what a bed's shortest TTL needs, else the defaults.
+pub fn roomy(bed: &Bed) -> Limits {
+    Limits {
+        ttl_min: bed.short(),
+        ttl_default: DEFAULT_TTL,
+        ..Limits::default()
+    }
+}
+
+/// The limits of [`ELSEWHERE`]: each is near.
+pub fn narrow() -> Limits {
+    Limits {
+        ttl_min: Duration::from_secs(10),
+        ttl_default: Duration::from_secs(20),
+        ttl_max: Duration::from_secs(30),
+        wait_max: Duration::from_secs(60),
+        queue: 2,
+        name_bytes: 8,
+        holds: 2,
+        ..Limits::default()
+    }
+}
+
+/// A running server over the first replica of a bed.
+pub struct Service {
+    channel: Channel,
+    stop: Option<oneshot::Sender<()>>,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Service {
+    /// Starts a server with the default settings.
+    pub async fn start(bed: &Bed) -> Self {
+        Self::start_with(bed, Settings::default()).await
+    }
+
+    /// Starts a server with settings of its own.
+    pub async fn start_with(bed: &Bed, settings: Settings) -> Self {
+        let locks = |name, limits, backend: &Arc<dyn Backend>| Locks::new(namespace(name), limits, Arc::clone(backend));
+        let namespaces = Namespaces::new(vec![
+            locks(NAMESPACE, roomy(bed), &bed.first),
+            locks(ELSEWHERE, narrow(), &bed.elsewhere),
+        ]);
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&address).await.expect("a free port");
+        let uri = format!("http://{}", listener.local_addr());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async move {
+            // A test that ends drops the sender: that stops the server as well.
+            let _ = stopped.await;
+        };
+        let served = tokio::spawn(serve(vec![listener], namespaces, settings, shutdown));
+        let channel = Endpoint::from_shared(uri).expect("a URI").connect().await;
+        Self {
+            channel: channel.expect("the server accepts"),
+            stop: Some(stop),
+            served,
+        }
+    }
+
+    /// The connection to it.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// A client of its locks.
+    pub fn locks(&self) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.channel())
+    }
+
+    /// A client for its operators.
+    pub fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel())
+    }
+
+    /// Tells it to stop, without waiting for it.
+    pub fn tell_to_stop(&mut self) {
+        let stop = self.stop.take().expect("it is told once");
+        stop.send(()).expect("it still runs");
+    }
+
+    /// Waits until it has stopped.
+    pub async fn stopped(self) {
+        self.served.await.expect("no panic").expect("a clean end");
+    }
+
+    /// Takes a lock, or says why not.
+    pub async fn try_acquire(&self, ask: AcquireRequest) -> Result<Lease, Status> {
+        let answer = self.locks().acquire(ask).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
+    }
+
+    /// Takes a lock that must be granted.
+    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
+        self.try_acquire(ask).await.expect("granted")
+    }
+
+    /// Begins to wait for a lock, and returns when `waiters` calls are in its queue.
+    pub async fn wait_for(&self, ask: AcquireRequest, waiters: u32) -> JoinHandle<Result<Lease, Status>> {
+        let (mut locks, state) = (self.locks(), (ask.namespace.clone(), ask.name.clone()));
+        let call = tokio::spawn(async move {
+            let answer = locks.acquire(ask).await?;
+            Ok(answer.into_inner().lease.expect("a lease"))
+        });
+        self.until(&state.0, &state.1, |lock| lock.waiter_count == waiters)
+            .await;
+        call
+    }
+
+    /// Waits until a lock is in some state.
+    pub async fn until(&self, namespace: &str, name: &str, state: impl Fn(&LockState) -> bool) {
+        let reached = async {
+            while !state(&self.look_at(namespace, name).await) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(10), reached).await;
+        reached.expect("the lock gets there");
+    }
+
+    /// Renews a lease, or says why not.
+    pub async fn try_renew(&self, lease: &Lease, ttl: Option<Duration>) -> Result<Lease, Status> {
+        let (lease_id, ttl) = (lease.lease_id.clone(), ttl.map(wire));
+        let answer = self.locks().renew(RenewRequest { lease_id, ttl }).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
+    }
+
+    /// Releases a lease, or says why not.
+    pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
+        let lease_id = lease.lease_id.clone();
+        self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
+    }
+
+    /// Releases a lease that must live.
+    pub async fn release(&self, lease: &Lease) {
+        self.try_release(lease).await.expect("released");
+    }
+
+    /// Removes whoever holds a token of the case's lock.
+    pub async fn try_force(&self, fencing_token: u64) -> Result<(), Status> {
+        let ask = ForceReleaseRequest {
+            namespace: NAMESPACE.into(),
+            name: LOCK.into(),
+            fencing_token,
+        };
+        self.admin().force_release(ask).await.map(drop)
+    }
+
+    /// The state of the case's lock.
+    pub async fn look(&self) -> LockState {
+        self.look_at(NAMESPACE, LOCK).await
+    }
+
+    /// The state of any lock.
+    pub async fn look_at(&self, namespace: &str, name: &str) -> LockState {
+        let answer = self.locks().get_lock(get_lock(namespace, name)).await;
+        answer.expect("a state").into_inner().lock.expect("a state")
+    }
+}
+
+/// A request for the case's lock.
+pub fn acquire(owner: &str) -> AcquireRequest {
+    AcquireRequest {
+        namespace: NAMESPACE.into(),
+        name: LOCK.into(),
+        owner: owner.into(),
+        ..AcquireRequest::default()
+    }
+}
+
+/// A request for the case's lock in the narrow namespace.
+pub fn acquire_elsewhere(owner: &str) -> AcquireRequest {
+    AcquireRequest {
+        namespace: ELSEWHERE.into(),
+        ..acquire(owner)
+    }
+}
+
+/// The same request, with the patience to wait so long.
+pub fn waiting(seconds: u64, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        wait: Some(wire(Duration::from_secs(seconds))),
+        ..ask
+    }
+}
+
+/// The same request, to live so long.
+pub fn living(ttl: Duration, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        ttl: Some(wire(ttl)),
+        ..ask
+    }
+}
+
+/// The same request under a request id.
+pub fn named(request_id: &str, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        request_id: request_id.into(),
+        ..ask
+    }
+}
+
+/// The same request, reentrant.
+pub fn reentrant(ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest { reentrant: true, ..ask }
+}
+
+/// The same request, shared.
+pub fn shared(ask: AcquireRequest) -> AcquireRequest {
+    in_mode(Some(Kind::Shared(mode::Shared {})), ask)
+}
+
+/// The same request, for permits of a limit.
+pub fn semaphore(permits: u32, limit: u32, ask: AcquireRequest) -> AcquireRequest {
+    in_mode(Some(Kind::Semaphore(mode::Semaphore { permits, limit })), ask)
+}
+
+/// The same request in a mode of this kind.
+pub fn in_mode(kind: Option<Kind>, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        mode: Some(Mode { kind }),
+        ..ask
+    }
+}
+
+/// A request to look at a lock.
+pub fn get_lock(namespace: &str, name: &str) -> GetLockRequest {
+    GetLockRequest {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+/// A request to watch a lock.
+pub fn watch_lock(namespace: &str, name: &str) -> WatchLockRequest {
+    WatchLockRequest {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+/// A request for a page of the case's namespace.
+pub fn list_locks(prefix: &str, page_size: i32, page_token: &str) -> ListLocksRequest {
+    ListLocksRequest {
+        namespace: NAMESPACE.into(),
+        prefix: prefix.into(),
+        page_size,
+        page_token: page_token.into(),
+    }
+}
+
+/// A question about a token of the case's lock.
+pub fn check_token(fencing_token: u64) -> CheckTokenRequest {
+    CheckTokenRequest {
+        namespace: NAMESPACE.into(),
+        name: LOCK.into(),
+        fencing_token,
+    }
+}
+
+/// A duration as it is sent.
+pub fn wire(time: Duration) -> prost_types::Duration {
+    time.try_into().expect("a short time")
+}
+
+/// A duration that must have come.
+#[track_caller]
+pub fn time(wire: Option<prost_types::Duration>) -> Duration {
+    wire.expect("a duration").try_into().expect("not negative")
+}

@@ -1,0 +1,108 @@
+//! All cases that the service over a backend must pass, by theme, with what each needs of the store.
+
+/// One named test per case of the service over a backend, in real time.
+macro_rules! service_suite {
+    ($backend:ident, $open:path, $flags:tt) => {
+        mod $backend {
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::answers {
+                    lock_held_names_the_holder,
+                    lock_held_is_the_answer_behind_a_waiter_too: Sharing,
+                    superseded_ends_the_wait_that_a_retry_took_over: RequestMemory,
+                    lease_lost_names_its_cause,
+                    lease_lost_is_unknown_for_a_lease_that_nobody_was_given,
+                    lease_lost_answers_a_force_of_what_is_not_held,
+                    unsupported_answers_what_the_store_does_not_offer,
+                    already_released_answers_a_late_retry: RequestMemory,
+                    a_late_retry_learns_of_a_force_and_an_expiry: RequestMemory,
+                    limit_mismatch_says_what_is_there: Sharing,
+                    invalid_field_answers_a_retry_with_other_parameters: Sharing + Reentry + RequestMemory,
+                    invalid_field_answers_a_reentry_in_another_mode: Sharing + Reentry,
+                    namespace_not_found_answers_every_method,
+                    queue_full_says_when_to_come_again,
+                    queue_full_answers_too_many_holds: Reentry,
+                    overloaded_leaves_renew_and_release_alone,
+                    a_store_that_is_away_is_unavailable,
+                    a_wait_that_ends_while_the_store_is_away_says_so,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::input {
+                    a_bad_namespace_is_refused,
+                    a_bad_name_is_refused,
+                    a_name_above_the_bound_of_its_namespace_is_refused,
+                    a_bad_owner_is_refused,
+                    a_bad_ttl_is_refused,
+                    a_ttl_outside_the_bounds_of_its_namespace_is_refused,
+                    a_bad_wait_is_refused,
+                    a_bad_mode_is_refused: Sharing,
+                    a_bad_request_id_is_refused: RequestMemory,
+                    bad_metadata_is_refused,
+                    a_bad_lease_id_is_refused,
+                    a_bad_ttl_of_a_renewal_is_refused,
+                    a_bad_place_to_look_is_refused,
+                    a_bad_page_is_refused,
+                    a_bad_token_is_refused,
+                    an_empty_request_is_refused_and_the_server_lives_on,
+                    the_longest_of_everything_is_accepted: Sharing + RequestMemory,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::leases {
+                    a_lease_says_what_was_granted,
+                    a_lease_id_is_all_that_renew_and_release_need,
+                    a_repeated_release_succeeds_and_frees_nobody,
+                    tokens_rise_from_lease_to_lease,
+                    a_retry_gets_the_same_lease: RequestMemory,
+                    a_request_id_belongs_to_its_lock_and_owner: Sharing + RequestMemory,
+                    a_reentry_is_a_lease_of_its_own_on_the_same_claim: Reentry,
+                    a_retried_reentry_gets_the_same_lease: Reentry + RequestMemory,
+                    check_token_is_true_only_while_it_is_held,
+                    readers_and_permits_share: Sharing,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::waiting {
+                    a_wait_of_three_seconds_ends_within_its_window,
+                    a_wait_ends_before_its_callers_deadline,
+                    waiters_are_served_in_order,
+                    a_lease_says_how_long_its_call_waited,
+                    an_expiry_serves_the_next,
+                    a_force_serves_the_next,
+                    a_waiter_whose_call_was_dropped_leaves_the_queue,
+                    a_retry_after_a_dropped_call_keeps_its_lease: RequestMemory,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::looking {
+                    get_lock_shows_holders_and_waiters: Sharing,
+                    a_lock_that_nobody_uses_is_free,
+                    a_list_comes_page_by_page,
+                    a_watch_shows_the_state_and_then_each_change,
+                    a_secret_is_shown_to_nobody_but_its_owner,
+                    namespaces_show_their_store_and_limits,
+                    health_is_answered_for_all_and_for_each_namespace,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
+                grpc::stopping {
+                    a_stop_answers_waiters_at_once,
+                    a_stop_ends_watches_at_once,
+                    a_stop_waits_for_nobody_when_nothing_is_open,
+                }
+            );
+        }
+    };
+}

@@ -1,0 +1,25 @@
+//! The conformance suite: what every backend promises, one named test per promise and backend.
+//!
+//! A case is a plain `async fn case(bed: &Bed)` in `cases/`; [`table`] names them all;
+//! a backend joins with a function that opens a [`bed::Bed`] (in [`beds`]) and one line below.
+//! `grpc/` asks the same of the whole service, through its API.
+
+#[macro_use]
+mod suite;
+#[macro_use]
+mod table;
+mod bed;
+mod beds;
+mod cases;
+mod claims;
+#[macro_use]
+mod grpc;
+mod replica;
+mod streams;
+mod walk;
+
+conformance_suite!(memory, crate::beds::memory, (start_paused = true));
+conformance_suite!(file, crate::beds::file, ());
+
+service_suite!(memory_service, crate::beds::memory_in_real_time, ());
+service_suite!(file_service, crate::beds::file, ());

@@ -1,0 +1,213 @@
+//! A replica's verbs on one lock, in the words of the cases.
+
+use std::time::Duration;
+
+use fencepost::backend::{Ahead, Backend, Departure, Found, Grant, Leaving, NewClaim, Place, Refusal, Renewal};
+use fencepost::claim::{Holder, Queue, Waiter};
+use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
+
+use crate::bed::{lock, namespace};
+use crate::claims::ttl;
+
+/// The lock of a case that names no other.
+const LOCK: &str = "lock";
+/// How many claims a look shows.
+const MANY: usize = 1_000;
+
+/// A claim that holds, and how its client knows it.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// As it was brought.
+    pub claim: NewClaim,
+    /// As it was granted.
+    pub grant: Grant,
+    /// What its lease id says.
+    pub lease: LeaseKey,
+}
+
+impl Held {
+    /// Its token.
+    pub fn token(&self) -> FencingToken {
+        self.grant.token
+    }
+}
+
+/// One lock at one replica.
+#[derive(Debug, Clone)]
+pub struct Replica<'a> {
+    backend: &'a dyn Backend,
+    key: LockKey,
+}
+
+impl<'a> Replica<'a> {
+    /// The lock of a case, in this backend of this namespace.
+    pub fn new(backend: &'a dyn Backend, name: &str) -> Self {
+        let key = LockKey {
+            namespace: namespace(name),
+            name: lock(LOCK),
+        };
+        Self { backend, key }
+    }
+
+    /// Another lock at the same replica.
+    pub fn on(&self, name: &str) -> Self {
+        let mut other = self.clone();
+        other.key.name = lock(name);
+        other
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.key.name
+    }
+
+    /// Enters a claim.
+    pub async fn enter(&self, claim: &NewClaim) -> Place {
+        self.backend.enter(self.name(), claim).await.expect("the store answers")
+    }
+
+    /// Enters a claim that must be held at once.
+    pub async fn hold(&self, claim: NewClaim) -> Held {
+        let grant = held(self.enter(&claim).await);
+        self.known(claim, grant)
+    }
+
+    /// Enters a claim that must wait.
+    pub async fn queue(&self, claim: NewClaim) -> NewClaim {
+        waiting(self.enter(&claim).await);
+        claim
+    }
+
+    /// Asks for a waiting claim.
+    pub async fn take_up(&self, claim: &NewClaim) -> Place {
+        self.backend
+            .take_up(self.name(), claim)
+            .await
+            .expect("the store answers")
+    }
+
+    /// Takes up a claim that must be eligible.
+    pub async fn take(&self, claim: &NewClaim) -> Held {
+        let grant = held(self.take_up(claim).await);
+        self.known(claim.clone(), grant)
+    }
+
+    /// How the client of a grant knows it.
+    pub fn known(&self, claim: NewClaim, grant: Grant) -> Held {
+        let lease = grant.lease(self.key.clone());
+        Held { claim, grant, lease }
+    }
+
+    /// Leaves, and hands over to `next`.
+    pub async fn leave(&self, who: Leaving<'_>, next: Option<&NewClaim>) -> Departure {
+        self.backend
+            .leave(self.name(), who, next)
+            .await
+            .expect("the store answers")
+    }
+
+    /// Releases a lease.
+    pub async fn release(&self, held: &Held) -> Found {
+        self.leave(Leaving::Hold(&held.lease), None).await.found
+    }
+
+    /// Releases a lease and hands over to `next`.
+    pub async fn release_to(&self, held: &Held, next: &NewClaim) -> Departure {
+        self.leave(Leaving::Hold(&held.lease), Some(next)).await
+    }
+
+    /// Undoes what a call entered.
+    pub async fn undo(&self, claim: &NewClaim) -> Found {
+        self.leave(Leaving::Call(&claim.id, claim.call), None).await.found
+    }
+
+    /// Removes whoever holds a token.
+    pub async fn force(&self, token: FencingToken) -> Found {
+        self.leave(Leaving::Forced(token), None).await.found
+    }
+
+    /// Renews a lease, or tries to.
+    pub async fn renew(&self, held: &Held, time: Option<Duration>) -> Renewal {
+        self.backend
+            .renew(&held.lease, time.map(ttl))
+            .await
+            .expect("the store answers")
+    }
+
+    /// Renews a lease that must live.
+    pub async fn renewed(&self, held: &Held, time: Option<Duration>) -> Grant {
+        match self.renew(held, time).await {
+            Renewal::Renewed(grant) => grant,
+            gone => panic!("not renewed: {gone:?}"),
+        }
+    }
+
+    /// The queue as it is.
+    pub async fn look(&self) -> Queue {
+        self.backend.look(self.name(), MANY).await.expect("the store answers")
+    }
+
+    /// Who holds.
+    pub async fn holders(&self) -> Vec<Holder> {
+        self.look().await.holders
+    }
+
+    /// Who waits.
+    pub async fn waiters(&self) -> Vec<Waiter> {
+        self.look().await.waiters
+    }
+
+    /// The tokens that are held.
+    pub async fn tokens(&self) -> Vec<FencingToken> {
+        self.holders().await.iter().map(|holder| holder.token).collect()
+    }
+
+    /// Who holds and who waits, by owner.
+    pub async fn owners(&self) -> (Vec<String>, Vec<String>) {
+        let queue = self.look().await;
+        let holders = queue.holders.iter().map(|holder| holder.owner.to_string());
+        let waiters = queue.waiters.iter().map(|waiter| waiter.owner.to_string());
+        (holders.collect(), waiters.collect())
+    }
+
+    /// Whether nobody holds and nobody waits.
+    pub async fn is_free(&self) -> bool {
+        self.look().await == Queue::default()
+    }
+}
+
+/// The grant of a claim that must hold.
+#[track_caller]
+pub fn held(place: Place) -> Grant {
+    match place {
+        Place::Held(grant) => grant,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+/// What a claim that must wait knows of those ahead.
+#[track_caller]
+pub fn waiting(place: Place) -> Ahead {
+    match place {
+        Place::Waiting(ahead) => ahead,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+/// Whom a try that must fail found.
+#[track_caller]
+pub fn busy(place: Place) -> Option<Box<Holder>> {
+    match place {
+        Place::Busy(holder) => holder,
+        other => panic!("not busy: {other:?}"),
+    }
+}
+
+/// Why a claim that must not be let in was refused.
+#[track_caller]
+pub fn refused(place: Place) -> Refusal {
+    match place {
+        Place::Refused(refusal) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}

@@ -1,0 +1,118 @@
+//! Listening to a backend: what waiters are told, and what watchers see.
+
+use std::time::Duration;
+
+use fencepost::backend::NewClaim;
+use fencepost::backend::{BackendError, Change, ChangeKind, Seen, Wake};
+use fencepost::claim::Queue;
+use fencepost::name::LockName;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::time::timeout;
+
+/// How long something that must come may take.
+const SOON: Duration = Duration::from_secs(10);
+
+/// What a replica's waiters are told.
+pub struct Wakes {
+    stream: BoxStream<'static, Wake>,
+    quiet: Duration,
+}
+
+impl Wakes {
+    /// Listens to a stream, and calls it quiet after `quiet`.
+    pub fn new(stream: BoxStream<'static, Wake>, quiet: Duration) -> Self {
+        Self { stream, quiet }
+    }
+
+    /// Waits until this claim is told to ask again, by name or with its whole lock.
+    pub async fn until(&mut self, lock: &LockName, claim: &NewClaim) {
+        let told = async {
+            while let Some(wake) = self.stream.next().await {
+                if concerns(&wake, lock, claim) {
+                    return true;
+                }
+            }
+            false
+        };
+        assert_eq!(timeout(SOON, told).await, Ok(true), "{:?} was not woken", claim.owner);
+    }
+
+    /// All that comes until it is quiet.
+    pub async fn all(&mut self) -> Vec<Wake> {
+        let mut all = Vec::new();
+        while let Ok(Some(wake)) = timeout(self.quiet, self.stream.next()).await {
+            all.push(wake);
+        }
+        all
+    }
+
+    /// Asserts that all that comes until it is quiet wakes each of `these`, and no other claim of
+    /// the lock by name.
+    pub async fn only(&mut self, lock: &LockName, these: &[&NewClaim]) {
+        let all = self.all().await;
+        for claim in these {
+            assert!(
+                all.iter().any(|wake| concerns(wake, lock, claim)),
+                "{:?} was not woken: {all:?}",
+                claim.owner
+            );
+        }
+        let named = |wake: &Wake| match wake {
+            Wake::Next(_, id) => these.iter().any(|claim| claim.id == *id),
+            Wake::Changed(_) => !these.is_empty(),
+            Wake::Gone(..) | Wake::Gap => false,
+        };
+        assert!(all.iter().all(named), "others were woken too: {all:?}");
+    }
+
+    /// Waits for the end of the stream.
+    pub async fn end(mut self) {
+        let end = async { while self.stream.next().await.is_some() {} };
+        timeout(SOON, end).await.expect("the stream of wakes ends");
+    }
+}
+
+fn concerns(wake: &Wake, lock: &LockName, claim: &NewClaim) -> bool {
+    match wake {
+        Wake::Next(name, id) | Wake::Gone(name, id) => name == lock && *id == claim.id,
+        Wake::Changed(name) => name == lock,
+        Wake::Gap => true,
+    }
+}
+
+/// What somebody sees who watches a lock.
+pub struct Watching {
+    stream: BoxStream<'static, Result<Seen, BackendError>>,
+}
+
+impl Watching {
+    /// Begins to watch: the stream and the state that comes first.
+    pub async fn begin(stream: BoxStream<'static, Result<Seen, BackendError>>) -> (Self, Queue) {
+        let mut watching = Self { stream };
+        match watching.next().await {
+            Seen::State(queue) => (watching, queue),
+            change => panic!("the state does not come first: {change:?}"),
+        }
+    }
+
+    /// The next change, which must be this one. A full state in between shows a gap, and is passed.
+    pub async fn sees(&mut self, kind: ChangeKind, owner: &str) -> Change {
+        loop {
+            match self.next().await {
+                Seen::State(_) => {}
+                Seen::Change(change) => {
+                    assert_eq!((change.kind, change.owner.as_str()), (kind, owner), "{change:?}");
+                    return change;
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Seen {
+        let next = timeout(SOON, self.stream.next()).await;
+        next.expect("a message comes")
+            .expect("the watch goes on")
+            .expect("the store answers")
+    }
+}

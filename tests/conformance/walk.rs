@@ -1,0 +1,381 @@
+//! Random walks: any sequence of steps, compared after each with a model of a few lines, the rule
+//! of `claim::prefix_len` over a plain list.
+
+use std::time::Duration;
+
+use fencepost::backend::{FINISHED_KEPT, Found, NewClaim, Page, Patience, Place, Refusal};
+use fencepost::claim::{Cause, prefix_len};
+use fencepost::name::{FencingToken, Mode};
+use proptest::prelude::*;
+
+use crate::bed::Bed;
+use crate::claims::{Asking, claim, semaphore};
+use crate::replica::Held;
+
+/// One step of a walk; the numbers choose among the claims that the walk has seen.
+#[derive(Debug, Clone)]
+enum Step {
+    Enter(Mode, Patience, Duration),
+    TakeUp(prop::sample::Index),
+    Release(prop::sample::Index),
+    ReleaseTo(prop::sample::Index, prop::sample::Index),
+    Undo(prop::sample::Index),
+    Force(prop::sample::Index),
+    Retry(prop::sample::Index, Patience),
+    Renew(prop::sample::Index),
+    Pass,
+}
+
+/// How long [`Step::Pass`] takes: even, while TTLs are odd, so that no end falls on a step.
+const PASS: Duration = Duration::from_secs(2);
+
+fn step() -> impl Strategy<Value = Step> {
+    let at = || any::<prop::sample::Index>();
+    let patience = || prop_oneof![Just(Patience::Wait), Just(Patience::Try)];
+    let mode = prop_oneof![
+        4 => Just(Mode::Exclusive),
+        4 => Just(Mode::Shared),
+        2 => (1u32..4).prop_map(|permits| semaphore(permits, 4)),
+        1 => Just(semaphore(1, 5)),
+    ];
+    let ttl = prop_oneof![Just(Duration::from_secs(5)), Just(Duration::from_secs(61))];
+    prop_oneof![
+        6 => (mode, patience(), ttl).prop_map(|(mode, patience, ttl)| Step::Enter(mode, patience, ttl)),
+        5 => at().prop_map(Step::TakeUp),
+        4 => at().prop_map(Step::Release),
+        2 => (at(), at()).prop_map(|(who, next)| Step::ReleaseTo(who, next)),
+        2 => at().prop_map(Step::Undo),
+        1 => at().prop_map(Step::Force),
+        2 => (at(), patience()).prop_map(|(who, patience)| Step::Retry(who, patience)),
+        1 => at().prop_map(Step::Renew),
+        2 => Just(Step::Pass),
+    ]
+}
+
+/// A claim in the model's queue.
+#[derive(Debug, Clone)]
+struct Placed {
+    claim: NewClaim,
+    held: Option<Holds>,
+}
+
+#[derive(Debug, Clone)]
+struct Holds {
+    held: Held,
+    adopted: bool,
+    ends: Duration,
+}
+
+/// A request that was granted and has ended.
+#[derive(Debug, Clone)]
+struct Over {
+    claim: NewClaim,
+    cause: Cause,
+    at: Duration,
+}
+
+/// What the lock must look like: holders first, then waiters, each in their order.
+#[derive(Debug, Default)]
+struct Model {
+    queue: Vec<Placed>,
+    over: Vec<Over>,
+    last: Option<FencingToken>,
+    now: Duration,
+}
+
+impl Model {
+    fn holders(&self) -> impl Iterator<Item = &Holds> {
+        self.queue.iter().filter_map(|placed| placed.held.as_ref())
+    }
+
+    fn held_at(&self, at: prop::sample::Index) -> Option<(usize, Holds)> {
+        let held = self.holders().count();
+        let index = (held > 0).then(|| at.index(held))?;
+        Some((index, self.queue[index].held.clone()?))
+    }
+
+    fn waiting_at(&self, at: prop::sample::Index) -> Option<usize> {
+        let held = self.holders().count();
+        let waiting = self.queue.len() - held;
+        (waiting > 0).then(|| held + at.index(waiting))
+    }
+
+    fn eligible(&self, index: usize) -> bool {
+        index < prefix_len(self.queue.iter().map(|placed| placed.claim.mode))
+    }
+
+    fn mismatch(&self, mode: Mode) -> bool {
+        self.queue.iter().any(|placed| !placed.claim.mode.mixes(mode))
+    }
+
+    /// Notes a grant, which needs a token above all before, and moves it behind the other holders.
+    fn grant(&mut self, index: usize, held: Held) {
+        assert!(self.eligible(index), "granted out of turn");
+        assert!(
+            self.last.is_none_or(|last| held.token() > last),
+            "the token does not rise"
+        );
+        self.last = Some(held.token());
+        let mut placed = self.queue.remove(index);
+        placed.claim = held.claim.clone();
+        placed.held = Some(Holds {
+            ends: self.now + held.claim.ttl.get(),
+            held,
+            adopted: false,
+        });
+        let holders = self.holders().count();
+        self.queue.insert(holders, placed);
+    }
+
+    /// Notes an end; only finished requests are remembered.
+    fn end(&mut self, index: usize, cause: Cause) {
+        let placed = self.queue.remove(index);
+        if matches!(cause, Cause::Released | Cause::Expired | Cause::Forced) {
+            let (claim, at) = (placed.claim, self.now);
+            self.over.push(Over { claim, cause, at });
+        }
+    }
+
+    fn pass(&mut self) {
+        self.now += PASS;
+        let now = self.now;
+        let ran_out = |placed: &Placed| placed.held.as_ref().is_some_and(|held| held.ends <= now);
+        while let Some(index) = self.queue.iter().position(ran_out) {
+            self.end(index, Cause::Expired);
+        }
+        // An end within the last pass may be two seconds older than the model knows.
+        self.over.retain(|over| now < over.at + FINISHED_KEPT - PASS);
+    }
+}
+
+/// A store and the model beside it.
+struct Walk {
+    bed: Bed,
+    model: Model,
+}
+
+impl Walk {
+    async fn step(&mut self, step: Step) {
+        match step {
+            Step::Enter(mode, patience, ttl) => self.enter(mode, patience, ttl).await,
+            Step::TakeUp(at) => self.take_up(at).await,
+            Step::Release(at) => self.release(at).await,
+            Step::ReleaseTo(at, next) => self.release_to(at, next).await,
+            Step::Undo(at) => self.undo(at).await,
+            Step::Force(at) => self.force(at).await,
+            Step::Retry(at, patience) => self.retry(at, patience).await,
+            Step::Renew(at) => self.renew(at).await,
+            Step::Pass => {
+                self.bed.sleep(PASS).await;
+                self.model.pass();
+            }
+        }
+        self.compare().await;
+    }
+
+    async fn enter(&mut self, mode: Mode, patience: Patience, ttl: Duration) {
+        let asking = NewClaim {
+            mode,
+            patience,
+            ..claim("walker").living(ttl)
+        };
+        let place = self.bed.here().enter(&asking).await;
+        if self.model.mismatch(mode) {
+            assert!(
+                matches!(place, Place::Refused(Refusal::LimitMismatch { .. })),
+                "{place:?}"
+            );
+            return;
+        }
+        self.model.queue.push(Placed {
+            claim: asking.clone(),
+            held: None,
+        });
+        self.placed(self.model.queue.len() - 1, asking, place);
+    }
+
+    /// What the model expects of a claim of the queue after its `enter`.
+    fn placed(&mut self, index: usize, asking: NewClaim, place: Place) {
+        self.model.queue[index].claim = asking.clone();
+        match (self.model.eligible(index), asking.patience, place) {
+            (true, _, Place::Held(grant)) => {
+                let held = self.bed.here().known(asking, grant);
+                self.model.grant(index, held);
+            }
+            (false, Patience::Wait, Place::Waiting(_)) => {}
+            (false, Patience::Try, Place::Busy(_)) => {
+                self.model.queue.remove(index);
+            }
+            (eligible, patience, other) => panic!("eligible {eligible}, {patience:?}: {other:?}"),
+        }
+    }
+
+    async fn take_up(&mut self, at: prop::sample::Index) {
+        let Some(index) = self.model.waiting_at(at) else { return };
+        let asking = self.model.queue[index].claim.clone();
+        match (self.model.eligible(index), self.bed.here().take_up(&asking).await) {
+            (true, Place::Held(grant)) => {
+                let held = self.bed.here().known(asking, grant);
+                self.model.grant(index, held);
+            }
+            (false, Place::Waiting(_)) => {}
+            (eligible, other) => panic!("eligible {eligible}: {other:?}"),
+        }
+    }
+
+    async fn release(&mut self, at: prop::sample::Index) {
+        let Some((index, holds)) = self.model.held_at(at) else {
+            return;
+        };
+        assert_eq!(
+            self.bed.here().release(&holds.held).await,
+            Found::Ended(Cause::Released)
+        );
+        self.model.end(index, Cause::Released);
+    }
+
+    async fn release_to(&mut self, at: prop::sample::Index, next: prop::sample::Index) {
+        let (Some((index, holds)), Some(next)) = (self.model.held_at(at), self.model.waiting_at(next)) else {
+            return;
+        };
+        let asking = self.model.queue[next].claim.clone();
+        let departure = self.bed.here().release_to(&holds.held, &asking).await;
+        self.model.end(index, Cause::Released);
+        match (self.model.eligible(next - 1), departure.next) {
+            (true, Some(grant)) => {
+                let held = self.bed.here().known(asking, grant);
+                self.model.grant(next - 1, held);
+            }
+            (eligible, next) => assert!(!eligible && next.is_none(), "eligible {eligible}: {next:?}"),
+        }
+    }
+
+    async fn undo(&mut self, at: prop::sample::Index) {
+        if self.model.queue.is_empty() {
+            return;
+        }
+        let index = at.index(self.model.queue.len());
+        let placed = self.model.queue[index].clone();
+        let found = self.bed.here().undo(&placed.claim).await;
+        let expected = match placed.held {
+            Some(Holds { adopted: true, .. }) => Found::Adopted,
+            Some(_) => Found::Ended(Cause::TakenBack),
+            None => Found::Ended(Cause::Left),
+        };
+        assert_eq!(found, expected);
+        if let Found::Ended(cause) = found {
+            self.model.end(index, cause);
+        }
+    }
+
+    async fn force(&mut self, at: prop::sample::Index) {
+        let Some((index, holds)) = self.model.held_at(at) else {
+            return;
+        };
+        assert_eq!(
+            self.bed.here().force(holds.held.token()).await,
+            Found::Ended(Cause::Forced)
+        );
+        self.model.end(index, Cause::Forced);
+    }
+
+    async fn retry(&mut self, at: prop::sample::Index, patience: Patience) {
+        let all = self.model.queue.len() + self.model.over.len();
+        if all == 0 {
+            return;
+        }
+        let index = at.index(all);
+        if let Some(over) = index.checked_sub(self.model.queue.len()) {
+            let Over { claim, cause, .. } = &self.model.over[over];
+            let place = self.bed.here().enter(&claim.again()).await;
+            assert!(
+                matches!(place, Place::Finished(found) if found == *cause),
+                "{cause}: {place:?}"
+            );
+            return;
+        }
+        let again = NewClaim {
+            patience,
+            ..self.model.queue[index].claim.again()
+        };
+        let place = self.bed.here().enter(&again).await;
+        match &mut self.model.queue[index].held {
+            None => self.placed(index, again, place),
+            Some(holds) => {
+                holds.adopted = true;
+                let grant = crate::replica::held(place);
+                assert_eq!(
+                    (grant.token, grant.secret),
+                    (holds.held.token(), holds.held.grant.secret)
+                );
+            }
+        }
+    }
+
+    async fn renew(&mut self, at: prop::sample::Index) {
+        let Some((index, holds)) = self.model.held_at(at) else {
+            return;
+        };
+        let grant = self.bed.here().renewed(&holds.held, None).await;
+        assert_eq!(grant.token, holds.held.token());
+        let now = self.model.now;
+        if let Some(holds) = &mut self.model.queue[index].held {
+            holds.ends = holds.ends.max(now + holds.held.claim.ttl.get());
+        }
+    }
+
+    /// The store shows what the model says: the same holders, the same waiters in the same order.
+    async fn compare(&self) {
+        let queue = self.bed.here().look().await;
+        let mut held: Vec<_> = queue.holders.iter().map(|holder| holder.token).collect();
+        let mut expected: Vec<_> = self.model.holders().map(|holds| holds.held.token()).collect();
+        held.sort();
+        expected.sort();
+        assert_eq!(held, expected);
+        let waiting: Vec<_> = queue.waiters.iter().map(|waiter| waiter.claim).collect();
+        let waiters = self.model.queue.iter().filter(|placed| placed.held.is_none());
+        assert_eq!(waiting, waiters.map(|placed| placed.claim.id).collect::<Vec<_>>());
+    }
+
+    /// When all have left, nothing is left behind.
+    async fn finish(self) {
+        for placed in &self.model.queue {
+            match &placed.held {
+                Some(holds) => self.bed.here().release(&holds.held).await,
+                None => self.bed.here().undo(&placed.claim).await,
+            };
+        }
+        assert!(self.bed.here().is_free().await);
+        let page = Page { after: None, size: 10 };
+        let listing = self.bed.first.list("", page).await.expect("the store answers");
+        assert!(listing.locks.is_empty(), "{listing:?}");
+    }
+}
+
+fn on_paused_time(steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let bed = crate::beds::memory().await.expect("memory is never missing");
+        let mut walk = Walk {
+            bed,
+            model: Model::default(),
+        };
+        for step in steps {
+            walk.step(step).await;
+        }
+        walk.finish().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "soak") { 20_000 } else { 300 }))]
+
+    #[test]
+    fn every_walk_agrees_with_the_model(steps in prop::collection::vec(step(), 1..60)) {
+        on_paused_time(steps);
+    }
+}
