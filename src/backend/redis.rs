@@ -36,7 +36,7 @@ use crate::backend::redis_server::script::Script;
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::topology::{Needs, Topology};
 use crate::backend::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, NewClaim, Offers, Page, Place, Renewal,
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place, Renewal,
     Seen, Wake,
 };
 use crate::claim::Queue;
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// The queue of a lock, and how long it has had no claim.
-    async fn look(&self, lock: &LockName, most: usize, watching: Duration) -> Result<answer::Look, BackendError> {
+    async fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Result<answer::Look, BackendError> {
         let args = self.space.look(lock, most, watching);
         let answer = self.call(&scripts::LOOK, lock, &args, Needs::Nothing).await?;
         answer::look(answer)
@@ -230,7 +230,7 @@ impl Backend for Redis {
         answer::renewal(answer?, lease)
     }
 
-    async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, BackendError> {
+    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
         Ok(self.open()?.look(lock, most, Duration::ZERO).await?.queue)
     }
 

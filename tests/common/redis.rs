@@ -6,6 +6,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -109,8 +110,9 @@ impl RedisServer {
     /// Starts the process (again), with whatever data its directory holds.
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs");
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "KILL", "redis-server"])
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--protected-mode", "no"])
             .arg("--dir")
@@ -119,6 +121,7 @@ impl RedisServer {
         if let Some(clock) = &self.clock {
             self.shift_clock(clock);
             command
+            .args(["--pdeathsig", "KILL", "redis-server"])
                 .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
                 .env("FAKETIME_TIMESTAMP_FILE", self.dir.path().join("clock"))
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
@@ -284,8 +287,8 @@ fn sentinel(master: &str) -> RedisServer {
         clock: None,
         child: None,
     };
-    let mut command = Command::new("redis-server");
-    command.arg(&config).arg("--sentinel");
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "redis-server"]).arg(&config).arg("--sentinel");
     server.launch(command);
     server
 }
@@ -344,4 +347,22 @@ fn cluster_node() -> RedisServer {
         "0",
     ];
     RedisServer::on(free_port(&[10_000]), &options)
+}
+
+/// Servers that all tests of this process share. They end with the process: the kernel kills them
+/// when the thread that started them dies.
+pub fn shared<T: Send + Sync>(place: &'static OnceLock<T>, start: impl FnOnce() -> T + Send + 'static) -> &'static T {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if place.get().is_none() {
+        let (done, started) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            done.send(start()).ok();
+            loop {
+                std::thread::park();
+            }
+        });
+        place.get_or_init(|| started.recv().expect("the servers start"));
+    }
+    place.get().expect("they have started")
 }

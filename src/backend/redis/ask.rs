@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Leaving, NewClaim, Patience};
+use crate::backend::{Leaving, Most, NewClaim, Patience};
 use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
 
 /// The version of [`Shown`] as it is stored.
@@ -147,9 +147,9 @@ impl Space {
     }
 
     /// The arguments of `look.lua`.
-    pub fn look(&self, lock: &LockName, most: usize, watching: Duration) -> Vec<Vec<u8>> {
+    pub fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
-        args.extend([number(most as u64), micros(watching)]);
+        args.extend([number(most.holders as u64), number(most.waiters as u64), micros(watching)]);
         args
     }
 

@@ -16,7 +16,7 @@ use super::Core;
 use super::answer::Look;
 use super::ask::Space;
 use crate::backend::redis_server::failure::broken;
-use crate::backend::{BackendError, Listing, Page, Summary};
+use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::name::LockName;
 
 /// For how long a name that was added is not added again.
@@ -27,6 +27,9 @@ const STALE: Duration = Duration::from_secs(60);
 const REMEMBERED: usize = 50_000;
 /// How many names one page reads at most before it says where to go on.
 const READ: usize = 1_000;
+
+/// What a summary shows of a lock.
+const SUMMARY: Most = Most { holders: 1, waiters: 0 };
 
 /// The names that this replica has added lately.
 #[derive(Debug)]
@@ -81,7 +84,7 @@ impl Index {
         let mut read = 0;
         while read < READ {
             let names = self.names(core, prefix, after.as_deref(), page.size.min(100) + 1).await?;
-            let looks = join_all(names.iter().map(|name| core.look(name, 1, Duration::ZERO))).await;
+            let looks = join_all(names.iter().map(|name| core.look(name, SUMMARY, Duration::ZERO))).await;
             read += names.len();
             let last = names.len() <= page.size.min(100);
             for (name, look) in names.into_iter().zip(looks) {
@@ -137,7 +140,7 @@ impl Index {
         let mut remove = redis::cmd("ZREM");
         remove.arg(&self.key).arg(name.as_str());
         core.shared.topology.command(&self.key, &remove).await?;
-        let queue = core.look(name, 1, Duration::ZERO).await?.queue;
+        let queue = core.look(name, SUMMARY, Duration::ZERO).await?.queue;
         if queue.holder_count + queue.waiter_count > 0 {
             self.add(core, name).await?;
         }

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- The queue as it is now.
 -- KEYS  1 the lock's hash
--- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 how many of each at most, 5 for how long somebody
+-- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 how many holders at most, 5 how many waiters, 6 for how long somebody
 --       watches, or 0
 -- Returns  {holder count, waiter count, holders, waiters, changes, idle for}; a holder is {claim, mode,
 --       permits, limit, token, remaining, holds, since, shown}, a waiter {claim, mode, permits, limit, since, shown}
-local most, watching = tonumber(ARGV[4]), tonumber(ARGV[5])
+local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 if not known and watching == 0 then return {0, 0, {}, {}, 0, -1} end
 begin()
 if watching > 0 then m.watched = math.max(m.watched, m.clock + watching) end
@@ -16,9 +16,9 @@ for slot = 1, m.holders do
 end
 table.sort(holders, function(a, b) return a[2].token < b[2].token end)
 local shown = {}
-for at = 1, math.min(most, #holders) do shown[at] = holder_view(holders[at][1], holders[at][2]) end
+for at = 1, math.min(most_holders, #holders) do shown[at] = holder_view(holders[at][1], holders[at][2]) end
 local turn = m.head
-while turn <= m.tail and #waiters < math.min(most, m.waiters) do
+while turn <= m.tail and #waiters < math.min(most_waiters, m.waiters) do
   local id = get('s' .. digits(turn))
   if id then
     local q = record('q' .. id)

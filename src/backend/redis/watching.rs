@@ -14,14 +14,17 @@ use super::answer::cause;
 use super::ask::Shown;
 use super::{Core, answer::Look};
 use crate::backend::redis_server::hub::Heard;
-use crate::backend::{BackendError, Change, ChangeKind, Seen};
+use crate::backend::{BackendError, Change, ChangeKind, Most, Seen};
 use crate::name::{FencingToken, LockName, Owner};
 
 /// For how long one says that one watches, and how often.
 const WATCHED: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_secs(5);
 /// How many holders and waiters a state names at most.
-const MOST: usize = 1_000;
+const MOST: Most = Most {
+    holders: 1_000,
+    waiters: 1_000,
+};
 
 /// Watches a lock: the state, then its changes.
 pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
