@@ -145,6 +145,7 @@ macro_rules! conformance_suite {
                     a_claim_takes_holds_up_to_its_limit: Reentry + RequestMemory,
                     a_retried_reentry_is_one_hold: Reentry + RequestMemory,
                     a_retry_of_a_released_reentry_learns_so: Reentry + RequestMemory,
+                    a_first_hold_that_is_forgotten_may_come_again: Reentry + RequestMemory + Minutes,
                     a_full_queue_lets_its_holder_reenter: Reentry,
                 }
             );

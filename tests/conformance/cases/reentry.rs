@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{ClaimLimits, Found, Refusal, Renewal};
+use fencepost::backend::{ClaimLimits, FINISHED_KEPT, Found, Refusal, Renewal};
 use fencepost::claim::Cause;
 
 use crate::bed::{Bed, LONG};
@@ -173,6 +173,20 @@ pub async fn a_retry_of_a_released_reentry_learns_so(bed: &Bed) {
     super::retries::is_finished(bed.here().enter(&more.claim.again()).await, Cause::Released);
     assert_eq!(bed.here().holders().await[0].holds, 1);
     assert_eq!(bed.here().hold(a.claim.again()).await.lease, a.lease);
+}
+
+pub async fn a_first_hold_that_is_forgotten_may_come_again(bed: &Bed) {
+    let asking = claim("a").reentrant().living(10 * FINISHED_KEPT);
+    let a = bed.here().hold(asking.clone()).await;
+    let more = bed.here().hold(claim("a").reentrant()).await;
+    bed.here().release(&a).await;
+    bed.sleep(2 * FINISHED_KEPT).await;
+    let again = bed.here().hold(asking.again()).await;
+    assert_eq!((again.token(), again.grant.holds), (a.token(), 2));
+    assert_eq!(bed.here().renew(&a, None).await, Renewal::Gone(None));
+    assert_eq!(bed.here().release(&more).await, Found::Ended(Cause::Released));
+    assert_eq!(bed.here().release(&again).await, Found::Ended(Cause::Released));
+    assert!(bed.here().is_free().await);
 }
 
 pub async fn a_full_queue_lets_its_holder_reenter(bed: &Bed) {
