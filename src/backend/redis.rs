@@ -36,8 +36,8 @@ use crate::backend::redis_server::script::Script;
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::topology::{Needs, Topology};
 use crate::backend::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place, Renewal,
-    Seen, Wake,
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
+    Renewal, Seen, Wake,
 };
 use crate::claim::Queue;
 use crate::name::{LeaseKey, LockName, Namespace, Ttl};
@@ -106,7 +106,9 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("prefix", &self.inner.settings.prefix).finish()
+        f.debug_struct("Store")
+            .field("prefix", &self.inner.settings.prefix)
+            .finish()
     }
 }
 
@@ -120,7 +122,13 @@ pub struct Core {
 }
 
 impl Core {
-    async fn call(&self, script: &Script, lock: &LockName, args: &[Vec<u8>], needs: Needs) -> Result<Value, BackendError> {
+    async fn call(
+        &self,
+        script: &Script,
+        lock: &LockName,
+        args: &[Vec<u8>],
+        needs: Needs,
+    ) -> Result<Value, BackendError> {
         let key = self.space.key(lock);
         self.shared.topology.call(script, &key, args, needs).await
     }
@@ -166,14 +174,20 @@ impl Redis {
         Ok(&self.core)
     }
 
-    async fn step(&self, script: &Script, lock: &LockName, claim: &NewClaim, args: Vec<Vec<u8>>) -> Result<Place, BackendError> {
+    async fn step(
+        &self,
+        script: &Script,
+        lock: &LockName,
+        claim: &NewClaim,
+        args: Vec<Vec<u8>>,
+    ) -> Result<Place, BackendError> {
         let core = self.open()?;
         let sent = Instant::now();
         let answer = core.call(script, lock, &args, Needs::Grant(claim.ttl.get())).await?;
         let (place, born) = answer::place(answer, claim, sent)?;
-        match born {
-            Some(born) => core.waiting.add(lock, claim, born),
-            None => core.waiting.remove(lock, &claim.id, claim.call),
+        match (&place, born) {
+            (Place::Waiting(ahead), Some(born)) => core.waiting.add(lock, claim, *ahead, born),
+            _ => core.waiting.remove(lock, &claim.id, claim.call),
         }
         Ok(place)
     }

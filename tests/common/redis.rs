@@ -121,7 +121,7 @@ impl RedisServer {
         if let Some(clock) = &self.clock {
             self.shift_clock(clock);
             command
-            .args(["--pdeathsig", "KILL", "redis-server"])
+                .args(["--pdeathsig", "KILL", "redis-server"])
                 .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
                 .env("FAKETIME_TIMESTAMP_FILE", self.dir.path().join("clock"))
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
@@ -288,7 +288,10 @@ fn sentinel(master: &str) -> RedisServer {
         child: None,
     };
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "redis-server"]).arg(&config).arg("--sentinel");
+    command
+        .args(["--pdeathsig", "KILL", "redis-server"])
+        .arg(&config)
+        .arg("--sentinel");
     server.launch(command);
     server
 }

@@ -27,7 +27,23 @@ conformance_suite!(memory, crate::beds::memory, (start_paused = true));
 conformance_suite!(file, crate::beds::file, ());
 
 #[cfg(feature = "redis")]
-conformance_suite!(redis, crate::redis_beds::standalone, (flavor = "multi_thread", worker_threads = 2));
+conformance_suite!(
+    redis,
+    crate::redis_beds::standalone,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis_sentinel,
+    crate::redis_beds::sentinel,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis_cluster,
+    crate::redis_beds::cluster,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());

@@ -9,7 +9,7 @@ use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, 
 use fencepost::backend::{Backend, Health};
 
 use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
-use crate::redis_servers::{RedisServer, available, shared};
+use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
 
 /// Real time, and a server on the same machine.
 const PACE: Pace = Pace {
@@ -30,6 +30,38 @@ pub async fn standalone() -> Result<Bed, Missing> {
     bed(Servers::Standalone(info)).await
 }
 
+/// A master with a replica, found through three sentinels.
+pub async fn sentinel() -> Result<Bed, Missing> {
+    static SERVERS: OnceLock<Sentinels> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Sentinels::start);
+    let info = |address: &String| connection_info(&format!("redis://{address}")).expect("a good URL");
+    let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
+    bed(Servers::Sentinel {
+        master: "mymaster".into(),
+        login: sentinels[0].clone(),
+        sentinels,
+    })
+    .await
+}
+
+/// Three masters with a replica each.
+pub async fn cluster() -> Result<Bed, Missing> {
+    static SERVERS: OnceLock<Cluster> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Cluster::start);
+    let seeds = servers
+        .urls()
+        .iter()
+        .map(|url| connection_info(url).expect("a good URL"))
+        .collect();
+    bed(Servers::Cluster(seeds)).await
+}
+
 async fn bed(servers: Servers) -> Result<Bed, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     let mut settings = Settings::new(servers);
@@ -46,6 +78,8 @@ async fn bed(servers: Servers) -> Result<Bed, Missing> {
         let served = tokio::time::timeout(Duration::from_secs(10), served).await;
         served.expect("it serves in time").expect("it says how it is");
     }
+    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     Ok(Bed {
         elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
         first,

@@ -22,6 +22,8 @@ pub struct Look {
     pub changes: u64,
     /// For how long the lock has had no claim, if it has none; nothing for one that is not stored.
     pub idle: Option<Duration>,
+    /// When the next holder's TTL runs out, if nobody renews it.
+    pub frees_in: Option<Duration>,
 }
 
 /// The values of an array, one after another.
@@ -160,7 +162,11 @@ fn held(values: &mut Values, owner: Owner) -> Answer<Grant> {
 }
 
 fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
-    let field = if values.mode()? == claim.mode { "reentrant" } else { "mode" };
+    let field = if values.mode()? == claim.mode {
+        "reentrant"
+    } else {
+        "mode"
+    };
     Ok(Refusal::OtherParameters { field })
 }
 
@@ -205,7 +211,8 @@ pub fn look(answer: Value) -> Answer<Look> {
     let (holder_count, waiter_count) = (values.next()?, values.next()?);
     let holders = Values::of(values.any()?)?.0.map(holder).collect::<Answer<_>>()?;
     let waiters = Values::of(values.any()?)?.0.map(waiter).collect::<Answer<_>>()?;
-    let (changes, idle): (u64, i64) = (values.next()?, values.next()?);
+    let (changes, idle, frees_in): (u64, i64, i64) = (values.next()?, values.next()?, values.next()?);
+    let maybe = |micros: i64| u64::try_from(micros).ok().map(Duration::from_micros);
     Ok(Look {
         queue: Queue {
             holders,
@@ -214,7 +221,8 @@ pub fn look(answer: Value) -> Answer<Look> {
             waiter_count,
         },
         changes,
-        idle: u64::try_from(idle).ok().map(Duration::from_micros),
+        idle: maybe(idle),
+        frees_in: maybe(frees_in),
     })
 }
 

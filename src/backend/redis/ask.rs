@@ -37,7 +37,9 @@ impl Shown {
 
     /// Reads what [`Self::of`] wrote; nothing for a form of another release.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        postcard::from_bytes(bytes).ok().filter(|shown: &Self| shown.version == SHOWN_VERSION)
+        postcard::from_bytes(bytes)
+            .ok()
+            .filter(|shown: &Self| shown.version == SHOWN_VERSION)
     }
 }
 
@@ -149,7 +151,11 @@ impl Space {
     /// The arguments of `look.lua`.
     pub fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
-        args.extend([number(most.holders as u64), number(most.waiters as u64), micros(watching)]);
+        args.extend([
+            number(most.holders as u64),
+            number(most.waiters as u64),
+            micros(watching),
+        ]);
         args
     }
 

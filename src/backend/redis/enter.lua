@@ -31,7 +31,7 @@ end
 local function adopt_waiter(q)
   if differs(q) then return other(q) end
   local older = {call = q.call, replica = q.replica}
-  q.call, q.ttl, q.replica = caller, c.ttl, replica
+  q.call, q.secret, q.ttl, q.replica = caller, c.secret, c.ttl, replica
   put('q' .. id, pack(q), 'd' .. id, ARGV[13])
   tell('n', id, older)
   if q.turn <= m.edge then return promote(id, q) end

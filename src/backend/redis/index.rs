@@ -83,7 +83,9 @@ impl Index {
         let mut after = page.after.clone();
         let mut read = 0;
         while read < READ {
-            let names = self.names(core, prefix, after.as_deref(), page.size.min(100) + 1).await?;
+            let names = self
+                .names(core, prefix, after.as_deref(), page.size.min(100) + 1)
+                .await?;
             let looks = join_all(names.iter().map(|name| core.look(name, SUMMARY, Duration::ZERO))).await;
             read += names.len();
             let last = names.len() <= page.size.min(100);

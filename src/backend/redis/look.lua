@@ -3,10 +3,10 @@
 -- KEYS  1 the lock's hash
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 how many holders at most, 5 how many waiters, 6 for how long somebody
 --       watches, or 0
--- Returns  {holder count, waiter count, holders, waiters, changes, idle for}; a holder is {claim, mode,
+-- Returns  {holder count, waiter count, holders, waiters, changes, idle for, frees_in|-1}; a holder is {claim, mode,
 --       permits, limit, token, remaining, holds, since, shown}, a waiter {claim, mode, permits, limit, since, shown}
 local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-if not known and watching == 0 then return {0, 0, {}, {}, 0, -1} end
+if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1} end
 begin()
 if watching > 0 then m.watched = math.max(m.watched, m.clock + watching) end
 local holders, waiters = {}, {}
@@ -26,4 +26,6 @@ while turn <= m.tail and #waiters < math.min(most_waiters, m.waiters) do
   end
   turn = turn + 1
 end
-return done({m.holders, m.waiters, shown, waiters, m.changes, now - m.active})
+return done({
+  m.holders, m.waiters, shown, waiters, m.changes, now - m.active, m.frees > 0 and m.frees - m.clock or -1,
+})

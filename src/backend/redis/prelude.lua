@@ -73,7 +73,9 @@ end
 local function show(kind, shown, token)
   if m.watched <= m.clock then return end
   m.changes = m.changes + 1
-  local head = table.concat({kind, digits(m.changes), digits(token), digits(m.holders), digits(m.waiters)}, ' ')
+  local frees_in = m.frees > 0 and math.max(0, m.frees - m.clock) or 0
+  local head = table.concat(
+    {kind, digits(m.changes), digits(token), digits(m.holders), digits(m.waiters), digits(frees_in)}, ' ')
   call('PUBLISH', space .. 'c:' .. name, head .. '\n' .. (shown or ''))
 end
 

@@ -1,9 +1,9 @@
 //! What this replica's waiting claims are told: messages published by the scripts, to this replica
 //! alone.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
-use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -74,6 +74,8 @@ pub async fn hear(core: Weak<Core>) {
             return;
         };
         match heard {
+            // Nobody who waits, nobody who missed anything.
+            Heard::Gap if core.waiting.is_empty() => {}
             Heard::Gap => core.wakes.send(Wake::Gap),
             Heard::Message(message) => read(&message).into_iter().for_each(|wake| core.wakes.send(wake)),
         }

@@ -1,7 +1,8 @@
 //! Changes of a lock, for people who watch.
 //!
 //! The scripts publish changes only while somebody has said lately that they watch. Each change has
-//! a number; where one is missing the full state follows.
+//! a number; where one is missing the full state follows. A TTL that runs out is nobody's call, so
+//! who watches looks at that moment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,10 @@ use crate::name::{FencingToken, LockName, Owner};
 /// For how long one says that one watches, and how often.
 const WATCHED: Duration = Duration::from_secs(20);
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long after a holder's TTL one looks.
+const PAST_THE_END: Duration = Duration::from_millis(20);
+/// How much later than a look its messages may be heard.
+const LATE: Duration = Duration::from_millis(500);
 /// How many holders and waiters a state names at most.
 const MOST: Most = Most {
     holders: 1_000,
@@ -34,6 +39,7 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen,
         heard: None,
         at: None,
         renew: Instant::now(),
+        coming: None,
     };
     stream::unfold(watching, |mut watching| async move {
         let seen = watching.next().await;
@@ -49,6 +55,8 @@ struct Watching {
     /// The number of the last change that was seen; nothing when the state must be read anew.
     at: Option<u64>,
     renew: Instant,
+    /// The number of a change that a look has shown, and whose message was not heard yet.
+    coming: Option<u64>,
 }
 
 impl Watching {
@@ -70,9 +78,8 @@ impl Watching {
                 Ok(Some(Heard::Gap)) => self.at = None,
                 Ok(None) => (self.heard, self.at) = (None, None),
                 Err(_) => {
-                    let look = self.look().await?;
-                    if look.changes != self.at.unwrap_or_default() {
-                        return Ok(self.take(look));
+                    if let Some(seen) = self.look_again().await? {
+                        return Ok(seen);
                     }
                 }
             }
@@ -94,7 +101,31 @@ impl Watching {
     async fn look(&mut self) -> Result<Look, BackendError> {
         let look = self.core.look(&self.lock, MOST, WATCHED).await?;
         self.renew = Instant::now() + AGAIN;
+        self.no_later_than(look.frees_in);
         Ok(look)
+    }
+
+    fn no_later_than(&mut self, frees_in: Option<Duration>) {
+        let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
+        self.renew = freed.map_or(self.renew, |freed| freed.min(self.renew));
+    }
+
+    /// Looks as it is time to. Changes that this finds are on their way as messages; only if they
+    /// have not come by the next time, the state is what is told.
+    async fn look_again(&mut self) -> Result<Option<Seen>, BackendError> {
+        let missing = self
+            .coming
+            .take()
+            .is_some_and(|coming| self.at.is_none_or(|at| at < coming));
+        let look = self.look().await?;
+        if missing {
+            return Ok(Some(self.take(look)));
+        }
+        if self.at != Some(look.changes) {
+            self.coming = Some(look.changes);
+            self.renew = self.renew.min(Instant::now() + LATE);
+        }
+        Ok(None)
     }
 
     fn take(&mut self, look: Look) -> Seen {
@@ -106,7 +137,8 @@ impl Watching {
     /// state is read anew.
     fn change(&mut self, message: &[u8]) -> Option<Change> {
         let at = self.at?;
-        let (number, change) = read(message)?;
+        let (number, frees_in, change) = read(message)?;
+        self.no_later_than(frees_in);
         if number <= at {
             return None;
         }
@@ -115,12 +147,12 @@ impl Watching {
     }
 }
 
-/// A message: kind, number, token, holders and waiters in a line, then what the claim shows.
-fn read(message: &[u8]) -> Option<(u64, Option<Change>)> {
+/// A message: kind, number, token, holders, waiters and the time to the next expiry in a line, then what the claim shows.
+fn read(message: &[u8]) -> Option<(u64, Option<Duration>, Option<Change>)> {
     let end = message.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(&message[..end]).ok()?;
     let words: Vec<&str> = line.split(' ').collect();
-    let &[kind, number, token, holders, waiters] = words.as_slice() else {
+    let &[kind, number, token, holders, waiters, frees_in] = words.as_slice() else {
         return None;
     };
     let kind = match kind {
@@ -137,5 +169,10 @@ fn read(message: &[u8]) -> Option<(u64, Option<Change>)> {
             waiters: waiters.parse().ok()?,
         })
     };
-    Some((number.parse().ok()?, change()))
+    let frees_in = frees_in
+        .parse()
+        .ok()
+        .filter(|micros| *micros > 0)
+        .map(Duration::from_micros);
+    Some((number.parse().ok()?, frees_in, change()))
 }

@@ -86,7 +86,11 @@ impl Cluster {
     pub fn nodes(&self, only: Option<&str>) -> Vec<Arc<Node>> {
         let wanted = |at: &Address| only.is_none_or(|only| only == format!("{}:{}", at.0, at.1));
         let map = self.map();
-        map.nodes.iter().filter(|(at, _)| wanted(at)).map(|(_, node)| Arc::clone(node)).collect()
+        map.nodes
+            .iter()
+            .filter(|(at, _)| wanted(at))
+            .map(|(_, node)| Arc::clone(node))
+            .collect()
     }
 
     /// Any master that can be used.
@@ -228,7 +232,8 @@ impl Cluster {
         for (_, at) in ranges.values() {
             self.node(&mut map, at.clone());
         }
-        map.nodes.retain(|at, node| node.live().is_ok() || ranges.values().any(|(_, used)| used == at));
+        map.nodes
+            .retain(|at, node| node.live().is_ok() || ranges.values().any(|(_, used)| used == at));
         map.ranges = ranges;
         map.moved.clear();
         Ok(())
@@ -252,7 +257,10 @@ impl Cluster {
 
     fn tell_health(&self, refreshed: Result<(), BackendError>) {
         let masters = self.map().masters();
-        let bad = masters.iter().map(|node| node.health().borrow().clone()).find(|health| *health != Health::Serving);
+        let bad = masters
+            .iter()
+            .map(|node| node.health().borrow().clone())
+            .find(|health| *health != Health::Serving);
         let health = match (refreshed, bad) {
             (_, Some(bad)) => bad,
             (Err(error), None) => Health::Away {
@@ -283,11 +291,18 @@ impl Map {
 
     fn masters(&self) -> Vec<Arc<Node>> {
         let at: std::collections::HashSet<&Address> = self.ranges.values().map(|(_, at)| at).collect();
-        at.into_iter().filter_map(|at| self.nodes.get(at)).map(Arc::clone).collect()
+        at.into_iter()
+            .filter_map(|at| self.nodes.get(at))
+            .map(Arc::clone)
+            .collect()
     }
 
     fn is_whole(&self) -> bool {
-        let served: u32 = self.ranges.iter().map(|(last, (first, _))| u32::from(last - first) + 1).sum();
+        let served: u32 = self
+            .ranges
+            .iter()
+            .map(|(last, (first, _))| u32::from(last - first) + 1)
+            .sum();
         served == u32::from(SLOTS)
     }
 }

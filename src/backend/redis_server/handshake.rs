@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
 
 use super::failure::away;
 use crate::backend::BackendError;
@@ -38,7 +38,10 @@ impl Facts {
     }
 
     fn read(info: &str, appendfsync: &str) -> Option<Self> {
-        let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
+        let fields: HashMap<&str, &str> = info
+            .lines()
+            .filter_map(|line| line.trim_end().split_once(':'))
+            .collect();
         let get = |name: &str| fields.get(name).map(ToString::to_string);
         Some(Self {
             run_id: get("run_id")?,
@@ -79,7 +82,6 @@ async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<St
         Err(_) => Ok(String::new()),
     }
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -172,7 +172,11 @@ impl Ear {
         if at == 0 && connection.subscribe(&listener.channel).await.is_err() {
             return Err(());
         }
-        if let Some(out) = self.channels.get_mut(&listener.channel).and_then(|outs| outs.get_mut(at)) {
+        if let Some(out) = self
+            .channels
+            .get_mut(&listener.channel)
+            .and_then(|outs| outs.get_mut(at))
+        {
             out.lost = false;
             out.send(Heard::Gap);
         }

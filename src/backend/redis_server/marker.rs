@@ -109,7 +109,10 @@ pub const MOVED: &str = "the marker's slot has moved";
 fn resting_slot(nodes: &str) -> Option<u16> {
     let mine = nodes.lines().find(|line| line.contains("myself"))?;
     let ranges: Vec<&str> = mine.split_whitespace().skip(8).collect();
-    let moving: Vec<u16> = ranges.iter().filter_map(|range| range.strip_prefix('[')?.split('-').next()?.parse().ok()).collect();
+    let moving: Vec<u16> = ranges
+        .iter()
+        .filter_map(|range| range.strip_prefix('[')?.split('-').next()?.parse().ok())
+        .collect();
     let bounds = |range: &&str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)

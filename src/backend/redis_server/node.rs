@@ -330,7 +330,9 @@ pub async fn connect(
         settings.connect_timeout + settings.response_timeout,
         client.get_multiplexed_async_connection_with_config(&config),
     );
-    made.await.map_err(|_| away("no connection in time"))?.map_err(|error| of_script(&error))
+    made.await
+        .map_err(|_| away("no connection in time"))?
+        .map_err(|error| of_script(&error))
 }
 
 /// A pause of half to all of `pause`, so that many do not come back at once.

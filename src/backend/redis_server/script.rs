@@ -54,7 +54,10 @@ impl Script {
         if ask.asking {
             send_asking(connection, eval).await
         } else {
-            connection.send_packed_command(&eval).await.and_then(Value::extract_error)
+            connection
+                .send_packed_command(&eval)
+                .await
+                .and_then(Value::extract_error)
         }
     }
 }

@@ -51,10 +51,7 @@ impl Finder {
 
     /// Waits until the server to use is another one than `now`.
     pub async fn moved(&self, now: &ConnectionInfo) {
-        let Self::Sentinels {
-            master, sentinels, ..
-        } = self
-        else {
+        let Self::Sentinels { master, sentinels, .. } = self else {
             return std::future::pending().await;
         };
         let settings = Settings::new(super::settings::Servers::Standalone(now.clone()));

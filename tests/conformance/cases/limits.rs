@@ -60,7 +60,7 @@ pub async fn a_closed_store_answers_nothing(bed: &Bed) {
     is_away(bed.first.take_up(lock.name(), &b).await);
     is_away(bed.first.leave(lock.name(), Leaving::Hold(&a.lease), None).await);
     is_away(bed.first.renew(&a.lease, None).await);
-    is_away(bed.first.look(lock.name(), 1).await);
+    is_away(bed.first.look(lock.name(), fencepost::backend::Most::of_each(1)).await);
     is_away(bed.first.list("", Page { after: None, size: 1 }).await);
     wakes.end().await;
 }

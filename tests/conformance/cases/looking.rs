@@ -43,7 +43,11 @@ pub async fn a_look_counts_more_than_it_shows(bed: &Bed) {
     for n in 0..5 {
         bed.here().queue(claim(&format!("w{n}"))).await;
     }
-    let queue = bed.first.look(bed.here().name(), 2).await.expect("the store answers");
+    let queue = bed
+        .first
+        .look(bed.here().name(), fencepost::backend::Most::of_each(2))
+        .await
+        .expect("the store answers");
     assert_eq!((queue.holders.len(), queue.waiters.len()), (2, 2));
     assert_eq!((queue.holder_count, queue.waiter_count), (4, 5));
     let first: Vec<_> = queue.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
