@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Ahead, Backend, Departure, Found, Grant, Leaving, NewClaim, Place, Refusal, Renewal};
+use fencepost::backend::{Ahead, Backend, Departure, Found, Grant, Leaving, Most, NewClaim, Place, Refusal, Renewal};
 use fencepost::claim::{Holder, Queue, Waiter};
 use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
 
@@ -12,7 +12,10 @@ use crate::claims::ttl;
 /// The lock of a case that names no other.
 const LOCK: &str = "lock";
 /// How many claims a look shows.
-const MANY: usize = 1_000;
+const MANY: Most = Most {
+    holders: 1_000,
+    waiters: 1_000,
+};
 
 /// A claim that holds, and how its client knows it.
 #[derive(Debug, Clone)]

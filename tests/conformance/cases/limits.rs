@@ -1,6 +1,6 @@
 //! What a store declares, refuses and says when it is closed.
 
-use fencepost::backend::{BackendError, Health, Leaving, Page, Place, Refusal};
+use fencepost::backend::{BackendError, Health, Leaving, Most, Page, Place, Refusal};
 use fencepost::name::Mode;
 
 use crate::bed::Bed;
@@ -60,7 +60,7 @@ pub async fn a_closed_store_answers_nothing(bed: &Bed) {
     is_away(bed.first.take_up(lock.name(), &b).await);
     is_away(bed.first.leave(lock.name(), Leaving::Hold(&a.lease), None).await);
     is_away(bed.first.renew(&a.lease, None).await);
-    is_away(bed.first.look(lock.name(), fencepost::backend::Most::of_each(1)).await);
+    is_away(bed.first.look(lock.name(), Most::of_each(1)).await);
     is_away(bed.first.list("", Page { after: None, size: 1 }).await);
     wakes.end().await;
 }

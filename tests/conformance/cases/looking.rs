@@ -1,6 +1,6 @@
 //! Looking, listing and watching.
 
-use fencepost::backend::{ChangeKind, Page};
+use fencepost::backend::{ChangeKind, Most, Page};
 use fencepost::claim::Cause;
 use fencepost::name::LockName;
 
@@ -43,12 +43,13 @@ pub async fn a_look_counts_more_than_it_shows(bed: &Bed) {
     for n in 0..5 {
         bed.here().queue(claim(&format!("w{n}"))).await;
     }
+    let most = Most { holders: 3, waiters: 2 };
     let queue = bed
         .first
-        .look(bed.here().name(), fencepost::backend::Most::of_each(2))
+        .look(bed.here().name(), most)
         .await
         .expect("the store answers");
-    assert_eq!((queue.holders.len(), queue.waiters.len()), (2, 2));
+    assert_eq!((queue.holders.len(), queue.waiters.len()), (3, 2));
     assert_eq!((queue.holder_count, queue.waiter_count), (4, 5));
     let first: Vec<_> = queue.waiters.iter().map(|waiter| waiter.owner.as_str()).collect();
     assert_eq!(first, ["w0", "w1"]);
