@@ -147,10 +147,7 @@ impl<'a> Replica<'a> {
 
     /// The queue as it is.
     pub async fn look(&self) -> Queue {
-        self.backend
-            .look(self.name(), fencepost::backend::Most::of_each(MANY))
-            .await
-            .expect("the store answers")
+        self.backend.look(self.name(), MANY).await.expect("the store answers")
     }
 
     /// Who holds.
