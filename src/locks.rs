@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ struct Room {
     lines: Arc<Lines>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// Where undos run, wherever their calls are dropped.
+    runtime: Handle,
 }
 
 /// What an Acquire asks for.
@@ -124,6 +127,7 @@ impl Locks {
             lines: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            runtime: Handle::current(),
             backend,
         });
         let (lines, mut wakes) = (Arc::clone(&room.lines), room.backend.wakes());
@@ -141,7 +145,7 @@ impl Locks {
     /// Dropped at any moment, the call leaves the queue and a grant that it got is taken back.
     ///
     /// # Errors
-    /// As CONTRACT's table of answers says for Acquire.
+    /// [`Error`]: whatever kept the call from the lock, or the store's own failure.
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
         let claim = self.room.claim(&ask, arrived)?;

@@ -56,7 +56,7 @@ impl Drop for Undo {
             return;
         }
         let insist = insist(Arc::clone(&self.room), self.lock.clone(), self.claim.clone());
-        self.room.undos.spawn(insist);
+        self.room.undos.spawn_on(insist, &self.room.runtime);
     }
 }
 
