@@ -11,7 +11,7 @@ mod listen;
 mod namespace;
 mod overrides;
 #[cfg(feature = "redis")]
-mod redis;
+mod redis_config;
 pub mod section;
 mod show;
 mod source;
@@ -28,7 +28,7 @@ pub use error::{ConfigError, Place};
 pub use listen::Listen;
 pub use overrides::Overrides;
 #[cfg(feature = "redis")]
-pub use redis::RedisConfig;
+pub use redis_config::RedisConfig;
 
 use crate::api::{ListenAddress, Settings};
 use crate::backend::Guarantee;

@@ -87,16 +87,15 @@ local function arrive()
   if not (fit or wait) then return busy() end
   if m.holders + m.waiters >= most then return {'full', most} end
   count(c, 1)
-  put('d' .. id, ARGV[13])
   if fit then
     push(c)
-    local h, hold = become_holder(id, c)
+    local h, hold = become_holder(id, c, ARGV[13])
     return held(id, h, hold, true)
   end
   m.tail = m.tail + 1
   c.turn = m.tail
   m.waiters = m.waiters + 1
-  put('q' .. id, pack(c), 's' .. digits(c.turn), id)
+  put('q' .. id, pack(c), 's' .. digits(c.turn), id, 'd' .. id, ARGV[13])
   beat()
   show('q', ARGV[13], 0)
   return waiting(c)

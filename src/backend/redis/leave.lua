@@ -24,9 +24,8 @@ local function leave_hold(claim, token, secret)
       return 'ended', 'R'
     end
   end
-  local cause = get('f' .. secret)
-  if cause then return 'before', cause end
-  return 'nothing', ''
+  local cause = remembered(secret, token)
+  return cause == '' and 'nothing' or 'before', cause
 end
 local function leave_call(id, caller)
   local q = record('q' .. id)

@@ -10,7 +10,7 @@
 --   j<hold>    the claim that a re-entry's hold belongs to
 --   e<owner>   the reentrant holder of an owner and identity
 --   r<replica> when a replica that waits last called (on m.awake); R lists these replicas
---   f<secret>  why a hold ended        i<hold> the same for a retry    F<n> both, oldest first
+--   f<secret>  why a hold ended, token i<hold> the same for a retry    F<n> both, oldest first
 --   c<call>    the mark of a call that left                            C<n> the marks, oldest first
 -- Numbers are microseconds unless they count. They reach Redis through cmsgpack or digits(), never
 -- through tostring, which keeps only 14 digits.
@@ -99,9 +99,14 @@ local function pull(c)
 end
 local function beyond() return m.waiters - (m.within - m.holders) end
 
--- Moves the edge over every waiter that fits now, and adds those to `news`.
+-- Moves the edge over every waiter that fits now, and adds those to `news`. Between two calls of
+-- any verb the edge is where it belongs, so only what left since makes room.
+local room = false
 local function extend(news)
+  if not room then return end
+  room = false
   while beyond() > 0 do
+    if m.within > 0 and m.used >= m.limit then return end
     local id = get('s' .. digits(m.edge + 1))
     if id then
       local q = record('q' .. id)
@@ -145,10 +150,15 @@ local function finish(h, hold, cause)
   if m.fin_from == m.fin_to then m.fin_at = m.clock end
   m.fin_to = m.fin_to + 1
   local entry = {secret = hold.secret, id = hold.id, at = m.clock, cause = cause, token = h.token}
-  put('F' .. digits(m.fin_to), pack(entry), 'f' .. hold.secret, cause)
+  put('F' .. digits(m.fin_to), pack(entry), 'f' .. hold.secret, cause .. digits(h.token))
   if hold.retryable and cause ~= 'T' then
     put('i' .. hold.id, pack({cause = cause, mode = h.mode, permits = h.permits, limit = h.limit, reentrant = h.reentrant}))
   end
+end
+-- Why the hold of this secret and token ended, or ''.
+local function remembered(secret, token)
+  local ended = get('f' .. secret)
+  return ended and ended:sub(2) == digits(token) and ended:sub(1, 1) or ''
 end
 local function mark(caller)
   if call('HSETNX', key, 'c' .. caller, '') == 0 then return end
@@ -156,7 +166,9 @@ local function mark(caller)
   m.mark_to = m.mark_to + 1
   put('C' .. digits(m.mark_to), pack({call = caller, at = m.clock}))
 end
-local function marked(caller) return call('HEXISTS', key, 'c' .. caller) == 1 end
+local function marked(caller)
+  return m.mark_from < m.mark_to and call('HEXISTS', key, 'c' .. caller) == 1
+end
 
 -- The one way out of holding, and the one out of waiting.
 local function end_holder(id, h, cause)
@@ -174,7 +186,7 @@ local function end_holder(id, h, cause)
   end
   del('h' .. id, 'd' .. id, last)
   if h.reentrant and get('e' .. h.whose) == id then del('e' .. h.whose) end
-  m.holders, m.active = m.holders - 1, now
+  m.holders, m.active, room = m.holders - 1, now, true
   pull(h)
   count(h, -1)
   if m.holders == 0 then m.frees = 0 end
@@ -183,14 +195,14 @@ end
 local function end_waiter(id, q)
   local shown = m.watched > m.clock and get('d' .. id)
   del('q' .. id, 's' .. digits(q.turn), 'd' .. id)
-  m.waiters, m.active = m.waiters - 1, now
+  m.waiters, m.active, room = m.waiters - 1, now, true
   count(q, -1)
   if q.turn <= m.edge then pull(q) end
   show('L', shown, 0)
 end
 
 -- The one way in: mints the token and starts the TTL. The prefix has counted the claim before.
-local function become_holder(id, c)
+local function become_holder(id, c, shown)
   m.token = math.max(m.token + 1, now)
   m.holders, m.active = m.holders + 1, now
   local expires = m.clock + c.ttl
@@ -199,7 +211,11 @@ local function become_holder(id, c)
     mode = c.mode, permits = c.permits, limit = c.limit, reentrant = c.reentrant, whose = c.whose,
     token = m.token, expires = expires, slot = m.holders, since = now, holds = {hold},
   }
-  put('h' .. id, pack(h), 'o' .. digits(m.holders), id)
+  if shown then
+    put('h' .. id, pack(h), 'o' .. digits(m.holders), id, 'd' .. id, shown)
+  else
+    put('h' .. id, pack(h), 'o' .. digits(m.holders), id)
+  end
   if c.reentrant then call('HSETNX', key, 'e' .. c.whose, id) end
   m.frees = m.frees == 0 and expires or math.min(m.frees, expires)
   m.longest = math.max(m.longest, expires)

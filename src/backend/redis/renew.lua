@@ -19,6 +19,6 @@ local function renew()
       return answer
     end
   end
-  return {'gone', get('f' .. ARGV[6]) or ''}
+  return {'gone', remembered(ARGV[6], tonumber(ARGV[5]))}
 end
 return done(renew())
