@@ -94,16 +94,7 @@ impl Namespaces {
 /// # Errors
 /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
 pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
-    let mut stores = Stores {
-        #[cfg(feature = "redis")]
-        longest_ttl: config
-            .namespaces
-            .values()
-            .map(|one| one.limits.ttl_max)
-            .max()
-            .unwrap_or_default(),
-        ..Stores::default()
-    };
+    let mut stores = Stores::of(config);
     let mut opened = Vec::new();
     for (namespace, settings) in &config.namespaces {
         let backend = stores.backend(namespace, &settings.backend).and_then(|backend| {
@@ -129,7 +120,6 @@ pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
 }
 
 /// The stores that namespaces are cut from, while they are opened.
-#[derive(Default)]
 struct Stores {
     #[cfg(feature = "embedded")]
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
@@ -141,6 +131,23 @@ struct Stores {
 }
 
 impl Stores {
+    #[allow(unused_variables, reason = "only some stores need to know of all namespaces")]
+    fn of(config: &Config) -> Self {
+        Self {
+            #[cfg(feature = "embedded")]
+            embedded: BTreeMap::new(),
+            #[cfg(feature = "redis")]
+            redis: BTreeMap::new(),
+            #[cfg(feature = "redis")]
+            longest_ttl: config
+                .namespaces
+                .values()
+                .map(|one| one.limits.ttl_max)
+                .max()
+                .unwrap_or_default(),
+        }
+    }
+
     #[allow(unused_variables, reason = "a build without any backend has nothing to open")]
     fn backend(&mut self, namespace: &Namespace, settings: &BackendConfig) -> Result<Arc<dyn Backend>, OpenError> {
         // By value: a build without any backend has no case here.
