@@ -10,6 +10,8 @@ pub mod file;
 mod listen;
 mod namespace;
 mod overrides;
+#[cfg(feature = "redis")]
+mod redis_config;
 pub mod section;
 mod show;
 mod source;
@@ -25,6 +27,8 @@ pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, Place};
 pub use listen::Listen;
 pub use overrides::Overrides;
+#[cfg(feature = "redis")]
+pub use redis_config::RedisConfig;
 
 use crate::api::{ListenAddress, Settings};
 use crate::backend::Guarantee;

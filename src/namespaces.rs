@@ -29,6 +29,15 @@ pub enum OpenError {
         /// What is wrong with it.
         source: Box<crate::backend::embedded::OpenError>,
     },
+    /// The Redis of a namespace.
+    #[cfg(feature = "redis")]
+    #[error("namespace {namespace}: its Redis: {source}")]
+    Redis {
+        /// The first namespace that uses it.
+        namespace: Namespace,
+        /// What is wrong with its settings.
+        source: crate::backend::BackendError,
+    },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
     Guarantee {
@@ -85,7 +94,7 @@ impl Namespaces {
 /// # Errors
 /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
 pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
-    let mut stores = Stores::default();
+    let mut stores = Stores::of(config);
     let mut opened = Vec::new();
     for (namespace, settings) in &config.namespaces {
         let backend = stores.backend(namespace, &settings.backend).and_then(|backend| {
@@ -111,20 +120,61 @@ pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
 }
 
 /// The stores that namespaces are cut from, while they are opened.
-#[derive(Default)]
 struct Stores {
     #[cfg(feature = "embedded")]
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
+    #[cfg(feature = "redis")]
+    redis: BTreeMap<crate::config::RedisConfig, crate::backend::redis::Store>,
+    /// The longest TTL of any namespace.
+    #[cfg(feature = "redis")]
+    longest_ttl: std::time::Duration,
 }
 
 impl Stores {
+    #[allow(unused_variables, reason = "only some stores need to know of all namespaces")]
+    fn of(config: &Config) -> Self {
+        Self {
+            #[cfg(feature = "embedded")]
+            embedded: BTreeMap::new(),
+            #[cfg(feature = "redis")]
+            redis: BTreeMap::new(),
+            #[cfg(feature = "redis")]
+            longest_ttl: config
+                .namespaces
+                .values()
+                .map(|one| one.limits.ttl_max)
+                .max()
+                .unwrap_or_default(),
+        }
+    }
+
     #[allow(unused_variables, reason = "a build without any backend has nothing to open")]
     fn backend(&mut self, namespace: &Namespace, settings: &BackendConfig) -> Result<Arc<dyn Backend>, OpenError> {
         // By value: a build without any backend has no case here.
         match *settings {
             #[cfg(feature = "embedded")]
             BackendConfig::Embedded { ref path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
+            #[cfg(feature = "redis")]
+            BackendConfig::Redis(ref settings) => Ok(self.redis(namespace, settings)?.namespace(namespace)),
         }
+    }
+
+    #[cfg(feature = "redis")]
+    fn redis(
+        &mut self,
+        namespace: &Namespace,
+        config: &crate::config::RedisConfig,
+    ) -> Result<crate::backend::redis::Store, OpenError> {
+        if let Some(store) = self.redis.get(config) {
+            return Ok(store.clone());
+        }
+        let settings = config.settings(self.longest_ttl).map_err(|source| OpenError::Redis {
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let store = crate::backend::redis::Store::open(settings);
+        self.redis.insert(config.clone(), store.clone());
+        Ok(store)
     }
 
     #[cfg(feature = "embedded")]

@@ -11,6 +11,9 @@ use crate::backend::Guarantee;
 
 /// The kind of the embedded backend, and the default.
 pub(super) const EMBEDDED: &str = "embedded";
+/// The kind of the Redis backend.
+#[cfg(feature = "redis")]
+const REDIS: &str = "redis";
 /// The path that stands for a store without a file.
 #[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
@@ -19,6 +22,8 @@ const MEMORY: &str = ":memory:";
 pub const BACKENDS: &[&str] = &[
     #[cfg(feature = "embedded")]
     EMBEDDED,
+    #[cfg(feature = "redis")]
+    REDIS,
 ];
 
 /// The backend of a namespace and its settings.
@@ -30,6 +35,9 @@ pub enum BackendConfig {
         /// Where it keeps its locks.
         path: EmbeddedPath,
     },
+    /// A Redis.
+    #[cfg(feature = "redis")]
+    Redis(super::RedisConfig),
 }
 
 /// Where an embedded store keeps its locks.
@@ -53,6 +61,8 @@ impl BackendConfig {
             Self::Embedded {
                 path: EmbeddedPath::File(_),
             } => Guarantee::Cp,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => Guarantee::Ap,
         }
     }
 }
@@ -66,6 +76,11 @@ impl Origin<'_> {
                 let settings = section.embedded.get_or_insert_default();
                 let path = self.embedded_path(&settings.path)?;
                 Ok(BackendConfig::Embedded { path })
+            }
+            #[cfg(feature = "redis")]
+            REDIS => {
+                let settings = section.redis.get_or_insert_default();
+                Ok(BackendConfig::Redis(self.redis(settings)?))
             }
             other => Err(self.refuse(
                 &["backend"],

@@ -97,7 +97,8 @@ section! {
 section! {
     /// A namespace: a set of locks that share a backend, its guarantee and these limits.
     pub struct NamespaceSection {
-        /// The store of its locks: "embedded" keeps them in a file of this server.
+        /// The store of its locks: "embedded" keeps them in a file of this server,
+        /// "redis" in a Redis that several servers share.
         backend: String = EMBEDDED.to_owned(),
         /// What the backend must promise, "ap" or "cp": the server does not start on one that
         /// promises less. Without it, whatever the backend promises.
@@ -122,6 +123,8 @@ section! {
     tables {
         /// The settings of the embedded backend.
         embedded: Option<EmbeddedSection>,
+        /// The settings of the Redis backend.
+        redis: Option<RedisSection>,
     }
 }
 
@@ -131,6 +134,32 @@ section! {
         /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
         /// trials.
         path: PathBuf = PathBuf::from("fencepost.redb"),
+    }
+}
+
+section! {
+    /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings share
+    /// its connections.
+    pub struct RedisSection {
+        /// Where it is: redis://, rediss:// or unix://. One server; or the sentinels, with their
+        /// own credentials in the URLs; or some nodes of the cluster.
+        urls: Vec<String> = vec!["redis://127.0.0.1:6379".to_owned()],
+        /// What the URLs lead to: "standalone", "sentinel" or "cluster".
+        mode: String = "standalone".to_owned(),
+        /// The name by which the sentinels know the master.
+        master: Option<String> = None,
+        /// The ACL user.
+        user: Option<String> = None,
+        /// The file with the password.
+        password_file: Option<PathBuf> = None,
+        /// The database.
+        database: Count<0, 1_000_000> = Count::nearest(0),
+        /// What every key begins with.
+        prefix: String = "fencepost".to_owned(),
+        /// What an empty Redis means when a server starts: "quarantine" grants nothing for the
+        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
+        /// a new one.
+        first_start: String = "quarantine".to_owned(),
     }
 }
 

@@ -83,7 +83,7 @@ fn an_unknown_key_is_refused_with_those_that_there_are() {
     refused(
         "[namespaces.a]\nttl = '1s'",
         "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
-        "`embedded`",
+        "`redis`",
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",
@@ -303,6 +303,45 @@ fn no_key_is_read_that_is_not_documented() {
     ]
     .concat();
     assert_eq!(fields::<File>(), with_tables);
-    let with_backends = [documented::<NamespaceSection>(), vec!["embedded".into()]].concat();
+    assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
+    let backends = vec!["embedded".into(), "redis".into()];
+    let with_backends = [documented::<NamespaceSection>(), backends].concat();
     assert_eq!(fields::<NamespaceSection>(), with_backends);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_redis_is_refused_where_its_keys_do_not_go_together() {
+    let with = |keys: &str| format!("[namespaces.a]\nbackend = 'redis'\n[namespaces.a.redis]\n{keys}");
+    refused(
+        &with("mode = 'sentinel'"),
+        "f.toml:3:15: namespaces.a.redis.master: must be set",
+        "database 0",
+    );
+    refused(
+        &with("mode = 'x'"),
+        "f.toml:4:1: namespaces.a.redis.mode: must be",
+        "\"x\"",
+    );
+    refused(
+        &with("urls = ['http://x']"),
+        "f.toml:4:1: namespaces.a.redis.urls: must each be",
+        "unix://",
+    );
+    refused(
+        &with("urls = []"),
+        "f.toml:4:1: namespaces.a.redis.urls: must be one URL",
+        "\"cluster\"",
+    );
+    refused(
+        &with("first_start = 'x'"),
+        "f.toml:4:1: namespaces.a.redis.first_start: must be",
+        "\"x\"",
+    );
+    let cp = "[namespaces.a]\nbackend = 'redis'\nguarantee = 'cp'";
+    refused(
+        cp,
+        "f.toml:3:1: namespaces.a.guarantee: must be at most AP",
+        "promises no more",
+    );
 }

@@ -17,12 +17,36 @@ mod cases;
 mod claims;
 #[macro_use]
 mod grpc;
+#[cfg(feature = "redis")]
+mod redis_beds;
+#[cfg(feature = "redis")]
+#[path = "../common/redis.rs"]
+mod redis_servers;
 mod replica;
 mod streams;
 mod walk;
 
 conformance_suite!(memory, crate::beds::memory, (start_paused = true));
 conformance_suite!(file, crate::beds::file, ());
+
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis,
+    crate::redis_beds::standalone,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis_sentinel,
+    crate::redis_beds::sentinel,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis_cluster,
+    crate::redis_beds::cluster,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());

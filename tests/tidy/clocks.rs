@@ -22,6 +22,36 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "stamps Grant::waited when a step is sent",
     ),
+    (
+        "src/backend/redis.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent",
+    ),
+    (
+        "src/backend/redis/index.rs",
+        Clock::Running,
+        "forgets which names were added lately",
+    ),
+    (
+        "src/backend/redis/waiting.rs",
+        Clock::Running,
+        "times the beats of this replica's waiters",
+    ),
+    (
+        "src/backend/redis/watching.rs",
+        Clock::Running,
+        "times the looks of one who watches",
+    ),
+    (
+        "src/backend/redis_server/marker.rs",
+        Clock::Running,
+        "times a quarantine",
+    ),
+    (
+        "src/backend/redis_server/node.rs",
+        Clock::Running,
+        "says how long a quarantine still lasts",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",

@@ -1,0 +1,294 @@
+//! A Redis that the team runs: standalone, Sentinel or Cluster. AP.
+//!
+//! One hash per lock and one Lua script per verb ([`scripts`]; the layout stands in `prelude.lua`).
+//! Redis' own clock runs the leases, published messages wake the waiters, and a beat per lock keeps
+//! this replica's waiters alive. Where Redis may have lost what was granted, nothing is granted for
+//! the longest TTL ([`crate::backend::redis_server::marker`]).
+//!
+//! - [`ask`], [`answer`]: a verb's arguments, and what its script returns.
+//! - [`waiting`]: this replica's waiting claims, and their beat.
+//! - [`wakes`], [`watching`]: published messages, for waiters and for people.
+//! - [`index`]: the names of the locks in use.
+
+pub mod answer;
+pub mod ask;
+pub mod index;
+pub mod scripts;
+pub mod waiting;
+pub mod wakes;
+pub mod watching;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use redis::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::backend::redis_server::failure::away;
+use crate::backend::redis_server::hub::Hub;
+use crate::backend::redis_server::script::Script;
+use crate::backend::redis_server::settings::Settings;
+use crate::backend::redis_server::topology::{Needs, Topology};
+use crate::backend::{
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
+    Renewal, Seen, Wake,
+};
+use crate::claim::Queue;
+use crate::name::{LeaseKey, LockName, Namespace, Ttl};
+use ask::Space;
+use index::Index;
+use waiting::Waiting;
+use wakes::Wakes;
+
+/// How long a lost wake may stay unnoticed.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// The servers that namespaces share: one set of connections.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Arc<Settings>,
+    topology: Arc<Topology>,
+    hub: Hub,
+}
+
+impl Store {
+    /// Begins to reach the servers; the health of a namespace says when they are there.
+    ///
+    /// Must be called within a tokio runtime.
+    pub fn open(settings: Settings) -> Self {
+        // Only the first installation counts, and every other part of the program installs the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let settings = Arc::new(settings);
+        let topology = Arc::new(Topology::start(&settings));
+        let hub = Hub::start(Arc::clone(&settings), &topology);
+        let inner = Arc::new(Shared {
+            settings,
+            topology,
+            hub,
+        });
+        Self { inner }
+    }
+
+    /// One namespace of this store, as one replica sees it.
+    pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
+        let space = Arc::new(Space::new(&self.inner.settings.prefix, namespace));
+        let (wakes, heard) = Wakes::new();
+        let wakes = Arc::new(wakes);
+        let core = Arc::new(Core {
+            shared: Arc::clone(&self.inner),
+            waiting: Waiting::default(),
+            index: Index::new(&space),
+            space,
+            wakes,
+        });
+        let tasks = vec![
+            tokio::spawn(wakes::hear(Arc::downgrade(&core))),
+            tokio::spawn(waiting::beat(Arc::downgrade(&core))),
+        ];
+        Arc::new(Redis {
+            core,
+            heard: Mutex::new(Some(heard)),
+            tasks,
+            closed: AtomicBool::new(false),
+        })
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("prefix", &self.inner.settings.prefix)
+            .finish()
+    }
+}
+
+/// What the verbs of one namespace, and the tasks behind them, work with.
+pub struct Core {
+    shared: Arc<Shared>,
+    space: Arc<Space>,
+    waiting: Waiting,
+    wakes: Arc<Wakes>,
+    index: Index,
+}
+
+impl Core {
+    async fn call(
+        &self,
+        script: &Script,
+        lock: &LockName,
+        args: &[Vec<u8>],
+        needs: Needs,
+    ) -> Result<Value, BackendError> {
+        let key = self.space.key(lock);
+        self.shared.topology.call(script, &key, args, needs).await
+    }
+
+    async fn may_grant(&self, lock: &LockName, ttl: Ttl) -> bool {
+        let key = self.space.key(lock);
+        self.shared.topology.may_grant(&key, ttl.get()).await.is_ok()
+    }
+
+    /// The queue of a lock, and how long it has had no claim.
+    async fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Result<answer::Look, BackendError> {
+        let args = self.space.look(lock, most, watching);
+        let answer = self.call(&scripts::LOOK, lock, &args, Needs::Nothing).await?;
+        answer::look(answer)
+    }
+}
+
+/// A namespace in Redis.
+pub struct Redis {
+    core: Arc<Core>,
+    heard: Mutex<Option<mpsc::Receiver<Wake>>>,
+    tasks: Vec<JoinHandle<()>>,
+    closed: AtomicBool,
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("space", &self.core.space).finish()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Redis {
+    fn open(&self) -> Result<&Core, BackendError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(away("the namespace is closed"));
+        }
+        Ok(&self.core)
+    }
+
+    async fn step(
+        &self,
+        script: &Script,
+        lock: &LockName,
+        claim: &NewClaim,
+        args: Vec<Vec<u8>>,
+    ) -> Result<Place, BackendError> {
+        let core = self.open()?;
+        let sent = Instant::now();
+        let answer = core.call(script, lock, &args, Needs::Grant(claim.ttl.get())).await?;
+        let (place, born) = answer::place(answer, claim, sent)?;
+        match (&place, born) {
+            (Place::Waiting(ahead), Some(born)) => core.waiting.add(lock, claim, *ahead, born),
+            _ => core.waiting.remove(lock, &claim.id, claim.call),
+        }
+        Ok(place)
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        let core = self.open()?;
+        let args = core.space.enter(lock, claim);
+        let step = self.step(&scripts::ENTER, lock, claim, args);
+        let (place, ()) = tokio::join!(step, core.index.name(core, lock));
+        place
+    }
+
+    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        let args = self.core.space.take_up(lock, claim);
+        self.step(&scripts::TAKE_UP, lock, claim, args).await
+    }
+
+    async fn leave(
+        &self,
+        lock: &LockName,
+        who: Leaving<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<Departure, BackendError> {
+        let core = self.open()?;
+        if let Leaving::Call(id, call) = who {
+            core.waiting.remove(lock, id, call);
+        }
+        // A store that may not grant still takes back: then the next has to ask for itself.
+        let trusted = match next {
+            Some(next) => core.may_grant(lock, next.ttl).await,
+            None => false,
+        };
+        let next = next.filter(|_| trusted);
+        let sent = Instant::now();
+        let args = core.space.leave(lock, who, next);
+        let answer = core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await?;
+        let departure = answer::departure(answer, next, sent)?;
+        if let (Some(next), Some(_)) = (next, &departure.next) {
+            core.waiting.remove(lock, &next.id, next.call);
+        }
+        Ok(departure)
+    }
+
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+        let core = self.open()?;
+        let lock = &lease.lock.name;
+        let args = core.space.renew(lease, ttl);
+        let needs = Needs::Grant(ttl.map_or(Duration::ZERO, Ttl::get));
+        let call = core.call(&scripts::RENEW, lock, &args, needs);
+        let (answer, ()) = tokio::join!(call, core.index.name(core, lock));
+        answer::renewal(answer?, lease)
+    }
+
+    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
+        Ok(self.open()?.look(lock, most, Duration::ZERO).await?.queue)
+    }
+
+    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+        let core = self.open()?;
+        core.index.list(core, prefix, &page).await
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let wakes = Arc::clone(&self.core.wakes);
+        match heard {
+            Some(heard) => wakes.stream(heard),
+            None => stream::empty().boxed(),
+        }
+    }
+
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+        watching::watch(Arc::clone(&self.core), lock.clone())
+    }
+
+    async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
+        self.open()?.shared.topology.admit(node).await
+    }
+
+    fn offers(&self) -> Offers {
+        Offers {
+            kind: "redis",
+            guarantee: Guarantee::Ap,
+            sharing: true,
+            reentry: true,
+            remembers_requests: true,
+            global_order: true,
+            recheck: Some(RECHECK),
+        }
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.core.shared.topology.health()
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.core.wakes.close();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}

@@ -1,0 +1,201 @@
+//! A verb's key and arguments.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{Leaving, Most, NewClaim, Patience};
+use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
+
+/// The version of [`Shown`] as it is stored.
+const SHOWN_VERSION: u8 = 1;
+
+/// What a claim shows of itself: stored beside it, and opaque to the scripts.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// The form that this is.
+    pub version: u8,
+    /// The owner's label.
+    pub owner: String,
+    /// Who the owner was proven to be.
+    pub identity: String,
+    /// The metadata, by key.
+    pub metadata: Vec<(String, String)>,
+}
+
+impl Shown {
+    fn of(claim: &NewClaim) -> Vec<u8> {
+        let shown = Self {
+            version: SHOWN_VERSION,
+            owner: claim.owner.as_str().to_owned(),
+            identity: claim.identity.as_str().to_owned(),
+            metadata: claim.metadata.entries().to_vec(),
+        };
+        // Strings in memory always serialize.
+        postcard::to_allocvec(&shown).unwrap_or_default()
+    }
+
+    /// Reads what [`Self::of`] wrote; nothing for a form of another release.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes)
+            .ok()
+            .filter(|shown: &Self| shown.version == SHOWN_VERSION)
+    }
+}
+
+/// One namespace's keys and channels, and the replica that speaks.
+#[derive(Debug)]
+pub struct Space {
+    prefix: String,
+    replica: String,
+}
+
+impl Space {
+    /// The space of a namespace under the store's prefix, for one replica.
+    pub fn new(prefix: &str, namespace: &Namespace) -> Self {
+        let mut random = [0; 16];
+        // Two replicas without randomness would only hear each other's wakes.
+        let _ = getrandom::fill(&mut random);
+        Self {
+            prefix: format!("{prefix}:{namespace}:"),
+            replica: format!("{:032x}", u128::from_be_bytes(random)),
+        }
+    }
+
+    /// The key of a lock.
+    pub fn key(&self, lock: &LockName) -> Vec<u8> {
+        format!("{}l:{}", self.prefix, lock.encoded()).into_bytes()
+    }
+
+    /// The key of the names in use.
+    pub fn index(&self) -> Vec<u8> {
+        format!("{}names", self.prefix).into_bytes()
+    }
+
+    /// The channel on which this replica's waiters are told.
+    pub fn wakes(&self) -> String {
+        format!("{}w:{}", self.prefix, self.replica)
+    }
+
+    /// The channel on which a lock's changes are published.
+    pub fn changes(&self, lock: &LockName) -> String {
+        format!("{}c:{}", self.prefix, lock.as_str())
+    }
+
+    fn common(&self, lock: &LockName) -> Vec<Vec<u8>> {
+        vec![text(&self.prefix), text(lock.as_str()), text(&self.replica)]
+    }
+
+    /// The arguments of `enter.lua`.
+    pub fn enter(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
+        let (letter, permits, limit) = words(claim.mode);
+        let mut args = self.common(lock);
+        args.extend([
+            claim.id.as_bytes().to_vec(),
+            claim.call.as_bytes().to_vec(),
+            claim.secret.as_bytes().to_vec(),
+            flag(claim.retryable),
+            text(letter),
+            number(permits),
+            number(limit),
+            flag(claim.reentrant),
+            micros(claim.ttl.get()),
+            Shown::of(claim),
+            whose(claim),
+            flag(claim.patience == Patience::Wait),
+            number(claim.limits.queue),
+            number(claim.limits.finished),
+            number(claim.limits.holds),
+        ]);
+        args
+    }
+
+    /// The arguments of `take_up.lua`.
+    pub fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
+        let mut args = self.common(lock);
+        args.extend(call_of(&claim.id, claim.call));
+        args
+    }
+
+    /// The arguments of `leave.lua`.
+    pub fn leave(&self, lock: &LockName, who: Leaving<'_>, next: Option<&NewClaim>) -> Vec<Vec<u8>> {
+        let mut args = self.common(lock);
+        args.extend(match who {
+            Leaving::Hold(lease) => {
+                let claim = lease.claim.as_bytes().to_vec();
+                let secret = lease.secret.as_bytes().to_vec();
+                [text("H"), claim, number(lease.token.get()), secret]
+            }
+            Leaving::Call(id, call) => {
+                let [id, call] = call_of(id, call);
+                [text("C"), id, call, Vec::new()]
+            }
+            Leaving::Forced(token) => [text("F"), Vec::new(), number(token.get()), Vec::new()],
+        });
+        args.extend(next.map_or_else(Default::default, |next| call_of(&next.id, next.call)));
+        args
+    }
+
+    /// The arguments of `renew.lua`.
+    pub fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Vec<Vec<u8>> {
+        let mut args = self.common(&lease.lock.name);
+        args.extend([
+            lease.claim.as_bytes().to_vec(),
+            number(lease.token.get()),
+            lease.secret.as_bytes().to_vec(),
+            micros(ttl.map_or(Duration::ZERO, Ttl::get)),
+        ]);
+        args
+    }
+
+    /// The arguments of `look.lua`.
+    pub fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Vec<Vec<u8>> {
+        let mut args = self.common(lock);
+        args.extend([
+            number(most.holders as u64),
+            number(most.waiters as u64),
+            micros(watching),
+        ]);
+        args
+    }
+
+    /// The arguments of `beat.lua`.
+    pub fn beat(&self, lock: &LockName) -> Vec<Vec<u8>> {
+        self.common(lock)
+    }
+}
+
+fn words(mode: Mode) -> (&'static str, u64, u64) {
+    let letter = match mode {
+        Mode::Exclusive => "x",
+        Mode::Shared => "s",
+        Mode::Semaphore { .. } => "p",
+    };
+    (letter, mode.permits(), mode.limit())
+}
+
+/// The field of the reentrant holder of this owner and identity: no owner holds a NUL.
+fn whose(claim: &NewClaim) -> Vec<u8> {
+    text(&format!("{}\0{}", claim.owner, claim.identity.as_str()))
+}
+
+fn call_of(id: &ClaimId, call: CallId) -> [Vec<u8>; 2] {
+    [id.as_bytes().to_vec(), call.as_bytes().to_vec()]
+}
+
+fn text(text: &str) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}
+
+fn flag(set: bool) -> Vec<u8> {
+    text(if set { "1" } else { "0" })
+}
+
+fn number(number: impl Into<u64>) -> Vec<u8> {
+    number.into().to_string().into_bytes()
+}
+
+/// Microseconds, rounded up: a lease may live longer than asked, never shorter.
+fn micros(time: Duration) -> Vec<u8> {
+    time.as_nanos().div_ceil(1_000).to_string().into_bytes()
+}

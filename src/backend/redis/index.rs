@@ -1,0 +1,151 @@
+//! The names of the locks in use: a sorted set beside the locks.
+//!
+//! A name is added together with the lock's use and at most every [`FRESH`] per replica; it is
+//! removed by who lists and finds the lock unused for far longer. Both commands are idempotent, and
+//! whatever falls between them is healed by the lock's next use or renewal.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use redis::from_redis_value;
+use tokio::time::Instant;
+
+use super::Core;
+use super::answer::Look;
+use super::ask::Space;
+use crate::backend::redis_server::failure::broken;
+use crate::backend::{BackendError, Listing, Most, Page, Summary};
+use crate::name::LockName;
+
+/// For how long a name that was added is not added again.
+const FRESH: Duration = Duration::from_secs(20);
+/// How long a lock must have been unused to lose its name.
+const STALE: Duration = Duration::from_secs(60);
+/// How many names are remembered as added.
+const REMEMBERED: usize = 50_000;
+/// How many names one page reads at most before it says where to go on.
+const READ: usize = 1_000;
+
+/// What a summary shows of a lock.
+const SUMMARY: Most = Most { holders: 1, waiters: 0 };
+
+/// The names that this replica has added lately.
+#[derive(Debug)]
+pub struct Index {
+    key: Vec<u8>,
+    fresh: Mutex<HashMap<LockName, Instant>>,
+}
+
+impl Index {
+    /// The index of a namespace.
+    pub fn new(space: &Space) -> Self {
+        Self {
+            key: space.index(),
+            fresh: Mutex::default(),
+        }
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, HashMap<LockName, Instant>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names a lock that is being used. That it failed only shows in lists, until the next time.
+    pub async fn name(&self, core: &Core, lock: &LockName) {
+        let now = Instant::now();
+        if self.fresh().get(lock).is_some_and(|at| now - *at < FRESH) {
+            return;
+        }
+        if self.add(core, lock).await.is_ok() {
+            let mut fresh = self.fresh();
+            if fresh.len() >= REMEMBERED {
+                fresh.retain(|_, at| now - *at < FRESH);
+            }
+            if fresh.len() < REMEMBERED {
+                fresh.insert(lock.clone(), now);
+            }
+        }
+    }
+
+    async fn add(&self, core: &Core, lock: &LockName) -> Result<(), BackendError> {
+        let mut add = redis::cmd("ZADD");
+        add.arg(&self.key).arg(0).arg(lock.as_str());
+        core.shared.topology.command(&self.key, &add).await.map(drop)
+    }
+
+    /// A page of the locks in use whose names begin with `prefix`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list(&self, core: &Core, prefix: &str, page: &Page) -> Result<Listing, BackendError> {
+        let mut listing = Listing::default();
+        let mut after = page.after.clone();
+        let mut read = 0;
+        while read < READ {
+            let names = self
+                .names(core, prefix, after.as_deref(), page.size.min(100) + 1)
+                .await?;
+            let looks = join_all(names.iter().map(|name| core.look(name, SUMMARY, Duration::ZERO))).await;
+            read += names.len();
+            let last = names.len() <= page.size.min(100);
+            for (name, look) in names.into_iter().zip(looks) {
+                if listing.locks.len() == page.size {
+                    listing.next = after;
+                    return Ok(listing);
+                }
+                after = Some(name.as_str().to_owned());
+                self.judge(core, name, look?, &mut listing).await?;
+            }
+            if last {
+                return Ok(listing);
+            }
+        }
+        listing.next = after;
+        Ok(listing)
+    }
+
+    async fn names(
+        &self,
+        core: &Core,
+        prefix: &str,
+        after: Option<&str>,
+        most: usize,
+    ) -> Result<Vec<LockName>, BackendError> {
+        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        // No UTF-8 text holds the byte 0xff.
+        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
+        let mut range = redis::cmd("ZRANGEBYLEX");
+        range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(most);
+        let answer = core.shared.topology.command(&self.key, &range).await?;
+        let names: Vec<String> = from_redis_value(answer).map_err(broken)?;
+        names.iter().map(|name| LockName::new(name).map_err(broken)).collect()
+    }
+
+    async fn judge(&self, core: &Core, name: LockName, look: Look, listing: &mut Listing) -> Result<(), BackendError> {
+        let queue = look.queue;
+        if queue.holder_count + queue.waiter_count > 0 {
+            listing.locks.push(Summary {
+                lock: name,
+                holders: queue.holder_count,
+                waiters: queue.waiter_count,
+                first: queue.holders.into_iter().next(),
+            });
+        } else if look.idle.is_none_or(|idle| idle > STALE) {
+            self.remove(core, &name).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a name, and adds it again if its lock was used meanwhile.
+    async fn remove(&self, core: &Core, name: &LockName) -> Result<(), BackendError> {
+        let mut remove = redis::cmd("ZREM");
+        remove.arg(&self.key).arg(name.as_str());
+        core.shared.topology.command(&self.key, &remove).await?;
+        let queue = core.look(name, SUMMARY, Duration::ZERO).await?.queue;
+        if queue.holder_count + queue.waiter_count > 0 {
+            self.add(core, name).await?;
+        }
+        Ok(())
+    }
+}

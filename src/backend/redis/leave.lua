@@ -1,0 +1,72 @@
+#!lua flags=allow-oom
+-- Takes a hold, a call's claim or a token's holder out, and may take `next` up in the same step.
+-- KEYS  1 the lock's hash
+-- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 who H|C|F and
+--       H: 5 claim, 6 token, 7 secret   C: 5 id, 6 call, 7 ''   F: 5 '', 6 token, 7 '';
+--       8 the id of `next` or '', 9 its call
+-- Returns  {ended|before|adopted|nothing, cause or '', what take_up returns for `next`}
+if not known and ARGV[4] ~= 'C' then return {'nothing', '', {'gone'}} end
+begin()
+
+-- Takes one hold of a holder out, and the holder with its last hold.
+local function end_hold(claim, h, at, cause)
+  if #h.holds == 1 then return end_holder(claim, h, cause) end
+  local hold = table.remove(h.holds, at)
+  finish(h, hold, cause)
+  if hold.id ~= claim then del('j' .. hold.id) end
+  put('h' .. claim, pack(h))
+end
+local function leave_hold(claim, token, secret)
+  local h = record('h' .. claim)
+  for at, hold in ipairs(h and h.token == token and h.holds or {}) do
+    if hold.secret == secret then
+      end_hold(claim, h, at, 'R')
+      return 'ended', 'R'
+    end
+  end
+  local cause = remembered(secret, token)
+  return cause == '' and 'nothing' or 'before', cause
+end
+local function leave_call(id, caller)
+  local q = record('q' .. id)
+  if q and q.call == caller then
+    end_waiter(id, q)
+    return 'ended', 'L'
+  end
+  local claim, h, hold, at = find_hold(id)
+  if hold and hold.call == caller and not hold.adopted then
+    end_hold(claim, h, at, 'T')
+    return 'ended', 'T'
+  end
+  mark(caller)
+  if q or hold then return 'adopted', '' end
+  local old = record('i' .. id)
+  if old then return 'before', old.cause end
+  return 'nothing', ''
+end
+local function leave_token(token)
+  for slot = 1, m.holders do
+    local claim = get('o' .. digits(slot))
+    local h = record('h' .. claim)
+    if h.token == token then
+      end_holder(claim, h, 'F')
+      return 'ended', 'F'
+    end
+  end
+  for at = m.fin_to, math.max(m.fin_from + 1, m.fin_to - 1000), -1 do
+    local old = record('F' .. digits(at))
+    if old and old.token == token then return 'before', old.cause end
+  end
+  return 'nothing', ''
+end
+
+local found, cause
+if ARGV[4] == 'H' then
+  found, cause = leave_hold(ARGV[5], tonumber(ARGV[6]), ARGV[7])
+elseif ARGV[4] == 'C' then
+  found, cause = leave_call(ARGV[5], ARGV[6])
+else
+  found, cause = leave_token(tonumber(ARGV[6]))
+end
+extend(news)
+return done({found, cause, ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}}, ARGV[8])

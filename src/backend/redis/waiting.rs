@@ -1,0 +1,173 @@
+//! This replica's waiting claims, and the beat that keeps them alive.
+//!
+//! A beat is one short call per lock, however many wait for it. It answers when the lock's hash was
+//! born; a claim that was entered under another birth has been lost with the data. One more beat
+//! comes shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures::StreamExt;
+use redis::{Value, from_redis_value};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Core, scripts};
+use crate::backend::redis_server::topology::Needs;
+use crate::backend::{Ahead, BackendError, NewClaim, Wake};
+use crate::name::{CallId, ClaimId, LockName};
+
+/// How often a lock with waiters here is told; `BEAT` in `prelude.lua`.
+const BEAT: Duration = Duration::from_millis(1_500);
+/// How long after a holder's TTL the lock is told: its first waiter asks before.
+const PAST_THE_END: Duration = Duration::from_millis(20);
+/// How many locks are told at once.
+const AT_ONCE: usize = 64;
+
+/// The waiting claims.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    by_lock: Mutex<HashMap<LockName, Line>>,
+    sooner: Notify,
+}
+
+/// Those of one lock, and when it is told next.
+#[derive(Debug)]
+struct Line {
+    claims: HashMap<ClaimId, Entered>,
+    next: Instant,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            claims: HashMap::new(),
+            next: Instant::now() + BEAT,
+        }
+    }
+}
+
+impl Line {
+    fn no_later_than(&mut self, frees_in: Option<Duration>) {
+        let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
+        self.next = freed.map_or(self.next, |freed| freed.min(self.next));
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entered {
+    call: CallId,
+    born: u64,
+}
+
+impl Waiting {
+    fn by_lock(&self) -> MutexGuard<'_, HashMap<LockName, Line>> {
+        self.by_lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.by_lock().is_empty()
+    }
+
+    /// A claim waits, in a hash of this birth.
+    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, born: u64) {
+        let entered = Entered { call: claim.call, born };
+        let mut by_lock = self.by_lock();
+        let line = by_lock.entry(lock.clone()).or_default();
+        line.claims.insert(claim.id, entered);
+        line.no_later_than(ahead.frees_in);
+        drop(by_lock);
+        self.sooner.notify_one();
+    }
+
+    /// A call does not wait any more.
+    pub fn remove(&self, lock: &LockName, id: &ClaimId, call: CallId) {
+        let mut by_lock = self.by_lock();
+        let Some(line) = by_lock.get_mut(lock) else {
+            return;
+        };
+        if line.claims.get(id).is_some_and(|entered| entered.call == call) {
+            line.claims.remove(id);
+        }
+        if line.claims.is_empty() {
+            by_lock.remove(lock);
+        }
+    }
+
+    /// The locks to tell now, and when to come again.
+    fn due(&self) -> (Vec<LockName>, Option<Instant>) {
+        let now = Instant::now();
+        let mut by_lock = self.by_lock();
+        let mut due = Vec::new();
+        for (lock, line) in by_lock.iter_mut().filter(|(_, line)| line.next <= now) {
+            line.next = now + BEAT;
+            due.push(lock.clone());
+        }
+        (due, by_lock.values().map(|line| line.next).min())
+    }
+
+    /// Takes in a beat's answer, and takes out the claims that the lock's hash does not have.
+    fn told(&self, lock: &LockName, beat: Beat) -> Vec<ClaimId> {
+        let mut by_lock = self.by_lock();
+        let Some(line) = by_lock.get_mut(lock) else {
+            return Vec::new();
+        };
+        line.no_later_than(beat.frees_in);
+        let lost: Vec<ClaimId> = line
+            .claims
+            .extract_if(|_, one| one.born != beat.born)
+            .map(|(id, _)| id)
+            .collect();
+        if line.claims.is_empty() {
+            by_lock.remove(lock);
+        }
+        lost
+    }
+}
+
+/// What `beat.lua` returns.
+#[derive(Debug, Clone, Copy)]
+struct Beat {
+    born: u64,
+    frees_in: Option<Duration>,
+}
+
+impl Beat {
+    fn read(answer: Value) -> Option<Self> {
+        let (born, frees_in): (u64, i64) = from_redis_value(answer).ok()?;
+        let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
+        Some(Self { born, frees_in })
+    }
+}
+
+/// Beats until the namespace is closed.
+pub async fn beat(core: Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        let (due, next) = core.waiting.due();
+        let told = futures::stream::iter(due).for_each_concurrent(AT_ONCE, |lock| tell(&core, lock));
+        told.await;
+        let next = next.unwrap_or_else(|| Instant::now() + BEAT);
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = core.waiting.sooner.notified() => {}
+        }
+    }
+}
+
+async fn tell(core: &Arc<Core>, lock: LockName) {
+    // While the store is away there is nobody to tell; the waiters ride that out by themselves.
+    let Ok(Some(beat)) = ask(core, &lock).await else {
+        return;
+    };
+    for id in core.waiting.told(&lock, beat) {
+        core.wakes.send(Wake::Gone(lock.clone(), id));
+    }
+}
+
+async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError> {
+    let args = core.space.beat(lock);
+    let asked = core.call(&scripts::BEAT, lock, &args, Needs::Nothing);
+    Ok(timeout(BEAT, asked).await.ok().transpose()?.and_then(Beat::read))
+}

@@ -1,0 +1,21 @@
+//! What the backends over Redis servers share: connections that are shaken hands with before they
+//! carry a write, the marker that tells a server that lost its memory, scripts, published messages.
+//!
+//! - [`settings`]: which servers, and how to reach them.
+//! - [`handshake`]: what a server says of itself, and whether that will do.
+//! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
+//! - [`node`]: one server, watched over.
+//! - [`sentinel`], [`cluster`], [`topology`]: which server serves a key.
+//! - [`hub`]: published messages.
+//! - [`script`]: a Lua script and how it is called.
+
+pub mod cluster;
+pub mod failure;
+pub mod handshake;
+pub mod hub;
+pub mod marker;
+pub mod node;
+pub mod script;
+pub mod sentinel;
+pub mod settings;
+pub mod topology;

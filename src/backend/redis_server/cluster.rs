@@ -1,0 +1,364 @@
+//! A Cluster: one watched connection per master, and an own map of the slots.
+//!
+//! The map follows the servers' own redirections at once (MOVED, and ASK with ASKING), and is read
+//! anew from a live node every second. A call is redirected a few times at most; it never had an
+//! effect where it was redirected.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::failure::{away, of_script};
+use super::marker::Marker;
+use super::node::{Node, connect};
+use super::script::{Ask, Script};
+use super::sentinel::{Finder, located};
+use super::settings::Settings;
+use super::topology::{Needs, check};
+use crate::backend::{BackendError, Health};
+
+/// How many slots a Cluster has.
+const SLOTS: u16 = 16_384;
+/// How often a call is redirected before it is given up.
+const REDIRECTS: usize = 8;
+/// How often the map is read anew.
+const REFRESH: Duration = Duration::from_secs(1);
+/// How long a call waits for the first handshake with a node that it was sent to.
+const MEET: Duration = Duration::from_secs(1);
+
+/// The masters of a Cluster.
+pub struct Cluster {
+    settings: Arc<Settings>,
+    seeds: Vec<ConnectionInfo>,
+    map: Mutex<Map>,
+    stale: Notify,
+    health: watch::Sender<Health>,
+}
+
+type Address = (String, u16);
+
+#[derive(Default)]
+struct Map {
+    nodes: HashMap<Address, Arc<Node>>,
+    /// By its last slot: each range of slots and its master.
+    ranges: BTreeMap<u16, (u16, Address)>,
+    /// What redirections have said since the map was read.
+    moved: HashMap<u16, Address>,
+}
+
+/// Which slot a key belongs to. A `{tag}` in it is honoured, as the servers do.
+pub fn slot(key: &[u8]) -> u16 {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        rest.iter().position(|byte| *byte == b'}').map(|close| &rest[..close])
+    });
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    crc16::State::<crc16::XMODEM>::calculate(hashed) % SLOTS
+}
+
+impl Cluster {
+    /// Begins to watch over the Cluster that any of the seeds belongs to.
+    pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>) -> Arc<Self> {
+        let (health, _) = watch::channel(Health::Away {
+            reason: "not connected yet".into(),
+        });
+        let cluster = Arc::new(Self {
+            settings,
+            seeds,
+            map: Mutex::default(),
+            stale: Notify::new(),
+            health,
+        });
+        tokio::spawn(follow(Arc::downgrade(&cluster)));
+        cluster
+    }
+
+    /// How the Cluster is: away as soon as one of its masters is.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// All masters, or the one at `host:port`.
+    pub fn nodes(&self, only: Option<&str>) -> Vec<Arc<Node>> {
+        let wanted = |at: &Address| only.is_none_or(|only| only == format!("{}:{}", at.0, at.1));
+        let map = self.map();
+        map.nodes
+            .iter()
+            .filter(|(at, _)| wanted(at))
+            .map(|(_, node)| Arc::clone(node))
+            .collect()
+    }
+
+    /// Any master that can be used.
+    ///
+    /// # Errors
+    /// Away while there is none.
+    pub fn any(&self) -> Result<Arc<Node>, BackendError> {
+        let live = self.nodes(None).into_iter().find(|node| node.live().is_ok());
+        live.ok_or_else(|| away("no node of the cluster can be reached"))
+    }
+
+    /// Calls a script where its key's slot is served.
+    ///
+    /// # Errors
+    /// Away and Quarantined; Broken when the script itself failed.
+    pub async fn call(
+        &self,
+        script: &Script,
+        key: &[u8],
+        args: &[Vec<u8>],
+        needs: Needs,
+    ) -> Result<Value, BackendError> {
+        let mut way = self.way(slot(key))?;
+        for _ in 0..REDIRECTS {
+            check(&way.node, needs).await?;
+            let ask = Ask {
+                key,
+                args,
+                asking: way.asking,
+            };
+            match way.node.call(script, &ask).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => way = self.redirect(way, slot(key), &error).await?,
+            }
+        }
+        Err(away("redirected too often"))
+    }
+
+    /// Sends a command where its key's slot is served.
+    ///
+    /// # Errors
+    /// Like [`Self::call`]. A slot on its way to another node is away.
+    pub async fn command(&self, key: &[u8], command: &Cmd) -> Result<Value, BackendError> {
+        let mut way = self.way(slot(key))?;
+        for _ in 0..REDIRECTS {
+            if way.asking {
+                return Err(away("the slot is being moved"));
+            }
+            match way.node.command(command).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => way = self.redirect(way, slot(key), &error).await?,
+            }
+        }
+        Err(away("redirected too often"))
+    }
+
+    /// Whether leases of this TTL may be granted where this key is served.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
+        self.way(slot(key))?.node.may_grant(ttl).await
+    }
+
+    fn way(&self, slot: u16) -> Result<Way, BackendError> {
+        let node = self.map().master(slot);
+        let node = node.ok_or_else(|| {
+            self.stale.notify_one();
+            away(format!("no node is known to serve slot {slot}"))
+        })?;
+        Ok(Way { node, asking: false })
+    }
+
+    async fn redirect(&self, way: Way, slot: u16, error: &RedisError) -> Result<Way, BackendError> {
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {}
+            ErrorKind::Server(ServerErrorKind::TryAgain) => {
+                sleep(Duration::from_millis(20)).await;
+                return Ok(way);
+            }
+            _ => {
+                self.stale.notify_one();
+                return Err(of_script(error));
+            }
+        }
+        let asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+        let to = error.redirect_node().and_then(|(to, _)| address(to));
+        let to = to.ok_or_else(|| of_script(error))?;
+        let node = self.meet(to.clone()).await;
+        if !asking {
+            self.map().moved.insert(slot, to);
+            self.stale.notify_one();
+        }
+        Ok(Way { node, asking })
+    }
+
+    /// The node at an address, met before or now.
+    async fn meet(&self, at: Address) -> Arc<Node> {
+        let node = self.node(&mut self.map(), at);
+        if node.live().is_err() {
+            // If it does not come in time, the call's own answer says why.
+            let _ = timeout(MEET, node.changed()).await;
+        }
+        node
+    }
+
+    fn node(&self, map: &mut Map, at: Address) -> Arc<Node> {
+        let made = map.nodes.entry(at).or_insert_with_key(|(host, port)| {
+            let seed = &self.seeds[0];
+            let info = seed.clone().set_addr(located(seed.addr(), host.clone(), *port));
+            let marker = Marker::in_cluster(
+                &self.settings.prefix,
+                self.settings.first_start,
+                self.settings.longest_ttl,
+            );
+            Arc::new(Node::start(Arc::clone(&self.settings), Finder::Fixed(info), marker))
+        });
+        Arc::clone(made)
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the map from a node that is known, or from a seed.
+    async fn refresh(&self) -> Result<(), BackendError> {
+        let mut ask = redis::cmd("CLUSTER");
+        ask.arg("SLOTS");
+        let known = match self.any() {
+            Ok(node) => node.command(&ask).await?.map_err(|error| of_script(&error)),
+            Err(error) => Err(error),
+        };
+        let answer = match known {
+            Ok(answer) => answer,
+            Err(_) => self.ask_seeds(&ask).await?,
+        };
+        let ranges = ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read"))?;
+        let mut map = self.map();
+        for (_, at) in ranges.values() {
+            self.node(&mut map, at.clone());
+        }
+        map.nodes
+            .retain(|at, node| node.live().is_ok() || ranges.values().any(|(_, used)| used == at));
+        map.ranges = ranges;
+        map.moved.clear();
+        Ok(())
+    }
+
+    async fn ask_seeds(&self, ask: &Cmd) -> Result<Value, BackendError> {
+        let mut last = away("no node of the cluster is named");
+        for seed in &self.seeds {
+            let asked = async {
+                let mut connection = connect(&self.settings, seed, |_| {}).await?;
+                let answer = connection.send_packed_command(ask).await;
+                answer.and_then(Value::extract_error).map_err(|error| of_script(&error))
+            };
+            match asked.await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn tell_health(&self, refreshed: Result<(), BackendError>) {
+        let masters = self.map().masters();
+        let bad = masters
+            .iter()
+            .map(|node| node.health().borrow().clone())
+            .find(|health| *health != Health::Serving);
+        let health = match (refreshed, bad) {
+            (_, Some(bad)) => bad,
+            (Err(error), None) => Health::Away {
+                reason: error.to_string(),
+            },
+            (Ok(()), None) if self.map().is_whole() => Health::Serving,
+            (Ok(()), None) => Health::Away {
+                reason: "some slots are served by nobody".into(),
+            },
+        };
+        self.health.send_if_modified(|old| {
+            let changed = *old != health;
+            *old = health;
+            changed
+        });
+    }
+}
+
+impl Map {
+    fn master(&self, slot: u16) -> Option<Arc<Node>> {
+        let range = || {
+            let (first, at) = self.ranges.range(slot..).next()?.1;
+            (*first <= slot).then_some(at)
+        };
+        let at = self.moved.get(&slot).or_else(range)?;
+        self.nodes.get(at).map(Arc::clone)
+    }
+
+    fn masters(&self) -> Vec<Arc<Node>> {
+        let at: std::collections::HashSet<&Address> = self.ranges.values().map(|(_, at)| at).collect();
+        at.into_iter()
+            .filter_map(|at| self.nodes.get(at))
+            .map(Arc::clone)
+            .collect()
+    }
+
+    fn is_whole(&self) -> bool {
+        let served: u32 = self
+            .ranges
+            .iter()
+            .map(|(last, (first, _))| u32::from(last - first) + 1)
+            .sum();
+        served == u32::from(SLOTS)
+    }
+}
+
+struct Way {
+    node: Arc<Node>,
+    asking: bool,
+}
+
+async fn follow(cluster: Weak<Cluster>) {
+    while let Some(cluster) = cluster.upgrade() {
+        let refreshed = cluster.refresh().await;
+        cluster.tell_health(refreshed);
+        let serving = *cluster.health.borrow() == Health::Serving;
+        let pause = if serving { REFRESH } else { REFRESH / 10 };
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = cluster.stale.notified() => sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+fn address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// Reads the answer to CLUSTER SLOTS. A node that does not know its own host has the seed's.
+fn ranges(answer: &Value, seed: &ConnectionInfo) -> Option<BTreeMap<u16, (u16, Address)>> {
+    let range = |value: &Value| {
+        let parts = value.as_sequence()?;
+        let master = parts.get(2)?.as_sequence()?;
+        let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
+        let host: Option<String> = redis::from_redis_value_ref(master.first()?).ok()?;
+        let host = host.filter(|host| !host.is_empty()).or_else(|| host_of(seed))?;
+        let at = (host, number(master.get(1)?)?);
+        Some((number(parts.get(1)?)?, (number(parts.first()?)?, at)))
+    };
+    answer.as_sequence()?.iter().map(range).collect()
+}
+
+fn host_of(info: &ConnectionInfo) -> Option<String> {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_that_of_the_tag_where_there_is_one() {
+        assert_eq!(slot(b"foo"), 12_182);
+        assert_eq!(slot(b"a:{foo}:b"), slot(b"foo"));
+        assert_ne!(slot(b"a:{}:foo"), slot(b"foo"));
+    }
+}

@@ -1,0 +1,112 @@
+//! What a server says of itself, and whether that will do.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::RedisResult;
+use redis::aio::MultiplexedConnection;
+
+use super::failure::away;
+use crate::backend::BackendError;
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Names this run of the process.
+    pub run_id: String,
+    /// Names the history of its data, and the history before that.
+    pub history: [String; 2],
+    /// How long the process has run.
+    pub uptime: Duration,
+    /// Whether each write is on disk before its answer.
+    pub durable: bool,
+    role: String,
+    policy: String,
+}
+
+impl Facts {
+    /// Asks a server.
+    ///
+    /// # Errors
+    /// Away when it does not answer in full.
+    pub async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, BackendError> {
+        let mut info = redis::cmd("INFO");
+        info.arg(&["server", "memory", "persistence", "replication"]);
+        let text: String = info.query_async(connection).await.map_err(away)?;
+        let appendfsync = append_policy(connection).await.map_err(away)?;
+        Self::read(&text, &appendfsync).ok_or_else(|| away("INFO lacks run_id, role or maxmemory_policy"))
+    }
+
+    fn read(info: &str, appendfsync: &str) -> Option<Self> {
+        let fields: HashMap<&str, &str> = info
+            .lines()
+            .filter_map(|line| line.trim_end().split_once(':'))
+            .collect();
+        let get = |name: &str| fields.get(name).map(ToString::to_string);
+        Some(Self {
+            run_id: get("run_id")?,
+            history: [get("master_replid")?, get("master_replid2")?],
+            uptime: Duration::from_secs(get("uptime_in_seconds")?.parse().ok()?),
+            durable: get("aof_enabled")? == "1" && appendfsync == "always",
+            role: get("role")?,
+            policy: get("maxmemory_policy")?,
+        })
+    }
+
+    /// Whether locks may be kept on such a server.
+    ///
+    /// # Errors
+    /// Away, with what is wrong.
+    pub fn check(&self) -> Result<(), BackendError> {
+        if self.role != "master" {
+            return Err(away(format!("the server is a {}, not a master", self.role)));
+        }
+        if self.policy != "noeviction" {
+            let policy = &self.policy;
+            return Err(away(format!(
+                "maxmemory-policy is {policy}: locks could be evicted; set it to noeviction"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// `appendfsync`, or nothing where the user may not ask: then writes count as not durable.
+async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+    let mut ask = redis::cmd("CONFIG");
+    ask.arg("GET").arg("appendfsync");
+    let answer: RedisResult<HashMap<String, String>> = ask.query_async(connection).await;
+    match answer {
+        Ok(mut found) => Ok(found.remove("appendfsync").unwrap_or_default()),
+        Err(error) if error.is_io_error() => Err(error),
+        Err(_) => Ok(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(role: &str, policy: &str, aof: u8, appendfsync: &str) -> Facts {
+        let info = format!(
+            "# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n\
+             aof_enabled:{aof}\r\nmaster_replid:x\r\nmaster_replid2:0\r\n"
+        );
+        Facts::read(&info, appendfsync).unwrap()
+    }
+
+    #[test]
+    fn only_a_master_that_evicts_nothing_will_do() {
+        assert!(facts("master", "noeviction", 0, "").check().is_ok());
+        assert!(facts("slave", "noeviction", 0, "").check().is_err());
+        let evicting = facts("master", "allkeys-lru", 0, "").check().unwrap_err();
+        assert!(evicting.to_string().contains("allkeys-lru"));
+    }
+
+    #[test]
+    fn durable_is_only_an_append_file_synced_with_each_write() {
+        assert!(facts("master", "noeviction", 1, "always").durable);
+        assert!(!facts("master", "noeviction", 1, "everysec").durable);
+        assert!(!facts("master", "noeviction", 0, "always").durable);
+    }
+}

@@ -1,0 +1,230 @@
+//! Published messages: one connection of its own that hears for the whole store.
+//!
+//! What is heard while the connection is away is lost, so every listener is told of the gap when it
+//! is back; a listener that is too slow is told the same.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Msg, PushInfo};
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep, timeout};
+
+use super::failure::away;
+use super::node::{connect, jitter};
+use super::settings::Settings;
+use super::topology::Topology;
+use crate::backend::BackendError;
+
+/// How much may wait to be read before it counts as lost.
+const UNREAD: usize = 16_384;
+/// How often the connection is tried while nothing is heard.
+const TRY: Duration = Duration::from_secs(1);
+
+/// What a listener hears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// A message.
+    Message(Vec<u8>),
+    /// Messages may have been lost up to here; the first thing that a listener hears.
+    Gap,
+}
+
+/// Where listeners come in.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    listeners: mpsc::Sender<Listener>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    channel: String,
+    out: mpsc::Sender<Heard>,
+}
+
+impl Hub {
+    /// Starts to hear; it ends with the last [`Hub`] or with the topology.
+    pub fn start(settings: Arc<Settings>, topology: &Arc<Topology>) -> Self {
+        let (listeners, incoming) = mpsc::channel(64);
+        let ear = Ear {
+            settings,
+            topology: Arc::downgrade(topology),
+            incoming,
+            channels: HashMap::new(),
+        };
+        tokio::spawn(ear.run());
+        Self { listeners }
+    }
+
+    /// Hears a channel, for as long as the receiver lives.
+    ///
+    /// # Errors
+    /// Away when the store is closed.
+    pub async fn listen(&self, channel: String) -> Result<mpsc::Receiver<Heard>, BackendError> {
+        let (out, heard) = mpsc::channel(UNREAD);
+        let listener = Listener { channel, out };
+        self.listeners.send(listener).await.map_err(|_| away("closed"))?;
+        Ok(heard)
+    }
+}
+
+struct Ear {
+    settings: Arc<Settings>,
+    topology: Weak<Topology>,
+    incoming: mpsc::Receiver<Listener>,
+    channels: HashMap<String, Vec<Out>>,
+}
+
+struct Out {
+    to: mpsc::Sender<Heard>,
+    lost: bool,
+}
+
+impl Out {
+    fn send(&mut self, heard: Heard) {
+        if self.lost && self.to.try_send(Heard::Gap).is_err() {
+            return;
+        }
+        self.lost = self.to.try_send(heard).is_err();
+    }
+}
+
+enum End {
+    Closed,
+    Lost,
+}
+
+impl Ear {
+    async fn run(mut self) {
+        let mut pause = Duration::from_millis(10);
+        while let Some(topology) = self.topology.upgrade() {
+            let speaker = topology.speaker();
+            drop(topology);
+            if let Ok((info, node)) = speaker {
+                let (out, pushes) = mpsc::channel(UNREAD);
+                let lost = Arc::new(AtomicBool::new(false));
+                let missed = Arc::clone(&lost);
+                let opened = connect(&self.settings, &info, move |push| {
+                    if out.try_send(push).is_err() {
+                        missed.store(true, Ordering::Relaxed);
+                    }
+                });
+                if let Ok(connection) = opened.await {
+                    pause = Duration::from_millis(10);
+                    let end = tokio::select! {
+                        end = self.hear(connection, pushes, &lost) => end,
+                        () = moved(&node, &info) => End::Lost,
+                    };
+                    if matches!(end, End::Closed) {
+                        return;
+                    }
+                }
+            }
+            sleep(jitter(pause)).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    async fn hear(
+        &mut self,
+        mut connection: MultiplexedConnection,
+        mut pushes: mpsc::Receiver<PushInfo>,
+        lost: &AtomicBool,
+    ) -> End {
+        let channels: Vec<String> = self.channels.keys().cloned().collect();
+        if !channels.is_empty() && connection.subscribe(channels).await.is_err() {
+            return End::Lost;
+        }
+        self.tell_gap();
+        let mut tries = interval(TRY);
+        loop {
+            tokio::select! {
+                listener = self.incoming.recv() => {
+                    let Some(listener) = listener else { return End::Closed };
+                    if self.add(&mut connection, listener).await.is_err() { return End::Lost }
+                }
+                push = pushes.recv() => {
+                    let Some(push) = push else { return End::Lost };
+                    if push.kind == redis::PushKind::Disconnection { return End::Lost }
+                    self.tell(push);
+                }
+                _ = tries.tick() => {
+                    if !answers(&mut connection).await || self.topology.strong_count() == 0 { return End::Lost }
+                    if self.drop_deaf(&mut connection).await.is_err() { return End::Lost }
+                }
+            }
+            if lost.swap(false, Ordering::Relaxed) {
+                self.tell_gap();
+            }
+        }
+    }
+
+    async fn add(&mut self, connection: &mut MultiplexedConnection, listener: Listener) -> Result<(), ()> {
+        let outs = self.channels.entry(listener.channel.clone()).or_default();
+        outs.push(Out {
+            to: listener.out,
+            lost: true,
+        });
+        let at = outs.len() - 1;
+        if at == 0 && connection.subscribe(&listener.channel).await.is_err() {
+            return Err(());
+        }
+        if let Some(out) = self
+            .channels
+            .get_mut(&listener.channel)
+            .and_then(|outs| outs.get_mut(at))
+        {
+            out.lost = false;
+            out.send(Heard::Gap);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, push: PushInfo) {
+        let Some(message) = Msg::from_push_info(push) else {
+            return;
+        };
+        for out in self.channels.get_mut(message.get_channel_name()).into_iter().flatten() {
+            out.send(Heard::Message(message.get_payload_bytes().to_vec()));
+        }
+    }
+
+    fn tell_gap(&mut self) {
+        for out in self.channels.values_mut().flatten() {
+            out.send(Heard::Gap);
+        }
+    }
+
+    async fn drop_deaf(&mut self, connection: &mut MultiplexedConnection) -> Result<(), ()> {
+        let mut empty = Vec::new();
+        self.channels.retain(|channel, outs| {
+            outs.retain(|out| !out.to.is_closed());
+            if outs.is_empty() {
+                empty.push(channel.clone());
+            }
+            !outs.is_empty()
+        });
+        if empty.is_empty() {
+            return Ok(());
+        }
+        connection.unsubscribe(empty).await.map_err(|_| ())
+    }
+}
+
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    let ping = redis::cmd("PING");
+    matches!(timeout(TRY, connection.send_packed_command(&ping)).await, Ok(Ok(_)))
+}
+
+/// Waits until the node's server is another one than `info`, or away.
+async fn moved(node: &super::node::Node, info: &redis::ConnectionInfo) {
+    loop {
+        node.changed().await;
+        if !node.live().is_ok_and(|live| live.info.addr() == info.addr()) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+-- Judges whether the server behind this connection remembers what was granted, and keeps the marker.
+-- KEYS  1 the marker
+-- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
+--       6 known 1: the caller was admitted under this very run_id, 7 absent 1: no marker means a new store,
+--       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
+--       10 a TTL in ms that must be covered, or 0, 11 the longest TTL in ms where no marker says it
+-- Returns  {admitted, longest in ms, for how long still in ms} | {pending, nonce, longest in ms}
+local key, run_id = KEYS[1], ARGV[1]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local found = redis.call('HMGET', key, 'run_id', 'history', 'durable', 'written', 'longest', 'until', 'pending', 'nonce')
+local was, history, durable, written = found[1], found[2], found[3], tonumber(found[4] or '0')
+local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[6] or '0'), found[7], found[8]
+local function whole(n) return string.format('%.0f', n) end
+
+-- A promoted replica has gone on from the history that the marker names, and its process is older
+-- than the marker's last writing: it did not restart with less.
+local function promoted()
+  local follows = history and (history == ARGV[2] or history == ARGV[3])
+  return follows and now - tonumber(ARGV[4]) <= written + 1000
+end
+local function trusted()
+  if was == run_id or ARGV[6] == '1' then return true end
+  if was and durable == '1' and ARGV[5] == '1' then return true end
+  if was and promoted() then return true end
+  if not was and not pending and ARGV[7] == '1' then return true end
+  return pending == run_id and nonce == ARGV[9]
+end
+if not trusted() then
+  if pending == run_id then return {'pending', nonce, longest} end
+  longest = math.max(longest, was and 0 or tonumber(ARGV[11]))
+  redis.call('HSET', key, 'pending', run_id, 'nonce', ARGV[8], 'longest', whole(longest))
+  return {'pending', ARGV[8], longest}
+end
+
+-- Every lease in force has a TTL of at most `longest` and ends before `until`; past that it shrinks.
+local ttl = tonumber(ARGV[10])
+if now > till then longest = 0 end
+if ttl > 0 then
+  longest = math.max(longest, ttl)
+  till = math.max(till, now + 2 * longest)
+end
+redis.call('HDEL', key, 'pending', 'nonce')
+redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
+  'longest', whole(longest), 'until', whole(till))
+return {'admitted', longest, math.max(0, till - now)}

@@ -1,0 +1,273 @@
+//! Whether a server remembers what was granted, and the quarantine if it may not.
+//!
+//! A marker in the store names the run of the process under which grants were made and the longest
+//! TTL among them. Who finds another run waits that long, on its own clock, from when it first saw
+//! a nonce in the marker; then the same nonce turns the marker over. A replica of ours that starts
+//! in between reads the same nonce. Runs that lose nothing (durable writes, a promoted replica) are
+//! taken over at once.
+
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value, from_redis_value};
+use tokio::time::Instant;
+
+use super::cluster::slot;
+use super::failure::{away, broken, of_script};
+use super::handshake::Facts;
+use super::script::{Ask, Script};
+use super::settings::FirstStart;
+use crate::backend::BackendError;
+
+static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
+
+/// Whether grants are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trust {
+    /// Yes.
+    Admitted,
+    /// Not before then.
+    Quarantined {
+        /// When the longest TTL has passed.
+        until: Instant,
+    },
+}
+
+/// What this replica knows of one server's marker.
+#[derive(Debug)]
+pub struct Marker {
+    place: Place,
+    first_start: FirstStart,
+    fallback: Duration,
+    known: Mutex<Known>,
+}
+
+/// Where the marker lies.
+#[derive(Debug)]
+enum Place {
+    /// Under this key.
+    Fixed(Vec<u8>),
+    /// Under this prefix, in a slot that the node serves.
+    Slot(String, Mutex<Option<Vec<u8>>>),
+}
+
+/// For how long which TTLs are covered by the marker.
+#[derive(Debug, Clone, Copy)]
+struct Covered {
+    longest: Duration,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    run_id: Option<String>,
+    covered: Option<Covered>,
+    wanted: Duration,
+    quarantine: Option<Quarantine>,
+}
+
+#[derive(Debug, Clone)]
+struct Quarantine {
+    run_id: String,
+    nonce: Vec<u8>,
+    until: Instant,
+}
+
+impl Place {
+    async fn key(&self, connection: &mut MultiplexedConnection) -> Result<Option<Vec<u8>>, BackendError> {
+        let (prefix, chosen) = match self {
+            Self::Fixed(key) => return Ok(Some(key.clone())),
+            Self::Slot(prefix, chosen) => (prefix, chosen),
+        };
+        let lock = || chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().clone();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let mut ask = redis::cmd("CLUSTER");
+        let nodes: String = ask.arg("NODES").query_async(connection).await.map_err(away)?;
+        let key = resting_slot(&nodes).map(|slot| key_in_slot(prefix, slot));
+        lock().clone_from(&key);
+        Ok(key)
+    }
+
+    /// What a failed call means here; where the slot has moved away, another one is chosen.
+    fn lost(&self, error: &RedisError) -> BackendError {
+        if let (Self::Slot(_, chosen), Some(_)) = (self, error.redirect_node()) {
+            *chosen.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            return away(MOVED);
+        }
+        of_script(error)
+    }
+}
+
+/// Said when the marker's slot has moved to another node: ask again.
+pub const MOVED: &str = "the marker's slot has moved";
+
+/// The first slot that a node serves and does not give away, from its own CLUSTER NODES.
+fn resting_slot(nodes: &str) -> Option<u16> {
+    let mine = nodes.lines().find(|line| line.contains("myself"))?;
+    let ranges: Vec<&str> = mine.split_whitespace().skip(8).collect();
+    let moving: Vec<u16> = ranges
+        .iter()
+        .filter_map(|range| range.strip_prefix('[')?.split('-').next()?.parse().ok())
+        .collect();
+    let bounds = |range: &&str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<u16>().ok()?..=last.parse::<u16>().ok()?)
+    };
+    let mut served = ranges.iter().filter_map(bounds).flatten();
+    served.find(|slot| !moving.contains(slot))
+}
+
+/// A key that begins with `prefix` and belongs to this slot.
+fn key_in_slot(prefix: &str, wanted: u16) -> Vec<u8> {
+    let tag = (0u32..).find(|tag| slot(tag.to_string().as_bytes()) == wanted);
+    format!("{prefix}:{{{}}}", tag.unwrap_or_default()).into_bytes()
+}
+
+impl Marker {
+    /// A marker under this key. `fallback` is the quarantine of a store that lost its marker too.
+    pub fn new(key: Vec<u8>, first_start: FirstStart, fallback: Duration) -> Self {
+        Self::at(Place::Fixed(key), first_start, fallback)
+    }
+
+    /// A marker of one node of a Cluster, in a slot that this node serves.
+    pub fn in_cluster(prefix: &str, first_start: FirstStart, fallback: Duration) -> Self {
+        let place = Place::Slot(format!("{prefix}:admitted"), Mutex::default());
+        Self::at(place, first_start, fallback)
+    }
+
+    fn at(place: Place, first_start: FirstStart, fallback: Duration) -> Self {
+        Self {
+            place,
+            first_start,
+            fallback,
+            known: Mutex::default(),
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether leases of this TTL may be granted from now on as far as the marker goes; otherwise
+    /// the next [`Self::see`] asks for that.
+    pub fn covers(&self, ttl: Duration) -> bool {
+        let mut known = self.known();
+        known.wanted = known.wanted.max(ttl);
+        let covered = known.covered;
+        covered.is_some_and(|covered| ttl <= covered.longest && Instant::now() + ttl <= covered.until)
+    }
+
+    /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.
+    pub fn admit(&self, run_id: &str) {
+        let mut known = self.known();
+        known.run_id = Some(run_id.to_owned());
+        known.quarantine = None;
+    }
+
+    /// Reads the marker over a connection whose server said `facts`, and writes it as they ask.
+    ///
+    /// # Errors
+    /// Away when the server does not answer.
+    pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
+        let asked = Instant::now();
+        let args = self.args(facts);
+        let Some(key) = self.place.key(connection).await? else {
+            // A node that serves no slot has nothing to remember yet.
+            self.known().run_id = Some(facts.run_id.clone());
+            return Ok(Trust::Admitted);
+        };
+        let ask = Ask {
+            key: &key,
+            args: &args,
+            asking: false,
+        };
+        let answer = MARKER.call(connection, &ask).await;
+        let answer = answer.map_err(|error| self.place.lost(&error))?;
+        let (word, second, third): (String, Value, u64) = from_redis_value(answer).map_err(broken)?;
+        match word.as_str() {
+            "admitted" => self.admitted(facts, asked, from_redis_value(second).map_err(broken)?, third),
+            "pending" => self.pending(facts, from_redis_value(second).map_err(broken)?, third),
+            _ => Err(away("the marker cannot be read")),
+        }
+    }
+
+    fn admitted(&self, facts: &Facts, asked: Instant, longest_ms: u64, left_ms: u64) -> Result<Trust, BackendError> {
+        let mut known = self.known();
+        known.run_id = Some(facts.run_id.clone());
+        known.quarantine = None;
+        known.covered = Some(Covered {
+            longest: Duration::from_millis(longest_ms),
+            until: asked + Duration::from_millis(left_ms),
+        });
+        // What is still in use asks again within half of its cover.
+        let running_out = left_ms < longest_ms.saturating_add(longest_ms / 2);
+        known.wanted = if running_out { known.wanted } else { Duration::ZERO };
+        Ok(Trust::Admitted)
+    }
+
+    fn pending(&self, facts: &Facts, nonce: Vec<u8>, longest_ms: u64) -> Result<Trust, BackendError> {
+        let mut known = self.known();
+        let same = |one: &Quarantine| one.run_id == facts.run_id && one.nonce == nonce;
+        if !known.quarantine.as_ref().is_some_and(same) {
+            // What this replica itself has seen covered counts too, if the marker fell behind.
+            let seen = known.covered.map_or(Duration::ZERO, |covered| covered.longest);
+            known.quarantine = Some(Quarantine {
+                run_id: facts.run_id.clone(),
+                nonce,
+                until: Instant::now() + seen.max(Duration::from_millis(longest_ms)),
+            });
+        }
+        let until = known.quarantine.as_ref().map_or_else(Instant::now, |one| one.until);
+        Ok(Trust::Quarantined { until })
+    }
+
+    fn args(&self, facts: &Facts) -> Vec<Vec<u8>> {
+        let mut nonce = [0; 16];
+        // Without randomness the nonce is still new for this run of the server.
+        let _ = getrandom::fill(&mut nonce);
+        let known = self.known();
+        let mine = known.run_id.as_ref() == Some(&facts.run_id);
+        let absent_is_new = self.first_start == FirstStart::Admit && known.run_id.is_none();
+        let waited = known.quarantine.as_ref();
+        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
+        let number = |n: u128| n.to_string().into_bytes();
+        let flag = |set: bool| number(u128::from(set));
+        vec![
+            facts.run_id.clone().into_bytes(),
+            facts.history[0].clone().into_bytes(),
+            facts.history[1].clone().into_bytes(),
+            number(facts.uptime.as_millis()),
+            flag(facts.durable),
+            flag(mine),
+            flag(absent_is_new),
+            nonce.to_vec(),
+            waited.map(|one| one.nonce.clone()).unwrap_or_default(),
+            number(known.wanted.as_nanos().div_ceil(1_000_000)),
+            number(self.fallback.as_millis()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_marker_lies_in_a_slot_that_stays() {
+        let nodes = "a 1:1@1 master - 0 0 2 connected 7-9\n\
+                     b 1:2@2 myself,master - 0 0 1 connected 100-101 300 [100->-a]\n";
+        assert_eq!(resting_slot(nodes), Some(101));
+        assert_eq!(resting_slot("b 1:2@2 myself,master - 0 0 1 connected\n"), None);
+    }
+
+    #[test]
+    fn a_key_can_be_made_for_any_slot() {
+        for wanted in [0, 5461, 16_383] {
+            assert_eq!(slot(&key_in_slot("p:admitted", wanted)), wanted);
+        }
+    }
+}

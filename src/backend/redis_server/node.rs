@@ -1,0 +1,344 @@
+//! One server, watched over: connected to, shaken hands with, asked again each second.
+//!
+//! A connection carries verbs only after its server has passed the handshake, and is given up as
+//! soon as it does not any more; the next one begins with a handshake of its own. While there is
+//! none, verbs fail at once: nothing queues up for a server that is away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::failure::{away, is_suspect, of_script};
+use super::handshake::Facts;
+use super::marker::{MOVED, Marker, Trust};
+use super::script::{Ask, Script};
+use super::sentinel::Finder;
+use super::settings::Settings;
+use crate::backend::{BackendError, Health};
+
+/// How often a server is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts to connect.
+const BACK_OFF: Duration = Duration::from_secs(1);
+
+/// A connection that has passed the handshake.
+#[derive(Clone)]
+pub struct Live {
+    /// Where it leads.
+    pub info: ConnectionInfo,
+    /// What the server said of itself.
+    pub facts: Facts,
+    /// Whether it is trusted with grants.
+    pub trust: Trust,
+    connection: MultiplexedConnection,
+}
+
+#[derive(Clone)]
+enum State {
+    Away(String),
+    Live(Box<Live>),
+}
+
+/// One server.
+pub struct Node {
+    state: watch::Receiver<State>,
+    health: watch::Receiver<Health>,
+    marker: Arc<Marker>,
+    look: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Node {
+    /// Begins to watch over the server that `finder` finds.
+    pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker) -> Self {
+        let (state_out, state) = watch::channel(State::Away("not connected yet".into()));
+        let (health_out, health) = watch::channel(Health::Away {
+            reason: "not connected yet".into(),
+        });
+        let (marker, look) = (Arc::new(marker), Arc::new(Notify::new()));
+        let watcher = Watcher {
+            settings,
+            finder,
+            marker: Arc::clone(&marker),
+            look: Arc::clone(&look),
+            state: state_out,
+            health: health_out,
+        };
+        Self {
+            state,
+            health,
+            marker,
+            look,
+            task: tokio::spawn(watcher.run()),
+        }
+    }
+
+    /// How the server is.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+
+    /// The connection to use.
+    ///
+    /// # Errors
+    /// Away, with the reason, while there is none.
+    pub fn live(&self) -> Result<Live, BackendError> {
+        match &*self.state.borrow() {
+            State::Away(reason) => Err(away(reason)),
+            State::Live(live) => Ok(Live::clone(live)),
+        }
+    }
+
+    /// Waits until the server may be another one, or away.
+    pub async fn changed(&self) {
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        if state.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Lets the watcher look at once.
+    pub fn suspect(&self) {
+        self.look.notify_one();
+    }
+
+    /// Calls a script.
+    ///
+    /// # Errors
+    /// The client's own: who calls knows whether it is a redirection.
+    pub async fn call(&self, script: &Script, ask: &Ask<'_>) -> Result<redis::RedisResult<Value>, BackendError> {
+        let mut live = self.live()?;
+        let answer = script.call(&mut live.connection, ask).await;
+        if answer.as_ref().is_err_and(is_suspect) {
+            self.suspect();
+        }
+        Ok(answer)
+    }
+
+    /// Calls any command.
+    ///
+    /// # Errors
+    /// Like [`Self::call`].
+    pub async fn command(&self, command: &redis::Cmd) -> Result<redis::RedisResult<Value>, BackendError> {
+        let mut live = self.live()?;
+        let answer = live.connection.send_packed_command(command).await;
+        Ok(answer.and_then(Value::extract_error))
+    }
+
+    /// Makes sure that the server may grant leases of this TTL: that it is trusted, and that its
+    /// marker will say so much if it loses its memory.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub async fn may_grant(&self, ttl: Duration) -> Result<(), BackendError> {
+        let mut live = self.live()?;
+        live.check_trust()?;
+        if self.marker.covers(ttl) {
+            return Ok(());
+        }
+        let trust = self.marker.see(&mut live.connection, &live.facts).await?;
+        live.trust = trust;
+        live.check_trust()
+    }
+
+    /// Ends the quarantine of the present server by hand.
+    ///
+    /// # Errors
+    /// Away while there is no server.
+    pub async fn admit(&self) -> Result<(), BackendError> {
+        let mut live = self.live()?;
+        self.marker.admit(&live.facts.run_id);
+        self.marker.see(&mut live.connection, &live.facts).await?;
+        self.suspect();
+        Ok(())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Live {
+    fn check_trust(&self) -> Result<(), BackendError> {
+        match self.trust {
+            Trust::Admitted => Ok(()),
+            Trust::Quarantined { until } => Err(BackendError::Quarantined {
+                left: until.saturating_duration_since(Instant::now()),
+                reason: quarantine_reason(&self.facts),
+            }),
+        }
+    }
+}
+
+fn quarantine_reason(facts: &Facts) -> String {
+    let run = &facts.run_id;
+    format!("run {run} of the server may have lost what was granted before it")
+}
+
+struct Watcher {
+    settings: Arc<Settings>,
+    finder: Finder,
+    marker: Arc<Marker>,
+    look: Arc<Notify>,
+    state: watch::Sender<State>,
+    health: watch::Sender<Health>,
+}
+
+impl Watcher {
+    async fn run(self) {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let reason = match self.connect().await {
+                Ok(link) => {
+                    pause = Duration::from_millis(20);
+                    self.keep(link).await
+                }
+                Err(error) => error,
+            };
+            self.tell_away(&reason);
+            sleep(jitter(pause)).await;
+            pause = (pause * 2).min(BACK_OFF);
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, BackendError> {
+        let info = self.finder.find(&self.settings).await?;
+        let closed = Arc::new(Notify::new());
+        let (mut connection, closed) = open(&self.settings, &info, closed).await?;
+        let (facts, trust) = self.shake(&mut connection).await?;
+        let live = Live {
+            info,
+            facts,
+            trust,
+            connection,
+        };
+        Ok(Link { live, closed })
+    }
+
+    async fn shake(&self, connection: &mut MultiplexedConnection) -> Result<(Facts, Trust), BackendError> {
+        let facts = Facts::ask(connection).await?;
+        facts.check()?;
+        let seen = self.marker.see(connection, &facts).await;
+        let trust = match seen {
+            // Once more, under another key.
+            Err(BackendError::Away { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
+            other => other?,
+        };
+        Ok((facts, trust))
+    }
+
+    /// Offers a connection until it is no good any more, and says why.
+    async fn keep(&self, mut link: Link) -> BackendError {
+        loop {
+            self.tell_live(&link.live);
+            tokio::select! {
+                () = link.closed.notified() => return away("the connection was closed"),
+                () = self.finder.moved(&link.live.info) => return away("another server is master now"),
+                () = self.look.notified() => {}
+                () = sleep(AGAIN) => {}
+            }
+            let shaken = timeout(self.settings.response_timeout, self.shake(&mut link.live.connection)).await;
+            match shaken {
+                Ok(Ok((facts, trust))) => (link.live.facts, link.live.trust) = (facts, trust),
+                Ok(Err(error)) => return error,
+                Err(_) => return away("no answer in time"),
+            }
+        }
+    }
+
+    fn tell_away(&self, error: &BackendError) {
+        let reason = match error {
+            BackendError::Away { reason } | BackendError::Broken { reason } => reason.clone(),
+            other => other.to_string(),
+        };
+        self.state.send_replace(State::Away(reason.clone()));
+        self.tell_health(Health::Away { reason });
+    }
+
+    fn tell_live(&self, live: &Live) {
+        let same = |state: &State| matches!(state, State::Live(old) if old.facts.run_id == live.facts.run_id && old.trust == live.trust && old.info.addr() == live.info.addr());
+        if !same(&self.state.borrow()) {
+            self.state.send_replace(State::Live(Box::new(live.clone())));
+        }
+        self.tell_health(match live.trust {
+            Trust::Admitted => Health::Serving,
+            Trust::Quarantined { until } => Health::Quarantined {
+                until,
+                reason: quarantine_reason(&live.facts),
+            },
+        });
+    }
+
+    fn tell_health(&self, health: Health) {
+        let changed = self.health.send_if_modified(|old| {
+            let changed = *old != health;
+            *old = health.clone();
+            changed
+        });
+        if changed {
+            tracing::info!(?health, "redis server");
+        }
+    }
+}
+
+struct Link {
+    live: Live,
+    closed: Arc<Notify>,
+}
+
+/// Opens a connection that says when it is closed.
+async fn open(
+    settings: &Settings,
+    info: &ConnectionInfo,
+    closed: Arc<Notify>,
+) -> Result<(MultiplexedConnection, Arc<Notify>), BackendError> {
+    let told = Arc::clone(&closed);
+    let connection = connect(settings, info, move |push| {
+        if push.kind == PushKind::Disconnection {
+            told.notify_one();
+        }
+    });
+    Ok((connection.await?, closed))
+}
+
+/// Opens a connection and hands on what the server pushes.
+///
+/// # Errors
+/// Away when it cannot be opened in time.
+pub async fn connect(
+    settings: &Settings,
+    info: &ConnectionInfo,
+    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
+) -> Result<MultiplexedConnection, BackendError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_response_timeout(Some(settings.response_timeout))
+        .set_push_sender(move |push| {
+            pushed(push);
+            Ok::<(), ()>(())
+        });
+    let client = Client::open(info.clone()).map_err(away)?;
+    let made = timeout(
+        settings.connect_timeout + settings.response_timeout,
+        client.get_multiplexed_async_connection_with_config(&config),
+    );
+    made.await
+        .map_err(|_| away("no connection in time"))?
+        .map_err(|error| of_script(&error))
+}
+
+/// A pause of half to all of `pause`, so that many do not come back at once.
+pub fn jitter(pause: Duration) -> Duration {
+    let mut byte = [0];
+    // Without randomness everybody pauses alike, which is only less gentle.
+    let _ = getrandom::fill(&mut byte);
+    pause / 2 + pause * u32::from(byte[0]) / 512
+}

@@ -1,0 +1,86 @@
+//! A Lua script and how it is called.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+
+/// A script: its text, and the name by which a server that has seen it knows it.
+#[derive(Debug)]
+pub struct Script {
+    source: String,
+    sha: String,
+}
+
+impl Script {
+    /// A script of one piece.
+    pub fn new(source: &str) -> Self {
+        Self {
+            source: source.to_owned(),
+            sha: sha1_smol::Sha1::from(source).digest().to_string(),
+        }
+    }
+
+    /// A script that stands on shared ground: the first line of `verb` (its flags), then `prelude`,
+    /// then the rest of `verb`.
+    pub fn on(prelude: &str, verb: &str) -> Self {
+        let (flags, body) = verb.split_once('\n').unwrap_or((verb, ""));
+        Self::new(&format!("{flags}\n{prelude}\n{body}"))
+    }
+
+    /// Calls the script. A server that does not know it (any more) is sent its text: such a call
+    /// had no effect, so it is not a repetition.
+    ///
+    /// # Errors
+    /// What the server answered, or that it did not.
+    pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
+        let known = self.send(connection, ask, "EVALSHA", &self.sha).await;
+        match known {
+            Err(error) if is_unknown(&error) => self.send(connection, ask, "EVAL", &self.source).await,
+            other => other,
+        }
+    }
+
+    async fn send(
+        &self,
+        connection: &mut MultiplexedConnection,
+        ask: &Ask<'_>,
+        command: &str,
+        script: &str,
+    ) -> RedisResult<Value> {
+        let mut eval = redis::cmd(command);
+        eval.arg(script).arg(1).arg(ask.key);
+        for arg in ask.args {
+            eval.arg(arg.as_slice());
+        }
+        if ask.asking {
+            send_asking(connection, eval).await
+        } else {
+            connection
+                .send_packed_command(&eval)
+                .await
+                .and_then(Value::extract_error)
+        }
+    }
+}
+
+/// One call of a script: on one key, for in a Cluster several keys are refused while their slot
+/// moves.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The arguments.
+    pub args: &'a [Vec<u8>],
+    /// Whether the key's slot is on its way to this node (the answer of another was ASK).
+    pub asking: bool,
+}
+
+async fn send_asking(connection: &mut MultiplexedConnection, eval: Cmd) -> RedisResult<Value> {
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("ASKING").ignore().add_command(eval);
+    let mut answers = connection.send_packed_commands(&both, 0, 2).await?;
+    answers.pop().unwrap_or(Value::Nil).extract_error()
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}

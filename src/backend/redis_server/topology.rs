@@ -1,0 +1,150 @@
+//! Which server serves a key, and a script sent there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use redis::{ConnectionInfo, Value};
+use tokio::sync::watch;
+
+use super::cluster::Cluster;
+use super::failure::of_script;
+use super::marker::Marker;
+use super::node::Node;
+use super::script::{Ask, Script};
+use super::sentinel::Finder;
+use super::settings::{Servers, Settings};
+use crate::backend::{BackendError, Health};
+
+/// The servers of a store.
+pub enum Topology {
+    /// One master.
+    Single(Arc<Node>),
+    /// The masters of a Cluster, by slot.
+    Cluster(Arc<Cluster>),
+}
+
+/// What a step asks of the server's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// It may grant a lease of this TTL.
+    Grant(Duration),
+    /// Only an answer.
+    Nothing,
+}
+
+impl Topology {
+    /// Begins to watch over the servers.
+    pub fn start(settings: &Arc<Settings>) -> Self {
+        let single = |finder: Finder| {
+            let key = format!("{}:admitted", settings.prefix).into_bytes();
+            let marker = Marker::new(key, settings.first_start, settings.longest_ttl);
+            Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker)))
+        };
+        match settings.servers.clone() {
+            Servers::Standalone(info) => single(Finder::Fixed(info)),
+            Servers::Sentinel {
+                master,
+                sentinels,
+                login,
+            } => single(Finder::Sentinels {
+                master,
+                sentinels,
+                login,
+            }),
+            Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds)),
+        }
+    }
+
+    /// Calls a script where its key is served.
+    ///
+    /// # Errors
+    /// Away and Quarantined; Broken when the script itself failed.
+    pub async fn call(
+        &self,
+        script: &Script,
+        key: &[u8],
+        args: &[Vec<u8>],
+        needs: Needs,
+    ) -> Result<Value, BackendError> {
+        match self {
+            Self::Single(node) => {
+                check(node, needs).await?;
+                let ask = Ask {
+                    key,
+                    args,
+                    asking: false,
+                };
+                node.call(script, &ask).await?.map_err(|error| of_script(&error))
+            }
+            Self::Cluster(cluster) => cluster.call(script, key, args, needs).await,
+        }
+    }
+
+    /// Whether leases of this TTL may be granted where this key is served.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
+        match self {
+            Self::Single(node) => node.may_grant(ttl).await,
+            Self::Cluster(cluster) => cluster.may_grant(key, ttl).await,
+        }
+    }
+
+    /// Sends a command where its key is served.
+    ///
+    /// # Errors
+    /// Like [`Self::call`].
+    pub async fn command(&self, key: &[u8], command: &redis::Cmd) -> Result<Value, BackendError> {
+        match self {
+            Self::Single(node) => node.command(command).await?.map_err(|error| of_script(&error)),
+            Self::Cluster(cluster) => cluster.command(key, command).await,
+        }
+    }
+
+    /// Ends the quarantine of all servers by hand, or of the one at `node`.
+    ///
+    /// # Errors
+    /// Away when a server cannot be reached.
+    pub async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
+        let nodes = match self {
+            Self::Single(node) => vec![Arc::clone(node)],
+            Self::Cluster(cluster) => cluster.nodes(node),
+        };
+        let all = join_all(nodes.iter().map(|node| node.admit())).await;
+        all.into_iter().collect()
+    }
+
+    /// How the servers are.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        match self {
+            Self::Single(node) => node.health(),
+            Self::Cluster(cluster) => cluster.health(),
+        }
+    }
+
+    /// A server to hear published messages from, and a future that ends when it may be no good any
+    /// more.
+    ///
+    /// # Errors
+    /// Away while there is none.
+    pub fn speaker(&self) -> Result<(ConnectionInfo, Arc<Node>), BackendError> {
+        let node = match self {
+            Self::Single(node) => Arc::clone(node),
+            Self::Cluster(cluster) => cluster.any()?,
+        };
+        Ok((node.live()?.info, node))
+    }
+}
+
+/// Checks what a step asks of a server.
+///
+/// # Errors
+/// Quarantined, or away.
+pub async fn check(node: &Node, needs: Needs) -> Result<(), BackendError> {
+    match needs {
+        Needs::Grant(ttl) => node.may_grant(ttl).await,
+        Needs::Nothing => Ok(()),
+    }
+}

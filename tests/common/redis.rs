@@ -1,0 +1,371 @@
+//! Real Redis servers for tests: started on free loopback ports with throw-away data, ended when
+//! the value is dropped.
+
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Whether the programs are there. Without them a test is skipped at home and fails in CI.
+pub fn available() -> bool {
+    let there = Command::new("redis-server").arg("--version").output().is_ok();
+    assert!(there || std::env::var_os("CI").is_none(), "redis-server is missing");
+    there
+}
+
+/// A loopback port that nobody listens on; with `and` further ones at that distance.
+pub fn free_port(and: &[u16]) -> u16 {
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if port < 50_000
+            && and
+                .iter()
+                .all(|more| TcpListener::bind(("127.0.0.1", port + more)).is_ok())
+        {
+            return port;
+        }
+    }
+}
+
+/// Waits until `check` gives something, for at most `limit`.
+pub fn eventually<T>(what: &str, limit: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(Instant::now() < end, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One server process, redis-server or redis-sentinel.
+#[derive(Debug)]
+pub struct RedisServer {
+    dir: TempDir,
+    port: u16,
+    options: Vec<String>,
+    clock: Option<String>,
+    child: Option<Child>,
+}
+
+impl RedisServer {
+    /// A standalone server with these options (`--name value`), no persistence unless they say so.
+    pub fn start(options: &[&str]) -> Self {
+        Self::on(free_port(&[]), options)
+    }
+
+    /// A server whose every write is on disk before its answer.
+    pub fn durable() -> Self {
+        Self::start(&["--appendonly", "yes", "--appendfsync", "always"])
+    }
+
+    /// A server on a given port.
+    pub fn on(port: u16, options: &[&str]) -> Self {
+        let mut server = Self {
+            dir: tempfile::tempdir().unwrap(),
+            port,
+            options: options.iter().map(ToString::to_string).collect(),
+            clock: None,
+            child: None,
+        };
+        server.restart();
+        server
+    }
+
+    /// The same server with its wall clock shifted, as faketime writes it (`+1h`); it takes effect
+    /// with the next restart, or at once through [`Self::shift_clock`].
+    pub fn with_clock(mut self) -> Self {
+        self.clock = Some("+0".into());
+        self.kill9();
+        self.restart();
+        self
+    }
+
+    /// Steps the wall clock of a server that was started [`Self::with_clock`].
+    pub fn shift_clock(&self, shift: &str) {
+        std::fs::write(self.dir.path().join("clock"), shift).unwrap();
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts the process (again), with whatever data its directory holds.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "redis-server"])
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--protected-mode", "no"])
+            .arg("--dir")
+            .arg(self.dir.path())
+            .args(&self.options);
+        if let Some(clock) = &self.clock {
+            self.shift_clock(clock);
+            command
+                .args(["--pdeathsig", "KILL", "redis-server"])
+                .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+                .env("FAKETIME_TIMESTAMP_FILE", self.dir.path().join("clock"))
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+                .env("FAKETIME_NO_CACHE", "1");
+        }
+        self.launch(command);
+    }
+
+    fn launch(&mut self, mut command: Command) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.path().join("log"))
+            .unwrap();
+        self.child = Some(command.stdout(log).stderr(Stdio::null()).spawn().unwrap());
+        let port = self.port;
+        eventually("the server listens", Duration::from_secs(10), || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        eventually("the server answers", Duration::from_secs(20), || {
+            let answer = self.cli(&["PING"]);
+            (answer.contains("PONG") || answer.contains("NOAUTH")).then_some(())
+        });
+    }
+
+    /// Ends the process without a chance to write anything.
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Removes all data; the process must be down.
+    pub fn wipe(&mut self) {
+        assert!(self.child.is_none(), "it runs");
+        self.dir = tempfile::tempdir().unwrap();
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.as_ref().expect("it runs").id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// What redis-cli prints for a command.
+    pub fn cli(&self, args: &[&str]) -> String {
+        let port = self.port.to_string();
+        let output = Command::new("redis-cli")
+            .args(["-p", &port])
+            .args(args)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    }
+
+    /// A field of INFO, as a number.
+    pub fn info(&self, section: &str, field: &str) -> u64 {
+        let text = self.cli(&["INFO", section]);
+        let value = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+        value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}
+
+/// A master with a replica and three sentinels that watch them as `mymaster`.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The two servers; the first begins as master.
+    pub servers: [RedisServer; 2],
+    sentinels: Vec<RedisServer>,
+}
+
+impl Sentinels {
+    /// Starts all five and waits until the sentinels know the replica.
+    pub fn start() -> Self {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let port = master.port().to_string();
+        let replica = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {port}")]);
+        eventually("the replica follows", Duration::from_secs(20), || {
+            replica
+                .cli(&["INFO", "replication"])
+                .contains("master_link_status:up")
+                .then_some(())
+        });
+        let sentinels: Vec<_> = (0..3).map(|_| sentinel(&port)).collect();
+        let all = Self {
+            servers: [master, replica],
+            sentinels,
+        };
+        all.settled();
+        all
+    }
+
+    /// Waits until every sentinel knows the others and the replica.
+    pub fn settled(&self) {
+        eventually("the sentinels know each other", Duration::from_secs(30), || {
+            self.sentinels
+                .iter()
+                .all(|one| {
+                    one.cli(&["INFO", "sentinel"]).contains("status=ok")
+                        && one.cli(&["INFO", "sentinel"]).contains("slaves=1,sentinels=3")
+                })
+                .then_some(())
+        });
+    }
+
+    /// The sentinels' addresses.
+    pub fn addresses(&self) -> Vec<String> {
+        self.sentinels
+            .iter()
+            .map(|one| format!("127.0.0.1:{}", one.port()))
+            .collect()
+    }
+
+    /// Asks for a failover, and waits until a sentinel names another master.
+    pub fn fail_over(&self) -> u16 {
+        let before = self.master_port();
+        self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "mymaster"]);
+        eventually("another master", Duration::from_secs(30), || {
+            Some(self.master_port()).filter(|port| *port != before)
+        })
+    }
+
+    /// Which port the first sentinel names as the master's.
+    pub fn master_port(&self) -> u16 {
+        let answer = self.sentinels[0].cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"]);
+        answer
+            .lines()
+            .nth(1)
+            .and_then(|port| port.trim().parse().ok())
+            .unwrap_or_default()
+    }
+}
+
+fn sentinel(master: &str) -> RedisServer {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port(&[]);
+    let config = dir.path().join("sentinel.conf");
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {master} 2\n\
+         sentinel down-after-milliseconds mymaster 1000\nsentinel failover-timeout mymaster 5000\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut server = RedisServer {
+        dir,
+        port,
+        options: Vec::new(),
+        clock: None,
+        child: None,
+    };
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "redis-server"])
+        .arg(&config)
+        .arg("--sentinel");
+    server.launch(command);
+    server
+}
+
+/// Three masters, each with a replica.
+#[derive(Debug)]
+pub struct Cluster {
+    /// All six.
+    pub nodes: Vec<RedisServer>,
+}
+
+impl Cluster {
+    /// Starts the nodes, joins them and waits until every slot is served.
+    pub fn start() -> Self {
+        let nodes: Vec<_> = (0..6).map(|_| cluster_node()).collect();
+        let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        let joined = Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(&addresses)
+            .args(["--cluster-replicas", "1", "--cluster-yes"])
+            .output()
+            .unwrap();
+        assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stdout));
+        let cluster = Self { nodes };
+        eventually("the cluster serves", Duration::from_secs(30), || {
+            cluster
+                .nodes
+                .iter()
+                .all(|node| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
+                .then_some(())
+        });
+        cluster
+    }
+
+    /// A URL for each node.
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// The masters, by who says so of itself.
+    pub fn masters(&self) -> Vec<&RedisServer> {
+        self.nodes
+            .iter()
+            .filter(|node| node.cli(&["ROLE"]).starts_with("master"))
+            .collect()
+    }
+}
+
+fn cluster_node() -> RedisServer {
+    let options = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "2000",
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    RedisServer::on(free_port(&[10_000]), &options)
+}
+
+/// Servers that all tests of this process share. They end with the process: the kernel kills them
+/// when the thread that started them dies.
+pub fn shared<T: Send + Sync>(place: &'static OnceLock<T>, start: impl FnOnce() -> T + Send + 'static) -> &'static T {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if place.get().is_none() {
+        let (done, started) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            done.send(start()).ok();
+            loop {
+                std::thread::park();
+            }
+        });
+        place.get_or_init(|| started.recv().expect("the servers start"));
+    }
+    place.get().expect("they have started")
+}

@@ -1,0 +1,90 @@
+//! How Redis is opened for one case: servers that all cases share, and keys of its own for each.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencepost::backend::redis::Store;
+use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::{Backend, Health};
+
+use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
+
+/// Real time, and a server on the same machine.
+const PACE: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(200),
+    virtual_time: false,
+};
+
+/// One server.
+pub async fn standalone() -> Result<Bed, Missing> {
+    static SERVER: OnceLock<RedisServer> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let server = shared(&SERVER, || RedisServer::start(&[]));
+    let info = connection_info(&server.url()).expect("a good URL");
+    bed(Servers::Standalone(info)).await
+}
+
+/// A master with a replica, found through three sentinels.
+pub async fn sentinel() -> Result<Bed, Missing> {
+    static SERVERS: OnceLock<Sentinels> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Sentinels::start);
+    let info = |address: &String| connection_info(&format!("redis://{address}")).expect("a good URL");
+    let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
+    bed(Servers::Sentinel {
+        master: "mymaster".into(),
+        login: sentinels[0].clone(),
+        sentinels,
+    })
+    .await
+}
+
+/// Three masters with a replica each.
+pub async fn cluster() -> Result<Bed, Missing> {
+    static SERVERS: OnceLock<Cluster> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Cluster::start);
+    let seeds = servers
+        .urls()
+        .iter()
+        .map(|url| connection_info(url).expect("a good URL"))
+        .collect();
+    bed(Servers::Cluster(seeds)).await
+}
+
+async fn bed(servers: Servers) -> Result<Bed, Missing> {
+    static CASE: AtomicU32 = AtomicU32::new(0);
+    let mut settings = Settings::new(servers);
+    settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
+    settings.first_start = FirstStart::Admit;
+    let stores = [Store::open(settings.clone()), Store::open(settings)];
+    let (first, second) = (
+        stores[0].namespace(&namespace(NAMESPACE)),
+        stores[1].namespace(&namespace(NAMESPACE)),
+    );
+    for replica in [&first, &second] {
+        let mut health = replica.health();
+        let served = health.wait_for(|health| *health == Health::Serving);
+        let served = tokio::time::timeout(Duration::from_secs(10), served).await;
+        served.expect("it serves in time").expect("it says how it is");
+    }
+    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    Ok(Bed {
+        elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
+        first,
+        second,
+        pace: PACE,
+        _keep: Box::new(stores),
+    })
+}

@@ -1,0 +1,10 @@
+//! What happens to the service when Redis fails, on servers that the tests start.
+#![cfg(feature = "redis")]
+
+mod bench;
+mod memory;
+mod replicas;
+#[path = "../common/redis.rs"]
+mod servers;
+mod service;
+mod topology;

@@ -1,0 +1,183 @@
+//! A Redis that does not serve as it should, for a while.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+
+use crate::bench::{acquire, contend, health, replica, serves, standalone, take, token};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn is_away(health: &Health) -> bool {
+    matches!(health, Health::Away { .. })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    let held = take(&locks, "a", TTL).await;
+    server.pause();
+    let asked = Instant::now();
+    let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Backend(BackendError::Away { .. })),
+        "{refused:?}"
+    );
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    health(&locks, Duration::from_secs(5), is_away).await;
+    let asked = Instant::now();
+    acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    tokio::time::sleep(TTL).await;
+    server.resume();
+    serves(&locks, Duration::from_secs(5)).await;
+    assert!(token(&take(&locks, "a", TTL).await) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_living_replicas_outlive_a_long_pause() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", Duration::from_secs(60)).await;
+    let waiting = tokio::spawn(async move { acquire(&two, "a", TTL, Duration::from_secs(30)).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.pause();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    server.resume();
+    serves(&one, Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(one.look(&held.key.lock.name, 10).await.unwrap().waiters.len(), 1);
+    one.release(&held.key).await.unwrap();
+    assert!(token(&waiting.await.unwrap().unwrap()) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    health(
+        &locks,
+        Duration::from_secs(3),
+        |health| matches!(health, Health::Away { reason } if reason.contains("allkeys-lru")),
+    )
+    .await;
+    let refused = acquire(&locks, "a", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Backend(BackendError::Away { .. })),
+        "{refused:?}"
+    );
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    serves(&locks, Duration::from_secs(5)).await;
+    take(&locks, "a", TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_full_memory_renew_and_release_still_work() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    let held = take(&locks, "a", TTL).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Backend(BackendError::Away { .. })),
+        "{refused:?}"
+    );
+    locks.renew(&held.key, None).await.unwrap();
+    locks.release(&held.key).await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    take(&locks, "b", TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_are_sent_again_under_load() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let replicas = [replica(&settings).await, replica(&settings).await];
+    let forget = tokio::task::spawn_blocking(move || {
+        for _ in 0..50 {
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+        server
+    });
+    let (tokens, gap) = contend(&replicas, 8, Duration::from_secs(2)).await;
+    forget.await.unwrap();
+    assert!(
+        tokens.len() > 100 && gap < Duration::from_secs(1),
+        "{} {gap:?}",
+        tokens.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_connections_cost_a_pause_and_nothing_else() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let replicas = [replica(&settings).await, replica(&settings).await];
+    let kill = tokio::task::spawn_blocking(move || {
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(400));
+            server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        server
+    });
+    let (tokens, gap) = contend(&replicas, 8, Duration::from_secs(4)).await;
+    kill.await.unwrap();
+    // A release or a grant whose answer was lost may have to wait for its TTL.
+    assert!(
+        tokens.len() > 50 && gap < Duration::from_secs(8),
+        "{} {gap:?}",
+        tokens.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let replicas = [replica(&settings).await, replica(&settings).await];
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let kill = tokio::task::spawn_blocking(move || {
+        while stopped
+            .recv_timeout(Duration::from_millis(200))
+            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        server
+    });
+    let (tokens, gap) = contend(&replicas, 2, Duration::from_secs(6)).await;
+    drop(stop);
+    kill.await.unwrap();
+    println!("{} hand-offs, longest gap {gap:?}", tokens.len());
+    assert!(
+        tokens.len() >= 1_000 && gap < Duration::from_millis(1_500),
+        "{} {gap:?}",
+        tokens.len()
+    );
+}
