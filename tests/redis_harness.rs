@@ -1,5 +1,7 @@
 //! The harness itself: what it starts is what it says.
 
+#![cfg(feature = "redis")]
+
 #[path = "common/redis.rs"]
 mod redis;
 
