@@ -14,7 +14,7 @@ const AT_ONCE: usize = 1000;
 /// together, and the quiet in which it gives space back.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 + 5 + 4);
 /// What stays with the allocator and in the caches of the store.
-const MORE_MEMORY: u64 = 16 << 20;
+const MORE_MEMORY: u64 = 32 << 20;
 const FILE: u64 = 12 << 20;
 
 /// Takes and gives back the names of these numbers, one after the other.
