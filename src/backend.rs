@@ -45,6 +45,8 @@ pub use self::view::{Change, ChangeKind, Listing, Most, Page, Seen, Summary, Wak
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);

@@ -12,6 +12,11 @@ mod bed;
 mod beds;
 mod cases;
 mod claims;
+#[cfg(feature = "etcd")]
+mod etcd_beds;
+#[cfg(feature = "etcd")]
+#[path = "../common/etcd.rs"]
+mod etcd_servers;
 #[macro_use]
 mod grpc;
 mod replica;
@@ -20,6 +25,19 @@ mod walk;
 
 conformance_suite!(memory, crate::beds::memory, (start_paused = true));
 conformance_suite!(file, crate::beds::file, ());
+
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd,
+    crate::etcd_beds::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_three,
+    crate::etcd_beds::three,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());
