@@ -53,7 +53,8 @@ pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
 /// How long cancel marks are kept at the least.
 pub const MARKS_KEPT: Duration = Duration::from_secs(60);
 
-/// A store, as one namespace sees it.
+/// A store, as one namespace sees it. What its [`Offers`] leave out it refuses with
+/// [`BackendError::Unsupported`], whoever asks.
 ///
 /// # Cancellation safety
 /// Dropping a verb's future does not say whether the step took effect: who drops an `enter` or a

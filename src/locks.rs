@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,7 @@ use crate::name::{
 };
 
 mod acquire;
+mod ids;
 mod lines;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
@@ -53,6 +55,8 @@ struct Room {
     lines: Arc<Lines>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// Where undos run, wherever their calls are dropped.
+    runtime: Handle,
 }
 
 /// What an Acquire asks for.
@@ -124,6 +128,7 @@ impl Locks {
             lines: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            runtime: Handle::current(),
             backend,
         });
         let (lines, mut wakes) = (Arc::clone(&room.lines), room.backend.wakes());
@@ -141,7 +146,7 @@ impl Locks {
     /// Dropped at any moment, the call leaves the queue and a grant that it got is taken back.
     ///
     /// # Errors
-    /// As CONTRACT's table of answers says for Acquire.
+    /// [`Error`]: whatever kept the call from the lock, or the store's own failure.
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
         let claim = self.room.claim(&ask, arrived)?;
@@ -295,10 +300,10 @@ impl Room {
         self.limits.name(&ask.lock)?;
         let ttl = self.limits.ttl(ask.ttl)?;
         self.check_offers(ask)?;
-        let [random_id, call, secret] = random_ids()?;
+        let [random_id, call, secret] = ids::random()?;
         let request = ask.request_id.as_ref();
         Ok(NewClaim {
-            id: request.map_or(ClaimId::from_bytes(random_id), |request| claim_id(ask, request)),
+            id: request.map_or(ClaimId::from_bytes(random_id), |request| ids::of_request(ask, request)),
             call: CallId::from_bytes(call),
             secret: Secret::from_bytes(secret),
             retryable: request.is_some(),
@@ -339,7 +344,7 @@ impl Room {
 
     /// The same claim as a new call brings it.
     fn afresh(&self, claim: NewClaim) -> Result<NewClaim, Error> {
-        let [random_id, call, secret] = random_ids()?;
+        let [random_id, call, secret] = ids::random()?;
         Ok(NewClaim {
             id: if claim.retryable {
                 claim.id
@@ -395,32 +400,4 @@ impl Room {
             holds: grant.holds,
         }
     }
-}
-
-/// Three fresh ids from the system's random numbers.
-fn random_ids() -> Result<[[u8; 16]; 3], BackendError> {
-    let mut ids = [[0; 16]; 3];
-    getrandom::fill(ids.as_flattened_mut()).map_err(|error| BackendError::Broken {
-        reason: format!("no random numbers: {error}"),
-    })?;
-    Ok(ids)
-}
-
-/// The id of the claim that a request id names: every replica finds the same.
-fn claim_id(ask: &Acquire, request: &RequestId) -> ClaimId {
-    use sha2::{Digest, Sha256};
-    let mut hash = Sha256::new();
-    for part in [
-        ask.lock.as_str(),
-        ask.owner.as_str(),
-        ask.identity.as_str(),
-        request.as_str(),
-    ] {
-        // With its length, so that no two lists of parts read the same.
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    let mut id = [0; 16];
-    id.copy_from_slice(&hash.finalize()[..16]);
-    ClaimId::from_bytes(id)
 }

@@ -1,7 +1,6 @@
 //! Which namespace has which backend: the only room that knows every one of them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::{Backend, Guarantee};
@@ -26,7 +25,7 @@ pub enum OpenError {
         /// The first namespace that uses it.
         namespace: Namespace,
         /// Its file.
-        path: PathBuf,
+        path: std::path::PathBuf,
         /// What is wrong with it.
         source: Box<crate::backend::embedded::OpenError>,
     },
@@ -119,10 +118,12 @@ struct Stores {
 }
 
 impl Stores {
+    #[allow(unused_variables, reason = "a build without any backend has nothing to open")]
     fn backend(&mut self, namespace: &Namespace, settings: &BackendConfig) -> Result<Arc<dyn Backend>, OpenError> {
-        match settings {
+        // By value: a build without any backend has no case here.
+        match *settings {
             #[cfg(feature = "embedded")]
-            BackendConfig::Embedded { path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
+            BackendConfig::Embedded { ref path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
         }
     }
 

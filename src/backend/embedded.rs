@@ -6,7 +6,7 @@
 //! The rooms, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
 //! runs steps, turn by turn, and makes each turn durable before it answers; [`machine`] holds the
 //! namespaces and the turn's time; [`space`] is the verbs themselves over the queues of [`lock`];
-//! [`file`] and [`record`] are the disk.
+//! [`mod@file`] and [`record`] are the disk.
 //!
 //! # What survives
 //! Holders, finished calls and the highest token are durable before they are answered. After a

@@ -233,3 +233,20 @@ async fn ten_thousand_waiters_leave_together_and_nothing_stays() {
     }
     assert_eq!(counts(&locks).await, (1, 0));
 }
+
+#[test]
+fn an_undo_that_cannot_reach_its_store_ends_with_the_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let locks = locks();
+        let granted = locks.acquire(ask("one", Duration::ZERO)).await.unwrap();
+        locks.room.backend.close().await;
+        drop(granted);
+        tokio::task::yield_now().await;
+        assert_eq!(locks.room.undos.len(), 1);
+    });
+    drop(runtime);
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Room;
-use crate::backend::{Departure, Leaving, NewClaim};
+use crate::backend::{Departure, Leaving, MARKS_KEPT, NewClaim};
 use crate::error::Error;
 use crate::name::LockName;
 
@@ -44,26 +44,9 @@ impl Undo {
     /// # Errors
     /// When the store failed; whether the call's claim is still there is unknown then.
     pub async fn run(&mut self) -> Result<Departure, Error> {
-        let departure = self
-            .room
-            .leave(&self.lock, Leaving::Call(&self.claim.id, self.claim.call))
-            .await?;
+        let departure = leave(&self.room, &self.lock, &self.claim).await?;
         self.armed = false;
         Ok(departure)
-    }
-
-    /// Tries until it succeeds, or until nothing can be left of the call: its cancel mark would be
-    /// gone, and its lease over.
-    async fn insist(mut self) {
-        let until = Instant::now() + crate::backend::MARKS_KEPT.max(self.claim.ttl.get());
-        while let Err(error) = self.run().await {
-            if Instant::now() > until {
-                tracing::warn!(lock = %self.lock, %error, "gave up undoing a call");
-                self.armed = false;
-                return;
-            }
-            tokio::time::sleep(AGAIN).await;
-        }
     }
 }
 
@@ -72,8 +55,25 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        self.armed = false;
-        let undo = Self::armed(&self.room, &self.lock, &self.claim);
-        self.room.undos.spawn(undo.insist());
+        let insist = insist(Arc::clone(&self.room), self.lock.clone(), self.claim.clone());
+        self.room.undos.spawn_on(insist, &self.room.runtime);
+    }
+}
+
+async fn leave(room: &Arc<Room>, lock: &LockName, claim: &NewClaim) -> Result<Departure, Error> {
+    room.leave(lock, Leaving::Call(&claim.id, claim.call)).await
+}
+
+/// Undoes a call: tries until it succeeds, or until nothing can be left of the call, for its cancel
+/// mark would be gone and its lease over. No guard watches over this task: when the runtime ends
+/// under it, there is nobody left to undo for.
+async fn insist(room: Arc<Room>, lock: LockName, claim: NewClaim) {
+    let until = Instant::now() + MARKS_KEPT.max(claim.ttl.get());
+    while let Err(error) = leave(&room, &lock, &claim).await {
+        if Instant::now() > until {
+            tracing::warn!(%lock, %error, "gave up undoing a call");
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
     }
 }

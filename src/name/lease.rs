@@ -1,6 +1,6 @@
 //! Lease ids: opaque to clients, and all that Renew and Release need.
 
-use super::encoding::decode;
+use super::encoding::{decode, hex, push_encoded, push_hex};
 use super::{ClaimId, FencingToken, InvalidField, Kind, LockKey, LockName, MAX_LEASE_ID_BYTES, Namespace, Secret};
 
 /// What Renew and Release need to know of a lease: all that its lease id says.
@@ -20,19 +20,28 @@ pub struct LeaseKey {
 
 /// The version of the text form of a lease id.
 const LEASE_ID_VERSION: &str = "1";
+/// How long it is beside the namespace and the name, in bytes, if the name needs no encoding.
+const OTHER_BYTES: usize = 96;
 
 impl LeaseKey {
     /// The lease id: opaque to clients, self-contained, and secret.
     pub fn to_lease_id(&self) -> String {
-        format!(
-            "{LEASE_ID_VERSION}:{}:{}:{}:{}:{}:{:032x}",
-            self.lock.namespace,
-            self.lock.name.encoded(),
-            self.kind.letter(),
-            self.claim,
-            self.token,
-            u128::from_be_bytes(*self.secret.as_bytes()),
-        )
+        let LockKey { namespace, name } = &self.lock;
+        let mut id = String::with_capacity(namespace.as_str().len() + name.as_str().len() + OTHER_BYTES);
+        id.push_str(LEASE_ID_VERSION);
+        for part in [":", namespace.as_str(), ":"] {
+            id.push_str(part);
+        }
+        push_encoded(&mut id, name.as_str());
+        for part in [":", self.kind.letter(), ":"] {
+            id.push_str(part);
+        }
+        push_hex(&mut id, self.claim.as_bytes());
+        id.push(':');
+        id.push_str(&self.token.to_string());
+        id.push(':');
+        push_hex(&mut id, self.secret.as_bytes());
+        id
     }
 
     /// Reads a lease id.
@@ -49,10 +58,10 @@ impl LeaseKey {
         if lease_id.len() > MAX_LEASE_ID_BYTES {
             return Err(bad());
         }
-        let parts: Vec<&str> = lease_id.split(':').collect();
-        let &[LEASE_ID_VERSION, namespace, name, kind, claim, token, secret] = parts.as_slice() else {
-            return Err(bad());
-        };
+        let mut parts = lease_id.split(':');
+        let mut part = || parts.next().ok_or_else(bad);
+        let [_, namespace, name, kind, claim, token, secret] =
+            [part()?, part()?, part()?, part()?, part()?, part()?, part()?];
         let key = Self {
             lock: LockKey {
                 namespace: Namespace::new(namespace).map_err(|_| bad())?,
@@ -69,17 +78,13 @@ impl LeaseKey {
                 .ok_or_else(bad)?,
             secret: Secret::from_bytes(hex(secret).ok_or_else(bad)?),
         };
-        // One lease has one id: spellings that only happen to parse are refused.
+        // One lease has one id: other versions, and spellings that only happen to parse, are refused.
         if key.to_lease_id() == lease_id {
             Ok(key)
         } else {
             Err(bad())
         }
     }
-}
-
-fn hex(text: &str) -> Option<[u8; 16]> {
-    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes))?
 }
 
 #[cfg(test)]

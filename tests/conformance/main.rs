@@ -4,6 +4,9 @@
 //! a backend joins with a function that opens a [`bed::Bed`] (in [`beds`]) and one line below.
 //! `grpc/` asks the same of the whole service, through its API.
 
+// The suite needs a store to run on; a build without any has none.
+#![cfg(feature = "embedded")]
+
 #[macro_use]
 mod suite;
 #[macro_use]

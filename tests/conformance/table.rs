@@ -185,6 +185,7 @@ macro_rules! conformance_suite {
                     a_release_after_a_force_frees_nobody_else,
                     a_lease_with_a_false_part_releases_nothing,
                     a_lease_of_another_lock_releases_nothing,
+                    a_released_lease_with_another_token_is_unknown,
                     a_force_removes_whoever_holds_the_token,
                     a_force_of_a_token_that_ended_says_how,
                     a_force_of_an_unknown_token_removes_nobody,

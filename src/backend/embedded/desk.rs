@@ -103,6 +103,11 @@ impl Desk {
         Some(token)
     }
 
+    /// Whether there is a file that records are for.
+    pub fn is_durable(&self) -> bool {
+        self.writes.is_some()
+    }
+
     /// Notes a record to put, encoded only if there is a file.
     pub fn put(&mut self, slot: Slot, record: impl FnOnce() -> Vec<u8>) {
         if let Some(writes) = &mut self.writes {

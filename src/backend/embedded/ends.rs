@@ -12,7 +12,7 @@ use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 impl Space {
     pub(super) fn release(&mut self, desk: &mut Desk, name: &LockName, lease: &LeaseKey) -> Found {
-        let hold = self.find(name, &lease.claim).and_then(|place| {
+        let hold = self.find_token(name, lease.token).and_then(|place| {
             let index = self.locks.get(name)?.hold_of(place, lease)?;
             Some((place, index))
         });
@@ -60,7 +60,7 @@ impl Space {
     }
 
     pub(super) fn force(&mut self, desk: &mut Desk, name: &LockName, token: FencingToken) -> Found {
-        if let Some(place) = self.locks.get(name).and_then(|lock| lock.place_of(token)) {
+        if let Some(place) = self.find_token(name, token) {
             self.end_claim(desk, name, place, Cause::Forced);
             return Found::Ended(Cause::Forced);
         }
@@ -86,7 +86,7 @@ impl Space {
         }
         let token = holding.token;
         let hold = holding.holds.swap_remove(index);
-        self.index.remove(&hold.id);
+        self.by_hold.remove(&hold.id);
         self.remember(desk, name, token, &hold, cause, limits);
         self.save(desk, name, place);
     }
@@ -97,10 +97,11 @@ impl Space {
             return;
         };
         for id in claim.hold_ids() {
-            self.index.remove(&id);
+            self.by_hold.remove(&id);
         }
         let token = claim.holding().map(|holding| holding.token);
         if let Some(holding) = claim.holding() {
+            self.by_token.remove(&holding.token);
             desk.ends.remove(&(holding.ends, self.id, name.clone(), place));
             desk.delete(Slot::Holder(self.id, name.clone(), place));
             for hold in &holding.holds {

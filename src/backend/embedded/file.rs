@@ -40,6 +40,12 @@ pub enum FileError {
         /// Its format.
         found: u64,
     },
+    /// It is a database, but of something else.
+    #[error("{path:?} was not written by this program")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is not where it was opened any more.
     #[error("{path:?} was removed or replaced while it was open")]
     Replaced {
@@ -141,6 +147,7 @@ impl File {
 
     fn check_format(&self) -> Result<(), FileError> {
         let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let new = transaction.list_tables().map_err(redb::Error::from)?.next().is_none();
         let found = {
             let mut meta = transaction.open_table(META).map_err(redb::Error::from)?;
             let found = meta
@@ -155,7 +162,10 @@ impl File {
             found
         };
         match found {
-            None => Ok(transaction.commit().map_err(redb::Error::from)?),
+            None if new => Ok(transaction.commit().map_err(redb::Error::from)?),
+            None => Err(FileError::Foreign {
+                path: self.path.clone(),
+            }),
             Some(FORMAT) => Ok(()),
             Some(found) => Err(FileError::Format {
                 path: self.path.clone(),

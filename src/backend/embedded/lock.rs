@@ -360,14 +360,6 @@ impl Lock {
         self.claims.range(..self.edge).find_map(|(_, claim)| claim.holder(now))
     }
 
-    /// The place of a token's holder.
-    pub fn place_of(&self, token: FencingToken) -> Option<u64> {
-        self.claims
-            .range(..self.edge)
-            .find(|(_, claim)| claim.holding().is_some_and(|holding| holding.token == token))
-            .map(|(&place, _)| place)
-    }
-
     /// Which hold of the claim at this place a lease names.
     pub fn hold_of(&self, place: u64, lease: &LeaseKey) -> Option<usize> {
         let claim = self.get(place)?;

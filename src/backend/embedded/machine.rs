@@ -122,8 +122,8 @@ impl Machine {
         let memory: Vec<_> = self.spaces.iter_mut().map(Space::clear).collect();
         let mut known = std::collections::HashSet::new();
         for (namespace, name, place, claim) in loaded.holders(self.desk.now) {
-            known.insert(claim.id);
             let id = self.space_id(&namespace);
+            known.insert((id, name.clone(), place));
             self.spaces[id].restore(&mut self.desk, &name, place, claim);
         }
         for (namespace, secret, ended) in loaded.finished() {
@@ -132,7 +132,9 @@ impl Machine {
         }
         for (id, locks) in memory.into_iter().enumerate() {
             for (name, lock) in locks {
-                let waiters = lock.iter().filter(|(_, claim)| !known.contains(&claim.id));
+                let waiters = lock
+                    .iter()
+                    .filter(|(place, _)| !known.contains(&(id, name.clone(), *place)));
                 for (place, claim) in waiters.filter_map(|(place, claim)| Some((place, waiting_again(claim)?))) {
                     self.spaces[id].restore(&mut self.desk, &name, place, claim);
                 }

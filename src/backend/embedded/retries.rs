@@ -74,7 +74,7 @@ impl Space {
             return Place::Refused(Refusal::Full { limit });
         }
         holding.holds.push(Hold::of(new));
-        self.index.insert(new.id, (name.clone(), place));
+        self.by_hold.insert(new.id, (name.clone(), place));
         self.prolong(desk, name, place, new.ttl.get());
         self.save(desk, name, place);
         self.held(desk, name, place, new.secret, Duration::ZERO)

@@ -31,8 +31,11 @@ pub struct Coming<'a> {
 pub struct Space {
     pub id: SpaceId,
     pub locks: BTreeMap<LockName, Lock>,
-    /// Where the holds of this namespace are, by their ids.
-    pub(super) index: HashMap<ClaimId, (LockName, u64)>,
+    /// Where the claims of this namespace are: by the ids of their holds, for calls, and by their
+    /// tokens, for leases. Not by their own ids: a claim may live on by re-entry after the hold that
+    /// it began with has ended, and a retry of that one begins another claim of the same id.
+    pub(super) by_hold: HashMap<ClaimId, (LockName, u64)>,
+    pub(super) by_token: HashMap<FencingToken, (LockName, u64)>,
     pub finished: Finished,
     pub marks: Marks,
     pub watchers: Watchers,
@@ -44,7 +47,8 @@ impl Space {
         Self {
             id,
             locks: BTreeMap::new(),
-            index: HashMap::new(),
+            by_hold: HashMap::new(),
+            by_token: HashMap::new(),
             finished: Finished::default(),
             marks: Marks::default(),
             watchers: Watchers::default(),
@@ -80,7 +84,7 @@ impl Space {
             return Place::Refused(Refusal::Full { limit });
         }
         let place = lock.push(Claim::waiting(new, desk.wall));
-        self.index.insert(new.id, (name.clone(), place));
+        self.by_hold.insert(new.id, (name.clone(), place));
         if fits {
             lock.settle();
             return self.grant(desk, name, place, coming.waited, false);
@@ -150,7 +154,7 @@ impl Space {
     /// See [`crate::backend::Backend::renew`].
     pub fn renew(&mut self, desk: &mut Desk, lease: &LeaseKey, ttl: Option<Ttl>) -> Renewal {
         let name = &lease.lock.name;
-        let found = self.find(name, &lease.claim).filter(|place| {
+        let found = self.find_token(name, lease.token).filter(|place| {
             self.locks
                 .get(name)
                 .is_some_and(|lock| lock.hold_of(*place, lease).is_some())
@@ -248,23 +252,30 @@ impl Space {
     /// Puts a claim where it was when the queue is made anew.
     pub fn restore(&mut self, desk: &mut Desk, name: &LockName, place: u64, claim: Claim) {
         for id in claim.hold_ids() {
-            self.index.insert(id, (name.clone(), place));
+            self.by_hold.insert(id, (name.clone(), place));
         }
         if let Some(holding) = claim.holding() {
             desk.ends.insert((holding.ends, self.id, name.clone(), place));
+            self.by_token.insert(holding.token, (name.clone(), place));
         }
         self.locks.entry(name.clone()).or_default().insert(place, claim);
     }
 
     /// Forgets all locks and finished calls, for they are read again from the file.
     pub fn clear(&mut self) -> BTreeMap<LockName, Lock> {
-        self.index.clear();
+        self.by_hold.clear();
+        self.by_token.clear();
         self.finished = Finished::default();
         std::mem::take(&mut self.locks)
     }
 
     pub(super) fn find(&self, name: &LockName, id: &ClaimId) -> Option<u64> {
-        let (lock, place) = self.index.get(id)?;
+        let (lock, place) = self.by_hold.get(id)?;
+        (lock == name).then_some(*place)
+    }
+
+    pub(super) fn find_token(&self, name: &LockName, token: FencingToken) -> Option<u64> {
+        let (lock, place) = self.by_token.get(&token)?;
         (lock == name).then_some(*place)
     }
 
@@ -310,16 +321,20 @@ impl Space {
         let ends = desk.now + ttl;
         lock.hold(place, token, ends, desk.wall, queued);
         desk.ends.insert((ends, self.id, name.clone(), place));
+        self.by_token.insert(token, (name.clone(), place));
         self.save(desk, name, place);
-        let owner = self.locks[name].get(place).map(|claim| claim.owner.clone());
-        if let Some(owner) = owner {
-            self.changed(desk, name, ChangeKind::Granted, &owner, Some(token));
+        let held = self.held(desk, name, place, secret, waited);
+        if let Place::Held(grant) = &held {
+            self.changed(desk, name, ChangeKind::Granted, &grant.owner, Some(token));
         }
-        self.held(desk, name, place, secret, waited)
+        held
     }
 
     /// Notes a holder for the file.
     pub(super) fn save(&self, desk: &mut Desk, name: &LockName, place: u64) {
+        if !desk.is_durable() {
+            return;
+        }
         let claim = self.locks.get(name).and_then(|lock| lock.get(place));
         if let Some((claim, holding)) = claim.and_then(|claim| Some((claim, claim.holding()?))) {
             let slot = Slot::Holder(self.id, name.clone(), place);

@@ -92,6 +92,16 @@ pub async fn a_lease_of_another_lock_releases_nothing(bed: &Bed) {
     assert_eq!(other.leave(Leaving::Hold(&mixed), None).await.found, Found::Nothing);
     assert_eq!(other.tokens().await, [b.token()]);
     assert_eq!(bed.here().tokens().await, [a.token()]);
+    bed.here().release(&a).await;
+    assert_eq!(other.leave(Leaving::Hold(&mixed), None).await.found, Found::Nothing);
+}
+
+pub async fn a_released_lease_with_another_token_is_unknown(bed: &Bed) {
+    let a = bed.here().hold(claim("a")).await;
+    bed.here().release(&a).await;
+    let [_, _, (_, lease)] = forgeries(&a);
+    let found = bed.here().leave(Leaving::Hold(&lease), None).await.found;
+    assert_eq!(found, Found::Nothing);
 }
 
 pub async fn a_force_removes_whoever_holds_the_token(bed: &Bed) {

@@ -26,7 +26,7 @@ impl Refused {
     }
 }
 
-/// Asserts that an answer is this error, with the domain and the words that CONTRACT's table names.
+/// Asserts that an answer is this error, with the domain and the words that the API promises.
 #[track_caller]
 pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, reason: &str) -> Refused {
     let status = answer.expect_err("refused");

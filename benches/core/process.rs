@@ -1,0 +1,79 @@
+//! The processes under measurement: started on ports of their own, killed in the end.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::{Failure, echo};
+
+/// The unit of CPU time in /proc, fixed at 100 per second for programs whatever the kernel's own is.
+const TICK: Duration = Duration::from_millis(10);
+/// Where in /proc/<pid>/stat, after the program's name in parentheses, user and system time stand.
+const CPU_FIELDS: [usize; 2] = [11, 12];
+
+/// A running server, killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    /// A server with one namespace, whose store is at `path`.
+    pub fn server(folder: &Path, program: &Path, namespace: &str, path: &str) -> Result<Self, Failure> {
+        let config = format!("[namespaces.{namespace}.embedded]\npath = {path:?}\n");
+        let file = folder.join(format!("{namespace}.toml"));
+        fs::write(&file, config)?;
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&file);
+        command.arg("--data-dir").arg(folder);
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let log = child.stderr.take().ok_or("no log")?;
+        Self::announced(child, log, "serving on ")
+    }
+
+    /// An echo server: this program in its other role.
+    pub fn echo(lease_id: &str) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let mut child = command.env(echo::ROLE, lease_id).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        Self::announced(child, output, echo::READY)
+    }
+
+    /// Waits until it says where it listens. Later lines are not read: it writes none.
+    fn announced(child: Child, output: impl Read, before: &str) -> Result<Self, Failure> {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| line.split_once(before).map(|(_, address)| address.to_owned()));
+        let address = address.ok_or("a server ended before it served")?;
+        Ok(Self { child, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The CPU time that it has used, to the [`TICK`].
+    pub fn cpu(&self) -> Result<Duration, Failure> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = stat.rsplit_once(')').ok_or("no program name in /proc")?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let mut ticks = 0;
+        for at in CPU_FIELDS {
+            ticks += fields.get(at).ok_or("no CPU time in /proc")?.parse::<u32>()?;
+        }
+        Ok(TICK * ticks)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It fails only for a process that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

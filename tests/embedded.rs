@@ -1,0 +1,198 @@
+//! What the embedded store keeps when it is closed and opened again, and what it does when its file
+//! is not there any more.
+
+#![cfg(feature = "embedded")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use fencepost::backend::embedded::{OpenError, Store};
+use fencepost::backend::{BackendError, Health, Seen};
+use fencepost::error::Error;
+use fencepost::limits::Limits;
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use futures::StreamExt;
+
+const TTL: Duration = Duration::from_secs(30);
+/// More changes than wait for a slow watcher.
+const MANY: usize = 1000;
+
+/// The locks of one namespace of a store.
+fn locks(store: &Store) -> Locks {
+    let namespace = Namespace::new("jobs").expect("a namespace");
+    Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace))
+}
+
+/// The locks in a file; the file is free again when they are closed.
+fn open(path: &Path) -> Locks {
+    locks(&Store::open(path).expect("the store opens"))
+}
+
+fn name(name: &str) -> LockName {
+    LockName::new(name).expect("a name")
+}
+
+/// A try for a lock.
+fn ask(lock: &str) -> Acquire {
+    Acquire {
+        lock: name(lock),
+        owner: Owner::new("somebody").expect("an owner"),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(TTL),
+        wait: Duration::ZERO,
+        request_id: None,
+        reentrant: false,
+        metadata: Metadata::default(),
+    }
+}
+
+async fn take(locks: &Locks, ask: Acquire) -> Lease {
+    locks.acquire(ask).await.expect("the lock is free").delivered()
+}
+
+#[tokio::test]
+async fn a_lease_that_was_not_given_back_lives_for_its_whole_ttl_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let before = open(&file);
+    let lease = take(&before, ask("a")).await;
+    before.close().await;
+    let after = open(&file);
+    let holder = after
+        .check(&name("a"), lease.key.token)
+        .await
+        .expect("the store answers")
+        .expect("it is held");
+    assert!(holder.remaining > TTL - Duration::from_secs(1), "{holder:?}");
+    assert!(matches!(after.acquire(ask("a")).await, Err(Error::LockHeld { .. })));
+    after.renew(&lease.key, None).await.expect("it is renewed");
+    after.release(&lease.key).await.expect("it is released");
+    take(&after, ask("a")).await;
+}
+
+#[tokio::test]
+async fn a_shorter_renewal_takes_nothing_away_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let before = open(&file);
+    let lease = take(&before, ask("a")).await;
+    before.renew(&lease.key, Some(TTL / 10)).await.expect("it is renewed");
+    before.close().await;
+    let renewed = open(&file).renew(&lease.key, None).await.expect("it is renewed");
+    assert!(renewed.ttl > TTL - Duration::from_secs(1), "{renewed:?}");
+}
+
+#[tokio::test]
+async fn what_was_given_back_is_free_after_a_restart_and_remembered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let again = || Acquire {
+        request_id: Some(RequestId::new("again").expect("a request id")),
+        ..ask("a")
+    };
+    let before = open(&file);
+    let lease = take(&before, again()).await;
+    before.release(&lease.key).await.expect("it is released");
+    before.close().await;
+    let after = open(&file);
+    assert_eq!(
+        after.acquire(again()).await.expect_err("a retry"),
+        Error::AlreadyReleased
+    );
+    after.release(&lease.key).await.expect("a repeated release succeeds");
+    take(&after, ask("a")).await;
+}
+
+#[tokio::test]
+async fn tokens_rise_across_a_restart_on_every_lock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let mut last = 0;
+    for round in 0..5 {
+        let locks = open(&file);
+        for lock in ["a", "b"] {
+            let lease = take(&locks, ask(lock)).await;
+            assert!(lease.key.token.get() > last, "round {round}: {lease:?} after {last}");
+            last = lease.key.token.get();
+            locks.release(&lease.key).await.expect("it is released");
+        }
+        locks.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_second_store_on_the_same_file_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let first = open(&file);
+    let second = Store::open(&file);
+    assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
+    take(&first, ask("a")).await;
+}
+
+#[tokio::test]
+async fn a_file_that_vanished_grants_nothing_until_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    take(&locks, ask("a")).await;
+    std::fs::remove_file(&file).expect("the file is there");
+    for _ in 0..3 {
+        let refused = locks.acquire(ask("b")).await.expect_err("nothing is granted");
+        assert!(
+            matches!(refused, Error::Backend(BackendError::Away { .. })),
+            "{refused}"
+        );
+    }
+    assert!(matches!(*locks.health().borrow(), Health::Away { .. }));
+    assert!(!file.exists(), "another file was made in its place");
+    locks.close().await;
+    take(&open(&file), ask("a")).await;
+}
+
+#[tokio::test]
+async fn a_lost_file_loses_its_locks_and_tokens_still_rise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let locks = open(&file);
+    let before = take(&locks, ask("a")).await;
+    locks.close().await;
+    std::fs::remove_file(&file).expect("the file is there");
+    let after = take(&open(&file), ask("a")).await;
+    assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
+}
+
+#[tokio::test]
+async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
+    let before = take(&locks(&Store::memory()), ask("a")).await;
+    let after = take(&locks(&Store::memory()), ask("a")).await;
+    assert!(after.key.token > before.key.token, "{after:?} after {before:?}");
+}
+
+#[tokio::test]
+async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
+    let locks = locks(&Store::memory());
+    let mut seen = locks.watch(&name("a"));
+    assert!(matches!(seen.next().await, Some(Ok(Seen::State(_)))));
+    for _ in 0..MANY {
+        let lease = take(&locks, ask("a")).await;
+        locks.release(&lease.key).await.expect("it is released");
+    }
+    let last = take(&locks, ask("a")).await;
+    let mut changes = 0;
+    let state = loop {
+        match seen
+            .next()
+            .await
+            .expect("the watch goes on")
+            .expect("the store answers")
+        {
+            Seen::Change(_) => changes += 1,
+            Seen::State(state) => break state,
+        }
+    };
+    assert!(changes < 2 * MANY, "no change was skipped");
+    assert_eq!(state.holders[0].token, last.key.token);
+}

@@ -1,0 +1,197 @@
+//! Calls to a server over gRPC.
+
+use std::time::{Duration, Instant};
+
+use fencepost::api::proto::admin_service_client::AdminServiceClient;
+use fencepost::api::proto::lock_service_client::LockServiceClient;
+use fencepost::api::proto::{
+    AcquireRequest, CheckTokenRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth,
+    NamespaceInfo, ReleaseRequest, RenewRequest,
+};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+
+use crate::server::PATIENCE;
+
+/// The namespace of every test.
+pub const NAMESPACE: &str = "faults";
+/// The TTL of a claim that names none; longer than any round of a test.
+pub const TTL: Duration = Duration::from_secs(60);
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// A connection to a server.
+#[derive(Debug, Clone)]
+pub struct Client(Channel);
+
+impl Client {
+    /// Connects to an address that is listened on.
+    pub async fn connect(address: &str) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+        Self(endpoint.connect().await.expect("the server accepts"))
+    }
+
+    fn locks(&self) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.0.clone())
+    }
+
+    /// Takes a lock, or says why not.
+    pub async fn try_acquire(&self, ask: AcquireRequest) -> Result<Lease, Status> {
+        let answer = self.locks().acquire(ask).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
+    }
+
+    /// Takes a lock that must be granted.
+    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
+        self.try_acquire(ask).await.expect("granted")
+    }
+
+    /// Renews a lease, or says why not.
+    pub async fn try_renew(&self, lease: &Lease, ttl: Option<Duration>) -> Result<Lease, Status> {
+        let (lease_id, ttl) = (lease.lease_id.clone(), ttl.map(wire));
+        let answer = self.locks().renew(RenewRequest { lease_id, ttl }).await?;
+        Ok(answer.into_inner().lease.expect("a lease"))
+    }
+
+    /// Releases a lease, or says why not.
+    pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
+        let lease_id = lease.lease_id.clone();
+        self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
+    }
+
+    /// Releases a lease that must live.
+    pub async fn release(&self, lease: &Lease) {
+        self.try_release(lease).await.expect("released");
+    }
+
+    /// The state of a lock.
+    pub async fn look(&self, name: &str) -> LockState {
+        let (namespace, name) = (NAMESPACE.into(), name.into());
+        let answer = self.locks().get_lock(GetLockRequest { namespace, name }).await;
+        answer.expect("a state").into_inner().lock.expect("a state")
+    }
+
+    /// Whether a lease's token is held at this moment.
+    pub async fn holds(&self, lease: &Lease) -> bool {
+        let ask = CheckTokenRequest {
+            namespace: NAMESPACE.into(),
+            name: lease.name.clone(),
+            fencing_token: lease.fencing_token,
+        };
+        let answer = self.locks().check_token(ask).await;
+        answer.expect("an answer").into_inner().held
+    }
+
+    /// What operators see of the namespace.
+    pub async fn namespace(&self) -> NamespaceInfo {
+        let mut admin = AdminServiceClient::new(self.0.clone());
+        let answer = admin.list_namespaces(ListNamespacesRequest {}).await;
+        answer.expect("a list").into_inner().namespaces.remove(0)
+    }
+
+    /// What the health service says of the namespace.
+    pub async fn health(&self) -> ServingStatus {
+        let service = format!("namespace/{NAMESPACE}");
+        let answer = HealthClient::new(self.0.clone())
+            .check(HealthCheckRequest { service })
+            .await;
+        answer.expect("an answer").into_inner().status()
+    }
+
+    /// Asserts that operators and the health service see a namespace that is away, and why.
+    pub async fn is_away(&self, why: &str) {
+        let seen = self.namespace().await;
+        assert_eq!(seen.health(), NamespaceHealth::Away, "{seen:?}");
+        assert!(!seen.reason.is_empty() && seen.reason.contains(why), "{seen:?}");
+        assert_eq!(self.health().await, ServingStatus::NotServing);
+    }
+
+    /// Waits until the health service says that the namespace serves.
+    pub async fn until_serving(&self) {
+        let start = Instant::now();
+        while self.health().await != ServingStatus::Serving {
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until so many claims wait for a lock.
+    pub async fn until_waiting(&self, name: &str, waiters: u32) {
+        self.until(name, |lock| lock.waiter_count == waiters).await;
+    }
+
+    /// Waits until a lock is in some state.
+    pub async fn until(&self, name: &str, reached: impl Fn(&LockState) -> bool) {
+        let start = Instant::now();
+        loop {
+            let lock = self.look(name).await;
+            if reached(&lock) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {lock:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// A try for a lock.
+pub fn ask(name: &str, owner: &str) -> AcquireRequest {
+    AcquireRequest {
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+        owner: owner.into(),
+        ttl: Some(wire(TTL)),
+        ..AcquireRequest::default()
+    }
+}
+
+/// The same request, with the patience to wait so long.
+pub fn waiting(wait: Duration, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        wait: Some(wire(wait)),
+        ..ask
+    }
+}
+
+/// The same request, to live so long.
+pub fn living(ttl: Duration, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        ttl: Some(wire(ttl)),
+        ..ask
+    }
+}
+
+/// The same request under a request id.
+pub fn named(request_id: &str, ask: AcquireRequest) -> AcquireRequest {
+    AcquireRequest {
+        request_id: request_id.into(),
+        ..ask
+    }
+}
+
+fn wire(time: Duration) -> prost_types::Duration {
+    time.try_into().expect("a short time")
+}
+
+/// A time of an answer.
+pub fn time(wire: Option<prost_types::Duration>) -> Duration {
+    wire.expect("a time").try_into().expect("a time that is not negative")
+}
+
+/// The reason that an error gives; empty for one that the server did not give.
+pub fn reason(status: &Status) -> String {
+    status
+        .get_details_error_info()
+        .map_or(String::new(), |info| info.reason)
+}
+
+/// Asserts that an answer is this error.
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, why: &str) {
+    let status = answer.expect_err("refused");
+    assert_eq!((status.code(), reason(&status).as_str()), (code, why), "{status:?}");
+}

@@ -1,0 +1,13 @@
+//! What many names and many callers cost the real server: memory, space and time, each within a
+//! stated bound and printed.
+
+#![cfg(feature = "embedded")]
+
+mod bare;
+mod memory;
+mod names;
+#[path = "../server/mod.rs"]
+mod server;
+mod silent;
+mod traffic;
+mod waiters;

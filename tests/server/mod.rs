@@ -1,0 +1,118 @@
+//! The real program as a process, for the tests that look at it from outside.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Longer than any step of a test takes.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running server; killed in the end.
+pub struct Server {
+    process: Child,
+    home: PathBuf,
+    /// Where it listens on TCP: `127.0.0.1:PORT`.
+    pub address: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It fails only for a process that has ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    /// Starts it on a free port, with what it stores below `home`.
+    pub fn start(home: &TempDir) -> Self {
+        Self::start_with(home, &["--listen", "127.0.0.1:0,unix:f.sock"])
+    }
+
+    /// The same with these arguments, of which the first address must be TCP.
+    pub fn start_with(home: &TempDir, arguments: &[&str]) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_fencepost"))
+            .arg("serve")
+            .args(arguments)
+            .current_dir(home)
+            .env_clear()
+            .env("HOME", home.path())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let log = process.stderr.take().expect("a pipe");
+        Self {
+            process,
+            home: home.path().into(),
+            address: ready(log),
+        }
+    }
+
+    /// The socket of [`Server::start`].
+    pub fn socket(&self) -> PathBuf {
+        self.home.join("f.sock")
+    }
+
+    /// Its id, for the signals of tests and what the system says about it.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Tells it to end in order.
+    pub fn stop(&self) {
+        let sent = Command::new("kill")
+            .args(["-s", "TERM", &self.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// How it ended.
+    pub fn end(&mut self) -> ExitStatus {
+        until("the server ends", || self.process.try_wait().expect("a child"))
+    }
+}
+
+/// The first TCP address that the log names; the rest of the log is read by a thread, for a full
+/// pipe would stop the server.
+fn ready(log: impl Read + Send + 'static) -> String {
+    let mut lines = BufReader::new(log).lines().map_while(Result::ok);
+    let addresses = lines.find_map(|line| Some(line.split_once("serving on ")?.1.to_owned()));
+    thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+    let addresses = addresses.expect("the log says where it listens");
+    addresses.split(", ").next().expect("one address").to_owned()
+}
+
+/// The resident memory of a process, in bytes.
+pub fn resident(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .expect("its memory");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}
+
+/// The size of a file, in bytes.
+pub fn size(file: &Path) -> u64 {
+    std::fs::metadata(file).expect("a file").len()
+}
+
+/// Asks until there is an answer.
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        thread::sleep(POLL);
+    }
+}

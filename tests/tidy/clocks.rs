@@ -1,0 +1,97 @@
+//! Where a clock is read. Only a backend's own clock decides about leases; whoever else reads one
+//! measures how long something took, or ends a caller's own wait.
+
+use std::collections::BTreeSet;
+
+use crate::source::{Source, place, tokens};
+
+/// Who reads which clock, and why.
+const READERS: &[(&str, Clock, &str)] = &[
+    (
+        "src/backend/embedded/clock.rs",
+        Clock::Running,
+        "the store's clock: it decides about leases",
+    ),
+    (
+        "src/backend/embedded/clock.rs",
+        Clock::Wall,
+        "scales tokens and dates what people see; decides nothing",
+    ),
+    (
+        "src/backend/embedded.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent",
+    ),
+    ("src/locks.rs", Clock::Running, "notes when a call arrived"),
+    (
+        "src/locks/acquire.rs",
+        Clock::Running,
+        "ends the caller's own wait, and the riding out of a store that is away",
+    ),
+    (
+        "src/locks/undo.rs",
+        Clock::Running,
+        "ends the repeating of an undo that the store does not answer",
+    ),
+    ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
+    (
+        "src/api/convert/answer.rs",
+        Clock::Running,
+        "shows how long a quarantine still lasts",
+    ),
+];
+
+/// The kinds of clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Clock {
+    /// It runs on evenly: `Instant`, and the machine's time since boot.
+    Running,
+    /// It is set by people and by the network: `SystemTime`.
+    Wall,
+}
+
+/// The readings of a file, each with its line.
+fn readings(source: &Source) -> Vec<(Clock, usize)> {
+    let tokens = tokens(&source.code);
+    let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
+    let clock = |at: usize| match texts[at..] {
+        ["SystemTime" | "Utc" | "Local", "::", "now", ..] => Some(Clock::Wall),
+        ["Instant", "::", "now", ..] | [".", "elapsed", ..] | ["clock_gettime", ..] => Some(Clock::Running),
+        _ => None,
+    };
+    (0..tokens.len())
+        .filter_map(|at| Some((clock(at)?, tokens[at].line)))
+        .collect()
+}
+
+#[test]
+fn only_those_with_a_reason_read_a_clock() {
+    let mut wrong = Vec::new();
+    let mut met = BTreeSet::new();
+    for source in Source::product() {
+        for (clock, line) in readings(&source) {
+            let allowed = READERS
+                .iter()
+                .position(|(path, kind, _)| *path == source.path && *kind == clock);
+            match allowed {
+                Some(entry) => drop(met.insert(entry)),
+                None => wrong.push(place(&source, line, format_args!("reads the clock {clock:?}"))),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(
+        met,
+        (0..READERS.len()).collect(),
+        "an entry that nothing needs any more"
+    );
+}
+
+#[test]
+fn no_wall_clock_is_read_outside_of_a_backends_own_clock() {
+    let wall = READERS.iter().filter(|(_, clock, _)| *clock == Clock::Wall);
+    for (path, _, reason) in wall {
+        let own = path.starts_with("src/backend/") && path.ends_with("/clock.rs");
+        assert!(own, "{path} ({reason})");
+    }
+}

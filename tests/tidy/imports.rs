@@ -1,0 +1,187 @@
+//! Who may import whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cargo;
+use crate::source::{Source, place};
+
+/// The rooms of the house, from the ground floor up, each with all the rooms that it imports.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("name", &[]),
+    ("claim", &["name"]),
+    ("limits", &["name"]),
+    ("backend", &["batch", "claim", "name"]),
+    ("batch", &[]),
+    ("error", &["backend", "claim", "name"]),
+    ("locks", &["backend", "claim", "error", "limits", "name"]),
+    ("telemetry", &[]),
+    // Settings and addresses are the service's own types: the file only fills them.
+    ("config", &["api", "backend", "limits", "name", "telemetry"]),
+    ("namespaces", &["backend", "config", "error", "locks", "name"]),
+    (
+        "api",
+        &["backend", "claim", "error", "limits", "locks", "name", "namespaces"],
+    ),
+    ("cli", &["api", "config", "namespaces", "telemetry"]),
+];
+
+/// Crates that only some rooms name: the wire, the command line, the file, the log's end.
+const CRATES: &[(&[&str], &[&str])] = &[
+    (
+        &[
+            "tonic",
+            "tonic_health",
+            "tonic_prost",
+            "tonic_reflection",
+            "tonic_types",
+            "prost",
+            "prost_types",
+            "http",
+            "http_body",
+            "tower",
+        ],
+        &["api"],
+    ),
+    // The values of flags are types of the rooms that use them.
+    (&["clap"], &["cli", "config", "main", "telemetry"]),
+    (&["toml", "serde_path_to_error"], &["config"]),
+    (&["tracing_subscriber"], &["telemetry"]),
+];
+
+/// The files that build a gRPC status beside `api::status`, each with its reason.
+const STATUSES: &[(&str, &str)] = &[(
+    "src/api/health.rs",
+    "the health protocol asks for a bare NOT_FOUND, which is no answer of this service",
+)];
+
+/// The room of a file: its first module; the program's own file is `main`.
+fn room(source: &Source) -> String {
+    source.module().into_iter().next().unwrap_or_else(|| "main".into())
+}
+
+/// The files that may know the insides of a backend.
+fn is_of_backend(source: &Source, backend: &str) -> bool {
+    let own = format!("src/backend/{backend}");
+    source.path == format!("{own}.rs") || source.path.starts_with(&format!("{own}/"))
+}
+
+#[test]
+fn each_room_imports_just_what_its_row_says() {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let rooms: BTreeSet<&str> = ROOMS.iter().map(|(room, _)| *room).collect();
+    for source in Source::product() {
+        let own = room(&source);
+        let imported = found.entry(own.clone()).or_default();
+        for path in source.paths().iter().filter(|path| path.segments[0] == "crate") {
+            let other = path.segments[1].as_str();
+            if other != own && rooms.contains(other) {
+                imported.insert(other.to_owned());
+            }
+        }
+    }
+    found.remove("main");
+    let expected = ROOMS.iter().map(|(room, others)| {
+        (
+            (*room).to_owned(),
+            others.iter().map(|other| (*other).to_owned()).collect::<BTreeSet<_>>(),
+        )
+    });
+    assert_eq!(found, expected.collect());
+}
+
+#[test]
+fn the_ground_floor_names_no_crate() {
+    let crates = cargo::dependencies();
+    let ground = Source::product()
+        .into_iter()
+        .filter(|source| matches!(room(source).as_str(), "name" | "claim"));
+    let named: Vec<String> = ground
+        .flat_map(|source| {
+            let paths = source
+                .paths()
+                .into_iter()
+                .filter(|path| crates.contains(&path.segments[0]));
+            paths
+                .map(|path| place(&source, path.line, &path.segments[0]))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(named.is_empty(), "only std is imported here: {named:#?}");
+}
+
+#[test]
+fn backends_never_import_each_other_and_only_namespaces_knows_them() {
+    let backends = cargo::backends();
+    let mut known = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for source in Source::product() {
+        for path in source.paths() {
+            let [first, second, backend, ..] = path.segments.as_slice() else {
+                continue;
+            };
+            if (first.as_str(), second.as_str()) != ("crate", "backend") || !backends.contains_key(backend) {
+                continue;
+            }
+            if source.path == "src/namespaces.rs" {
+                known.insert(backend.clone());
+            } else if !is_of_backend(&source, backend) {
+                wrong.push(place(&source, path.line, path.segments.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(known, backends.into_keys().collect());
+}
+
+#[test]
+fn a_stores_client_crate_is_named_in_its_backends_files_alone() {
+    let backends = cargo::backends();
+    let mut wrong = Vec::new();
+    for source in Source::product() {
+        // A room that several backends share, such as their connection, is no backend itself.
+        let shared = source.path.starts_with("src/backend/") && !backends.keys().any(|it| is_of_backend(&source, it));
+        for path in source.paths() {
+            let mut owners = backends
+                .iter()
+                .filter(|(_, crates)| crates.contains(&path.segments[0]))
+                .peekable();
+            if owners.peek().is_some() && !shared && !owners.any(|(backend, _)| is_of_backend(&source, backend)) {
+                wrong.push(place(&source, path.line, path.segments.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_wire_the_command_line_and_the_file_stay_in_their_rooms() {
+    let mut wrong = Vec::new();
+    for source in Source::product() {
+        for path in source.paths() {
+            let rule = CRATES
+                .iter()
+                .find(|(crates, _)| crates.contains(&path.segments[0].as_str()));
+            if rule.is_some_and(|(_, rooms)| !rooms.contains(&room(&source).as_str())) {
+                wrong.push(place(&source, path.line, path.segments.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn only_api_status_builds_a_status() {
+    let mut builders = BTreeSet::new();
+    for source in Source::product() {
+        for path in source.paths() {
+            let at = path.segments.iter().position(|segment| segment == "Status");
+            let made = at.and_then(|at| path.segments.get(at + 1));
+            // Its constants are names, and a constructor is a function.
+            if made.is_some_and(|made| made.starts_with(|c: char| c.is_lowercase())) {
+                builders.insert(source.path.clone());
+            }
+        }
+    }
+    let allowed = STATUSES.iter().map(|(path, _)| (*path).to_owned());
+    assert_eq!(builders, allowed.chain(["src/api/status.rs".to_owned()]).collect());
+}

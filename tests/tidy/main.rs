@@ -1,0 +1,14 @@
+//! The rules of the house, checked on its text: who imports whom, where a clock is read, and that
+//! the papers say nothing that is not there.
+//!
+//! Each rule is one table or one sentence; an exception stands in the table with its reason, and an
+//! exception that nothing needs any more is an error too.
+
+mod cargo;
+mod clocks;
+mod imports;
+mod names;
+mod papers;
+mod proto;
+mod source;
+mod words;

@@ -1,0 +1,176 @@
+//! The papers name only what is there: tests, files, commands, keys of the configuration.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::names::all_tests;
+use crate::source::{read, root};
+
+/// What people read first.
+pub const PAPERS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "GUARANTEES.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+];
+
+/// How far a first screen reaches, in lines.
+const FIRST_SCREEN: usize = 40;
+
+/// What a paper sets in code within its sentences and tables.
+fn code_words(paper: &str) -> Vec<String> {
+    let text = read(paper);
+    let prose = text.split("\n```").step_by(2);
+    prose
+        .flat_map(|part| {
+            part.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The blocks of commands of a text, each with the line in which it begins.
+fn command_blocks(text: &str) -> Vec<(usize, Vec<&str>)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = lines.iter().enumerate().filter(|(_, line)| **line == "```sh");
+    let block = |start: usize| {
+        lines[start + 1..]
+            .iter()
+            .take_while(|line| **line != "```")
+            .copied()
+            .collect()
+    };
+    starts.map(|(start, _)| (start, block(start))).collect()
+}
+
+/// Whether a name is the end of a test's whole name.
+fn is_named(test: &str, name: &str) -> bool {
+    test == name || test.strip_suffix(name).is_some_and(|before| before.ends_with("::"))
+}
+
+/// The rows of a table, each with its cells; without its head.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    let lines = text.lines().filter(|line| line.starts_with('|')).skip(2);
+    let cells = lines.map(|line| line.trim_matches('|').split(" | "));
+    cells.map(|cells| cells.map(str::trim).collect()).collect()
+}
+
+#[test]
+fn every_guarantee_names_the_test_that_shows_it() {
+    let text = read("GUARANTEES.md");
+    let rows = rows(&text);
+    assert!(rows.len() >= 2, "{rows:#?}");
+    for row in &rows {
+        assert_eq!(row.len(), rows[0].len(), "{row:#?}");
+        for cell in &row[1..] {
+            assert!(cell.contains("::"), "{}: a cell without a test: {cell:?}", row[0]);
+        }
+    }
+}
+
+#[test]
+fn the_papers_name_only_tests_that_exist() {
+    let tests = all_tests();
+    let binaries: Vec<&str> = tests.iter().filter_map(|test| test.split("::").next()).collect();
+    let mut named = 0;
+    for paper in PAPERS {
+        for word in code_words(paper) {
+            let first = word.split("::").next().unwrap_or_default();
+            let is_name = word.contains("::") && (*paper == "GUARANTEES.md" || binaries.contains(&first));
+            if is_name {
+                named += 1;
+                assert!(
+                    tests.iter().any(|test| is_named(test, &word)),
+                    "{paper}: there is no test {word}"
+                );
+            }
+        }
+    }
+    assert!(named > 20, "only {named} tests are named");
+}
+
+#[test]
+fn every_backend_has_its_row_of_guarantees() {
+    let text = read("GUARANTEES.md");
+    for backend in crate::cargo::backends().keys() {
+        assert!(
+            rows(&text).iter().any(|row| row[0].contains(backend.as_str())),
+            "no row for {backend}"
+        );
+    }
+}
+
+#[test]
+fn the_first_screen_has_two_commands_and_they_exist() {
+    let readme = read("README.md");
+    let first_screen: Vec<_> = command_blocks(&readme)
+        .into_iter()
+        .filter(|(line, _)| *line < FIRST_SCREEN)
+        .collect();
+    assert_eq!(first_screen.len(), 2, "{first_screen:?}");
+    for (_, lines) in first_screen {
+        let [command] = lines.as_slice() else {
+            panic!("one line each: {lines:?}")
+        };
+        let program = root().join(command.split(' ').next().expect("a program"));
+        let mode = std::fs::metadata(&program)
+            .unwrap_or_else(|error| panic!("{program:?}: {error}"))
+            .permissions()
+            .mode();
+        assert_ne!(mode & 0o111, 0, "{program:?} cannot be run");
+    }
+}
+
+#[test]
+fn what_runs_for_every_change_is_what_the_readme_says() {
+    let readme = read("README.md");
+    let script = read(".ci/run");
+    for (_, lines) in &command_blocks(&readme)[..2] {
+        assert!(script.contains(lines[0]), ".ci/run does not run {:?}", lines[0]);
+    }
+}
+
+#[test]
+fn the_papers_name_only_files_that_exist() {
+    let mut named = 0;
+    for paper in PAPERS {
+        let text = read(paper);
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let links = links.filter(|link| !link.contains(':')).map(str::to_owned);
+        let tops = ["src/", "tests/", "scripts/", "examples/", "proto/", "benches/", ".ci/"];
+        let words = code_words(paper)
+            .into_iter()
+            .filter(|word| tops.iter().any(|top| word.starts_with(top)));
+        for path in words.chain(links) {
+            let file = path.split([' ', '#']).next().unwrap_or_default();
+            assert!(root().join(file).exists(), "{paper}: there is no {file}");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "only {named} files are named");
+}
+
+#[test]
+fn the_configuration_of_the_readme_is_valid() {
+    let readme = read("README.md");
+    let example = readme
+        .split("```toml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("an example");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fencepost.toml");
+    std::fs::write(&file, example).expect("the example is written");
+    let mut check = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    check
+        .args(["config", "check", "--config"])
+        .arg(&file)
+        .env_clear()
+        .env("HOME", folder.path());
+    let checked = check.output().expect("the program runs");
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
