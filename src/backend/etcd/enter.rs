@@ -356,7 +356,6 @@ impl Replica {
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
-        let sent = tokio::time::Instant::now();
         let on = entry.lease;
         let (written, alive) = tokio::join!(self.rewrite(coming, &mut entry), self.leases.keep_alive(on));
         if let Err(survey) = written? {
@@ -365,7 +364,7 @@ impl Replica {
         if !alive? {
             return Err(Failure::Away("etcd: a lease ended with a re-entry".into()));
         }
-        let mut ttl = super::leases::span(entry.claim.span_s).saturating_sub(sent.elapsed());
+        let mut ttl = super::leases::span(entry.claim.span_s);
         if longer {
             let Some((moved, span)) = self.move_lease(coming.name, &entry, new.ttl.get()).await? else {
                 return Err(Failure::Away("etcd: a holder changed while its lease did".into()));

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
-use tokio::time::Instant;
 
 use super::Replica;
 use super::grant::{grant_of, unchanged};
@@ -30,12 +29,11 @@ impl Replica {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(Renewal::Gone(self.ends.of(lease).await?));
             };
-            let sent = Instant::now();
             let alive = self.keep_all(&entry).await?;
             let now = self.holder(lease).await?;
             let proven = now.as_ref().filter(|now| alive && now.lease == entry.lease);
             if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
-                && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl, sent).await?
+                && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
             {
                 return Ok(Renewal::Renewed(grant_of(&entry, lease.secret, left, Duration::ZERO)?));
             }
@@ -74,7 +72,6 @@ impl Replica {
         name: &LockName,
         entry: &Entry,
         ttl: Option<Ttl>,
-        sent: Instant,
     ) -> Result<Option<(Entry, Duration)>, Failure> {
         let asked = ttl.map_or(entry.claim.ttl, Ttl::get);
         if seconds(asked) > entry.claim.span_s {
@@ -89,8 +86,8 @@ impl Replica {
             }
         }
         self.ends.granted(name, &entry);
-        let left = span(entry.claim.span_s).saturating_sub(sent.elapsed());
-        Ok(Some((entry, left)))
+        let whole = span(entry.claim.span_s);
+        Ok(Some((entry, whole)))
     }
 
     /// Moves a holder to a lease of a longer TTL: announces it in the record, keeps it alive, then
@@ -109,7 +106,6 @@ impl Replica {
         if !self.put_holder(name, &mut entry, old).await? {
             return Ok(None);
         }
-        let sent = Instant::now();
         if !self.leases.keep_alive(lease.id).await? {
             return Ok(None);
         }
@@ -123,7 +119,7 @@ impl Replica {
             return Ok(None);
         }
         self.ends.granted(name, &entry);
-        Ok(Some((entry, span(lease.span_s).saturating_sub(sent.elapsed()))))
+        Ok(Some((entry, span(lease.span_s))))
     }
 
     /// Writes a holder's record on a lease, if it is what was read.
