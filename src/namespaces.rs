@@ -29,6 +29,15 @@ pub enum OpenError {
         /// What is wrong with it.
         source: Box<crate::backend::embedded::OpenError>,
     },
+    /// The etcd cluster of a namespace.
+    #[cfg(feature = "etcd")]
+    #[error("namespace {namespace}: its etcd: {source}")]
+    Etcd {
+        /// The first namespace that uses it.
+        namespace: Namespace,
+        /// Which of its files cannot be read.
+        source: crate::config::UnreadableFile,
+    },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
     Guarantee {
@@ -115,6 +124,8 @@ pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
 struct Stores {
     #[cfg(feature = "embedded")]
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
+    #[cfg(feature = "etcd")]
+    etcd: BTreeMap<crate::config::EtcdConfig, crate::backend::etcd::Store>,
 }
 
 impl Stores {
@@ -124,7 +135,27 @@ impl Stores {
         match *settings {
             #[cfg(feature = "embedded")]
             BackendConfig::Embedded { ref path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
+            #[cfg(feature = "etcd")]
+            BackendConfig::Etcd(ref settings) => Ok(self.etcd(namespace, settings)?.namespace(namespace)),
         }
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd(
+        &mut self,
+        namespace: &Namespace,
+        config: &crate::config::EtcdConfig,
+    ) -> Result<crate::backend::etcd::Store, OpenError> {
+        if let Some(store) = self.etcd.get(config) {
+            return Ok(store.clone());
+        }
+        let settings = config.settings().map_err(|source| OpenError::Etcd {
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let store = crate::backend::etcd::Store::open(settings);
+        self.etcd.insert(config.clone(), store.clone());
+        Ok(store)
     }
 
     #[cfg(feature = "embedded")]

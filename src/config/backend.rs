@@ -11,6 +11,9 @@ use crate::backend::Guarantee;
 
 /// The kind of the embedded backend, and the default.
 pub(super) const EMBEDDED: &str = "embedded";
+/// The kind of the etcd backend.
+#[cfg(feature = "etcd")]
+const ETCD: &str = "etcd";
 /// The path that stands for a store without a file.
 #[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
@@ -19,6 +22,8 @@ const MEMORY: &str = ":memory:";
 pub const BACKENDS: &[&str] = &[
     #[cfg(feature = "embedded")]
     EMBEDDED,
+    #[cfg(feature = "etcd")]
+    ETCD,
 ];
 
 /// The backend of a namespace and its settings.
@@ -30,6 +35,9 @@ pub enum BackendConfig {
         /// Where it keeps its locks.
         path: EmbeddedPath,
     },
+    /// An etcd cluster.
+    #[cfg(feature = "etcd")]
+    Etcd(Box<super::EtcdConfig>),
 }
 
 /// Where an embedded store keeps its locks.
@@ -53,6 +61,8 @@ impl BackendConfig {
             Self::Embedded {
                 path: EmbeddedPath::File(_),
             } => Guarantee::Cp,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Guarantee::Cp,
         }
     }
 }
@@ -66,6 +76,11 @@ impl Origin<'_> {
                 let settings = section.embedded.get_or_insert_default();
                 let path = self.embedded_path(&settings.path)?;
                 Ok(BackendConfig::Embedded { path })
+            }
+            #[cfg(feature = "etcd")]
+            ETCD => {
+                let settings = section.etcd.get_or_insert_default();
+                Ok(BackendConfig::Etcd(Box::new(self.etcd(settings)?)))
             }
             other => Err(self.refuse(
                 &["backend"],

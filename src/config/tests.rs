@@ -83,7 +83,7 @@ fn an_unknown_key_is_refused_with_those_that_there_are() {
     refused(
         "[namespaces.a]\nttl = '1s'",
         "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
-        "`embedded`",
+        "`etcd`",
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",
@@ -303,6 +303,50 @@ fn no_key_is_read_that_is_not_documented() {
     ]
     .concat();
     assert_eq!(fields::<File>(), with_tables);
-    let with_backends = [documented::<NamespaceSection>(), vec!["embedded".into()]].concat();
+    assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());
+    let backends = vec!["embedded".into(), "etcd".into()];
+    let with_backends = [documented::<NamespaceSection>(), backends].concat();
     assert_eq!(fields::<NamespaceSection>(), with_backends);
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn an_etcd_is_refused_where_its_keys_do_not_go_together() {
+    let with = |keys: &str| format!("[namespaces.a]\nbackend = 'etcd'\n[namespaces.a.etcd]\n{keys}");
+    assert!(read(&with("endpoints = ['http://a:2379', 'http://b:2379']")).is_ok());
+    assert!(read("[namespaces.a]\nbackend = 'etcd'\nguarantee = 'cp'").is_ok());
+    for (keys, place, problem) in [
+        (
+            "endpoints = []",
+            "f.toml:4:1: namespaces.a.etcd.endpoints: must be",
+            "at least one",
+        ),
+        (
+            "endpoints = ['https://a']",
+            "f.toml:4:1: namespaces.a.etcd.endpoints: must be",
+            "ca_file",
+        ),
+        (
+            "root = 'x'",
+            "f.toml:4:1: namespaces.a.etcd.root: must begin",
+            "control",
+        ),
+        (
+            "password_file = '/x'",
+            "f.toml:4:1: namespaces.a.etcd.password_file: must",
+            "no user",
+        ),
+        (
+            "cert_file = '/x'",
+            "f.toml:4:1: namespaces.a.etcd.cert_file: must",
+            "key_file",
+        ),
+        (
+            "session_ttl = '1s'",
+            "f.toml:4:15: namespaces.a.etcd.session_ttl",
+            "2s to 8s",
+        ),
+    ] {
+        refused(&with(keys), place, problem);
+    }
 }

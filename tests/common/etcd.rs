@@ -185,7 +185,7 @@ fn member(number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
         ("--listen-peer-urls", peer_url.clone()),
         ("--initial-advertise-peer-urls", peer_url),
         ("--initial-cluster", initial.to_owned()),
-        ("--initial-cluster-token", format!("token{client}")),
+        ("--initial-cluster-token", format!("of {initial}")),
         // Three members share a busy machine: a leader that is only late must not lose its place.
         ("--heartbeat-interval", "100".to_owned()),
         ("--election-timeout", "1000".to_owned()),

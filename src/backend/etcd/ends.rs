@@ -116,10 +116,13 @@ impl Ends {
         let mut gone = Vec::new();
         for _ in 0..FORGOTTEN_AT_ONCE {
             let full = written.len() >= limit;
-            match written.pop_front_if(|(at, _)| full || at.elapsed() > FINISHED_KEPT + BUCKET) {
-                Some((_, keys)) if full => gone.extend(keys),
-                Some(_) => {}
-                None => break,
+            let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT + BUCKET;
+            if !full && !written.front().is_some_and(old) {
+                break;
+            }
+            // What is old has ended with its bucket.
+            if let Some((_, keys)) = written.pop_front().filter(|_| full) {
+                gone.extend(keys);
             }
         }
         gone.retain(|key| !puts.contains(key));

@@ -147,8 +147,7 @@ impl Scenes {
     /// The view of a lock, if there is one.
     pub fn view(&self, name: &LockName) -> Option<View> {
         let scene = self.scene(name)?;
-        let view = lock(&scene).view.clone();
-        view
+        lock(&scene).view.clone()
     }
 
     fn scene(&self, name: &LockName) -> Option<Arc<Mutex<Scene>>> {
