@@ -1,9 +1,9 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
 //! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
-//! `gate` counts it in, `handover` watches over its grant; then `lock` or `admin` convert
-//! (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors become statuses in
-//! [`status`] alone.
+//! `gate` counts it in, `handover` watches over its grant, `dispatch` finds its service; then
+//! `lock` or `admin` convert (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors
+//! become statuses in [`status`] alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tower::layer::layer_fn;
 
 use self::admin::AdminApi;
 use self::connection::{Connection, Terms, incoming};
+use self::dispatch::Dispatch;
 use self::gate::{Gate, Permits};
 use self::guard::Guard;
 use self::handover::Handover;
@@ -32,6 +33,7 @@ mod admin;
 mod connection;
 mod convert;
 mod deadline;
+mod dispatch;
 mod gate;
 mod guard;
 mod handover;
@@ -96,9 +98,9 @@ pub async fn serve(
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
     let connections = incoming(listeners, Terms::new(settings.max_connections, greeting, cut.clone()));
-    let routes = routes(&namespaces, &settings, &drain)?;
+    let services = services(&namespaces, &settings, &drain)?;
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
-    let server = run(routes, connections, &settings, drain.clone(), stop);
+    let server = run(services, connections, &settings, drain.clone(), stop);
     tokio::pin!(server);
     let served = tokio::select! {
         served = &mut server => served,
@@ -125,7 +127,7 @@ async fn overdue(drain: &CancellationToken, settings: &Settings) {
 }
 
 async fn run(
-    routes: Routes,
+    services: Services,
     connections: impl Stream<Item = std::io::Result<Connection>>,
     settings: &Settings,
     drain: CancellationToken,
@@ -133,8 +135,9 @@ async fn run(
 ) -> Result<(), tonic::transport::Error> {
     let permits = Arc::new(Permits::new(settings, drain));
     let request_bytes = settings.request_bytes;
+    let Services { locks, routes } = services;
     let layers = layer_fn(move |routes| {
-        let handover: Handover<Routes> = Handover::new(routes);
+        let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
         RequestLog::new(Guard::new(gate, request_bytes))
     });
@@ -151,12 +154,18 @@ fn transport(settings: &Settings) -> Server {
         .http2_keepalive_timeout(Some(settings.keepalive_timeout))
 }
 
-fn routes(
+/// All services: the one that is called most, and a router for the rest.
+struct Services {
+    locks: LockServiceServer<LockApi>,
+    routes: Routes,
+}
+
+fn services(
     namespaces: &Namespaces,
     settings: &Settings,
     drain: &CancellationToken,
-) -> Result<Routes, tonic_reflection::server::Error> {
-    let lock = LockServiceServer::new(LockApi::new(namespaces.clone(), settings))
+) -> Result<Services, tonic_reflection::server::Error> {
+    let locks = LockServiceServer::new(LockApi::new(namespaces.clone(), settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(namespaces.clone()))
@@ -164,11 +173,11 @@ fn routes(
         .max_encoding_message_size(settings.response_bytes);
     let health = HealthServer::new(HealthApi::new(namespaces.clone(), drain.clone()))
         .max_decoding_message_size(settings.request_bytes);
-    Ok(Routes::new(lock)
-        .add_service(admin)
+    let routes = Routes::new(admin)
         .add_service(health)
         .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?))
+        .add_service(reflection().build_v1alpha()?);
+    Ok(Services { locks, routes })
 }
 
 /// Old and new clients ask for different versions of reflection; the details of errors are

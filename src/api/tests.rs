@@ -228,8 +228,8 @@ mod grants {
     }
 
     async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data = bytes::Bytes> + Unpin + use<> {
-        let routes = routes(namespaces, &Settings::default(), &CancellationToken::new()).unwrap();
-        let handover: Handover<Routes> = Handover::new(routes);
+        let services = services(namespaces, &Settings::default(), &CancellationToken::new()).unwrap();
+        let handover: Handover<_> = Handover::new(Dispatch::new(services.locks, services.routes));
         handover.oneshot(acquire()).await.unwrap().into_body()
     }
 

@@ -50,7 +50,8 @@ impl Course {
         loop {
             let entered = match claim.patience {
                 Patience::Try => self.enter(&claim).await,
-                Patience::Wait => self.enter_and_wait(&claim, &mut trouble, entries > 0).await,
+                // Boxed: a try, the common call, is not to carry the room that waiting takes.
+                Patience::Wait => Box::pin(self.enter_and_wait(&claim, &mut trouble, entries > 0)).await,
             };
             match entered? {
                 End::Held(granted) => return Ok(*granted),

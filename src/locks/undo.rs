@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Room;
 use crate::backend::{Departure, Leaving, MARKS_KEPT, NewClaim};
 use crate::error::Error;
-use crate::name::LockName;
+use crate::name::{CallId, ClaimId, LockName, Ttl};
 
 /// How often a store that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -18,9 +18,17 @@ const AGAIN: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Undo {
     room: Arc<Room>,
-    lock: LockName,
-    claim: NewClaim,
+    call: Entered,
     armed: bool,
+}
+
+/// What an undo must know of a call that entered a claim.
+#[derive(Debug, Clone)]
+struct Entered {
+    lock: LockName,
+    claim: ClaimId,
+    call: CallId,
+    ttl: Ttl,
 }
 
 impl Undo {
@@ -28,8 +36,12 @@ impl Undo {
     pub fn armed(room: &Arc<Room>, lock: &LockName, claim: &NewClaim) -> Self {
         Self {
             room: Arc::clone(room),
-            lock: lock.clone(),
-            claim: claim.clone(),
+            call: Entered {
+                lock: lock.clone(),
+                claim: claim.id,
+                call: claim.call,
+                ttl: claim.ttl,
+            },
             armed: true,
         }
     }
@@ -44,7 +56,7 @@ impl Undo {
     /// # Errors
     /// When the store failed; whether the call's claim is still there is unknown then.
     pub async fn run(&mut self) -> Result<Departure, Error> {
-        let departure = leave(&self.room, &self.lock, &self.claim).await?;
+        let departure = leave(&self.room, &self.call).await?;
         self.armed = false;
         Ok(departure)
     }
@@ -55,28 +67,25 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        let insist = insist(Arc::clone(&self.room), self.lock.clone(), self.claim.clone());
+        let insist = insist(Arc::clone(&self.room), self.call.clone());
         self.room.undos.spawn_on(insist, &self.room.runtime);
     }
 }
 
-async fn leave(room: &Arc<Room>, lock: &LockName, claim: &NewClaim) -> Result<Departure, Error> {
+async fn leave(room: &Arc<Room>, entered: &Entered) -> Result<Departure, Error> {
     // It names nobody as the next: a waiter that leaves seldom makes room, and wakes are for the rest.
-    let departure = room
-        .backend
-        .leave(lock, Leaving::Call(&claim.id, claim.call), None)
-        .await?;
-    Ok(departure)
+    let who = Leaving::Call(&entered.claim, entered.call);
+    Ok(room.backend.leave(&entered.lock, who, None).await?)
 }
 
 /// Undoes a call: tries until it succeeds, or until nothing can be left of the call, for its cancel
 /// mark would be gone and its lease over. No guard watches over this task: when the runtime ends
 /// under it, there is nobody left to undo for.
-async fn insist(room: Arc<Room>, lock: LockName, claim: NewClaim) {
-    let until = Instant::now() + MARKS_KEPT.max(claim.ttl.get());
-    while let Err(error) = leave(&room, &lock, &claim).await {
+async fn insist(room: Arc<Room>, entered: Entered) {
+    let until = Instant::now() + MARKS_KEPT.max(entered.ttl.get());
+    while let Err(error) = leave(&room, &entered).await {
         if Instant::now() > until {
-            tracing::warn!(%lock, %error, "gave up undoing a call");
+            tracing::warn!(lock = %entered.lock, %error, "gave up undoing a call");
             return;
         }
         tokio::time::sleep(AGAIN).await;

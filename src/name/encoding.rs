@@ -2,6 +2,8 @@
 //!
 //! By hand where the formatter would do: each call writes or reads a lease id.
 
+use std::borrow::Cow;
+
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const LOWER: &[u8; 16] = b"0123456789abcdef";
 
@@ -14,26 +16,39 @@ pub(super) fn encode(text: &str) -> String {
 
 /// Appends what [`encode`] gives.
 pub(super) fn push_encoded(out: &mut String, text: &str) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') {
-            out.push(byte.into());
-        } else {
+    // Names are plain but for a separator here and there: run by run, not letter by letter.
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
+        out.push_str(&rest[..at]);
+        // Whole characters only can be cut off, and a character that is not plain may have several
+        // bytes.
+        let odd = rest[at..].chars().next().map_or(1, char::len_utf8);
+        for byte in rest[at..at + odd].bytes() {
             out.push('%');
-            push_digits(out, byte, UPPER);
+            out.push(digit_of(byte >> 4, UPPER));
+            out.push(digit_of(byte, UPPER));
         }
+        rest = &rest[at + odd..];
     }
+    out.push_str(rest);
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
 /// Appends two lower-case hexadecimal digits for each byte.
-pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
-    for &byte in bytes {
-        push_digits(out, byte, LOWER);
+pub(super) fn push_hex(out: &mut String, bytes: &[u8; 16]) {
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = LOWER[usize::from(byte >> 4)];
+        pair[1] = LOWER[usize::from(byte & 15)];
     }
+    out.extend(std::str::from_utf8(&digits));
 }
 
-fn push_digits(out: &mut String, byte: u8, digits: &[u8; 16]) {
-    out.push(digits[usize::from(byte >> 4)].into());
-    out.push(digits[usize::from(byte & 15)].into());
+fn digit_of(half: u8, digits: &[u8; 16]) -> char {
+    digits[usize::from(half & 15)].into()
 }
 
 /// Undoes [`push_hex`] for 16 bytes; takes upper-case digits too.
@@ -51,7 +66,10 @@ fn digit(letter: u8) -> Option<u8> {
 }
 
 /// Undoes [`super::LockName::encoded`]; nothing for text that it did not write.
-pub fn decode(text: &str) -> Option<String> {
+pub fn decode(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('%') {
+        return Some(text.into());
+    }
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -61,5 +79,5 @@ pub fn decode(text: &str) -> Option<String> {
             out.push(byte);
         }
     }
-    String::from_utf8(out).ok()
+    String::from_utf8(out).ok().map(Cow::Owned)
 }

@@ -121,16 +121,18 @@ impl Space {
         cause: Cause,
         limits: ClaimLimits,
     ) {
+        let Some(cause_record) = record::remembered(cause) else {
+            return;
+        };
         let ended = Ended {
             lock: name.clone(),
             token,
             cause,
             id: hold.retryable.then_some(hold.id),
         };
-        let Some(record) = record::write_finished(&ended) else {
-            return;
-        };
-        desk.put(Slot::finished(self.id, &hold.secret), || record);
+        desk.put(Slot::finished(self.id, &hold.secret), || {
+            record::write_finished(&ended, cause_record)
+        });
         self.finished.insert(hold.secret, ended, desk.now);
         while let Some(secret) = self.finished.pop(desk.now, limits.finished as usize) {
             desk.delete(Slot::finished(self.id, &secret));

@@ -70,8 +70,9 @@ struct HolderRecord {
     holds: Vec<HoldRecord>,
 }
 
-#[derive(Serialize, Deserialize)]
-enum CauseRecord {
+/// How a hold ended, as it is written.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub enum CauseRecord {
     Released,
     Expired,
     Forced,
@@ -165,20 +166,24 @@ fn read_hold(record: HoldRecord) -> Hold {
     }
 }
 
-/// Writes a finished hold; nothing for a cause that is not remembered.
-pub fn write_finished(ended: &Ended) -> Option<Vec<u8>> {
-    let cause = match ended.cause {
-        Cause::Released => CauseRecord::Released,
-        Cause::Expired => CauseRecord::Expired,
-        Cause::Forced => CauseRecord::Forced,
-        Cause::TakenBack | Cause::Left => return None,
-    };
-    Some(write(&FinishedRecord {
+/// How the end of a hold is written; nothing for a cause that is not remembered.
+pub fn remembered(cause: Cause) -> Option<CauseRecord> {
+    match cause {
+        Cause::Released => Some(CauseRecord::Released),
+        Cause::Expired => Some(CauseRecord::Expired),
+        Cause::Forced => Some(CauseRecord::Forced),
+        Cause::TakenBack | Cause::Left => None,
+    }
+}
+
+/// Writes a finished hold.
+pub fn write_finished(ended: &Ended, cause: CauseRecord) -> Vec<u8> {
+    write(&FinishedRecord {
         lock: ended.lock.as_str().into(),
         token: ended.token.get(),
         cause,
         id: ended.id.map(|id| *id.as_bytes()),
-    }))
+    })
 }
 
 /// Reads a finished hold.
