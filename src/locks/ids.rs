@@ -10,7 +10,7 @@ use crate::name::{ClaimId, RequestId};
 
 /// How many ids are drawn at once: the system's random numbers cost a system call, whether for one
 /// id or for many.
-const DRAWN_AT_ONCE: usize = 64;
+const DRAWN_AT_ONCE: usize = 256;
 
 thread_local! {
     /// Ids that were drawn and not yet given out.

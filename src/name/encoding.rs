@@ -51,33 +51,40 @@ fn digit_of(half: u8, digits: &[u8; 16]) -> char {
     digits[usize::from(half & 15)].into()
 }
 
-/// Undoes [`push_hex`] for 16 bytes; takes upper-case digits too.
+/// Undoes [`push_hex`]; nothing for text that it did not write.
 pub(super) fn hex(text: &str) -> Option<[u8; 16]> {
     let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
     let mut bytes = [0; 16];
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        *byte = digit(pair[0], b'a')? << 4 | digit(pair[1], b'a')?;
     }
     Some(bytes)
 }
 
-fn digit(letter: u8) -> Option<u8> {
-    char::from(letter).to_digit(16).map(|digit| digit as u8)
+/// What a digit stands for, if those above nine begin with `ten`.
+fn digit(letter: u8, ten: u8) -> Option<u8> {
+    match letter {
+        b'0'..=b'9' => Some(letter - b'0'),
+        _ if (ten..ten + 6).contains(&letter) => Some(letter - ten + 10),
+        _ => None,
+    }
 }
 
 /// Undoes [`super::LockName::encoded`]; nothing for text that it did not write.
 pub fn decode(text: &str) -> Option<Cow<'_, str>> {
-    if !text.contains('%') {
+    if text.bytes().all(is_plain) {
         return Some(text.into());
     }
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            out.push(digit(bytes.next()?)? << 4 | digit(bytes.next()?)?);
-        } else {
-            out.push(byte);
-        }
+        out.push(match byte {
+            b'%' => {
+                let byte = digit(bytes.next()?, b'A')? << 4 | digit(bytes.next()?, b'A')?;
+                (!is_plain(byte)).then_some(byte)?
+            }
+            byte => is_plain(byte).then_some(byte)?,
+        });
     }
     String::from_utf8(out).ok().map(Cow::Owned)
 }

@@ -19,58 +19,86 @@ pub struct Ended {
 }
 
 /// The holds that ended within the last [`FINISHED_KEPT`].
+///
+/// They lie in the order of their ends, and the maps hold places only: what comes and goes with each
+/// call touches as little memory as possible.
 #[derive(Debug, Default)]
 pub struct Finished {
-    by_secret: HashMap<Secret, Ended>,
-    by_id: HashMap<ClaimId, Secret>,
-    /// In the order of their ends, each with the time at which it is forgotten.
-    order: VecDeque<(Duration, Secret)>,
+    order: VecDeque<Kept>,
+    /// The place of the first one in `order`; places count on for ever.
+    first: u64,
+    by_secret: HashMap<Secret, u64>,
+    by_id: HashMap<ClaimId, u64>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    until: Duration,
+    secret: Secret,
+    ended: Ended,
 }
 
 impl Finished {
     pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) {
+        let next = self.first + self.order.len() as u64;
+        let place = *self.by_secret.entry(secret).or_insert(next);
         if let Some(id) = ended.id {
-            self.by_id.insert(id, secret);
+            self.by_id.insert(id, place);
         }
-        if self.by_secret.insert(secret, ended).is_none() {
-            self.order.push_back((now + FINISHED_KEPT, secret));
+        if place == next {
+            let until = now + FINISHED_KEPT;
+            self.order.push_back(Kept { until, secret, ended });
+        } else if let Some(kept) = self.at_mut(place) {
+            kept.ended = ended;
         }
     }
 
     pub fn by_secret(&self, secret: &Secret) -> Option<&Ended> {
-        self.by_secret.get(secret)
+        self.at(*self.by_secret.get(secret)?)
     }
 
     pub fn by_id(&self, id: &ClaimId) -> Option<&Ended> {
-        self.by_secret.get(self.by_id.get(id)?)
+        self.at(*self.by_id.get(id)?)
     }
 
     /// The end of a token's claim. Looks at everything that is remembered: for rare questions.
     pub fn by_token(&self, lock: &LockName, token: FencingToken) -> Option<&Ended> {
-        self.by_secret
-            .values()
-            .find(|ended| ended.token == token && ended.lock == *lock)
+        let mut all = self.order.iter().map(|kept| &kept.ended);
+        all.find(|ended| ended.token == token && ended.lock == *lock)
+    }
+
+    fn at(&self, place: u64) -> Option<&Ended> {
+        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
+        self.order.get(index).map(|kept| &kept.ended)
+    }
+
+    fn at_mut(&mut self, place: u64) -> Option<&mut Kept> {
+        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
+        self.order.get_mut(index)
     }
 
     /// Takes out the oldest one if its time has passed or there are more than `limit`.
     pub fn pop(&mut self, now: Duration, limit: usize) -> Option<Secret> {
-        let (until, secret) = *self.order.front()?;
+        let until = self.due()?;
         if until > now && self.order.len() <= limit {
             return None;
         }
-        self.order.pop_front();
-        if let Some(id) = self.by_secret.remove(&secret).and_then(|ended| ended.id)
-            && self.by_id.get(&id) == Some(&secret)
+        let Kept { secret, ended, .. } = self.order.pop_front()?;
+        self.by_secret.remove(&secret);
+        // A later hold of the same id may have ended since.
+        if let Some(id) = ended.id
+            && self.by_id.get(&id) == Some(&self.first)
         {
             self.by_id.remove(&id);
         }
+        self.first += 1;
         self.shrink();
         Some(secret)
     }
 
     /// When the oldest one is forgotten.
     pub fn due(&self) -> Option<Duration> {
-        self.order.front().map(|(until, _)| *until)
+        self.order.front().map(|kept| kept.until)
     }
 
     /// Gives memory back when a burst is over.
