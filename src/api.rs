@@ -62,6 +62,10 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 /// How many streams of one connection may be reset before the server has looked at them: as many
 /// waiting calls as a client may drop at once, far above the default of 20.
 const PENDING_RESETS: usize = 20_000;
+/// How many streams of one connection the transport may reset by itself, for frames that came after
+/// their call was over. It counts over the whole life of a connection, so with the default of 1,024
+/// callers that drop calls now and then would lose theirs in the end, and all calls on it.
+const LOCAL_RESETS: usize = 1_000_000;
 /// How long connections that were cut may take to end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
@@ -150,6 +154,7 @@ fn transport(settings: &Settings) -> Server {
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(settings.max_streams_per_connection)
         .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
+        .http2_max_local_error_reset_streams(Some(LOCAL_RESETS))
         .http2_keepalive_interval(Some(settings.keepalive_interval))
         .http2_keepalive_timeout(Some(settings.keepalive_timeout))
 }

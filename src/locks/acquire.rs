@@ -19,7 +19,7 @@ const RIDE_OUT: Duration = Duration::from_secs(5);
 /// How soon it asks such a store again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long a wait that ran out still waits for the store to say so.
-const FAREWELL: Duration = Duration::from_millis(300);
+pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 /// How much later than a holder's end the first waiter asks, so that it does not ask in vain.
 const PAST_THE_END: Duration = Duration::from_millis(2);
 

@@ -8,6 +8,8 @@ use tokio::time::{Instant, sleep};
 use super::*;
 use crate::backend::embedded::Store;
 
+mod gated;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn locks() -> Locks {
