@@ -6,14 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// Longer than any of these steps takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(5);
+use self::server::until;
+
+mod server;
 
 /// A running server with a home of its own; killed in the end.
 struct Server {
@@ -57,18 +55,6 @@ impl Server {
 
     fn end(&mut self) -> ExitStatus {
         until("the server ends", || self.process.try_wait().expect("a child"))
-    }
-}
-
-/// Asks until there is an answer.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        thread::sleep(POLL);
     }
 }
 

@@ -11,6 +11,8 @@
 mod suite;
 #[macro_use]
 mod table;
+#[path = "../common/asks.rs"]
+mod asks;
 mod bed;
 mod beds;
 mod cases;

@@ -13,8 +13,9 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use tonic_types::StatusExt;
 
+use crate::asks::wire;
+pub use crate::asks::{living, named, reason, time, waiting};
 use crate::server::PATIENCE;
 
 /// The namespace of every test.
@@ -147,46 +148,6 @@ pub fn ask(name: &str, owner: &str) -> AcquireRequest {
         ttl: Some(wire(TTL)),
         ..AcquireRequest::default()
     }
-}
-
-/// The same request, with the patience to wait so long.
-pub fn waiting(wait: Duration, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        wait: Some(wire(wait)),
-        ..ask
-    }
-}
-
-/// The same request, to live so long.
-pub fn living(ttl: Duration, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        ttl: Some(wire(ttl)),
-        ..ask
-    }
-}
-
-/// The same request under a request id.
-pub fn named(request_id: &str, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        request_id: request_id.into(),
-        ..ask
-    }
-}
-
-fn wire(time: Duration) -> prost_types::Duration {
-    time.try_into().expect("a short time")
-}
-
-/// A time of an answer.
-pub fn time(wire: Option<prost_types::Duration>) -> Duration {
-    wire.expect("a time").try_into().expect("a time that is not negative")
-}
-
-/// The reason that an error gives; empty for one that the server did not give.
-pub fn reason(status: &Status) -> String {
-    status
-        .get_details_error_info()
-        .map_or(String::new(), |info| info.reason)
 }
 
 /// Asserts that an answer is this error.

@@ -6,6 +6,8 @@
 
 #![cfg(feature = "embedded")]
 
+#[path = "../common/asks.rs"]
+mod asks;
 mod client;
 mod crash;
 mod dice;

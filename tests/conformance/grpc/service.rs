@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::asks;
+pub use crate::asks::{living, named, time, wire};
 use crate::bed::{Bed, ELSEWHERE, NAMESPACE, namespace};
 
 /// The lock of a case that names no other.
@@ -207,26 +209,7 @@ pub fn acquire_elsewhere(owner: &str) -> AcquireRequest {
 
 /// The same request, with the patience to wait so long.
 pub fn waiting(seconds: u64, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        wait: Some(wire(Duration::from_secs(seconds))),
-        ..ask
-    }
-}
-
-/// The same request, to live so long.
-pub fn living(ttl: Duration, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        ttl: Some(wire(ttl)),
-        ..ask
-    }
-}
-
-/// The same request under a request id.
-pub fn named(request_id: &str, ask: AcquireRequest) -> AcquireRequest {
-    AcquireRequest {
-        request_id: request_id.into(),
-        ..ask
-    }
+    asks::waiting(Duration::from_secs(seconds), ask)
 }
 
 /// The same request, reentrant.
@@ -285,15 +268,4 @@ pub fn check_token(fencing_token: u64) -> CheckTokenRequest {
         name: LOCK.into(),
         fencing_token,
     }
-}
-
-/// A duration as it is sent.
-pub fn wire(time: Duration) -> prost_types::Duration {
-    time.try_into().expect("a short time")
-}
-
-/// A duration that must have come.
-#[track_caller]
-pub fn time(wire: Option<prost_types::Duration>) -> Duration {
-    wire.expect("a duration").try_into().expect("not negative")
 }
