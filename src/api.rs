@@ -101,7 +101,10 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let connections = incoming(listeners, Terms::new(settings.max_connections, greeting, cut.clone()));
+    let connections = incoming(
+        listeners,
+        Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone()),
+    );
     let services = services(&namespaces, &settings, &drain)?;
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
     let server = run(services, connections, &settings, drain.clone(), stop);

@@ -32,8 +32,8 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::claim::Queue;
-use crate::name::{LeaseKey, LockName, Ttl};
+use crate::claim::{Holder, Queue};
+use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
 
 mod step;
 mod view;
@@ -101,6 +101,13 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The queue as it is now; its counts are whole, whatever `most` shows.
     async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError>;
 
+    /// The holder with this token, if it is held now. A backend that can find it without looking at
+    /// all holders does so.
+    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
+        let queue = self.look(lock, Most::ALL_HOLDERS).await?;
+        Ok(queue.holders.into_iter().find(|holder| holder.token == token))
+    }
+
     /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot.
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError>;
 
@@ -126,9 +133,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn health(&self) -> watch::Receiver<Health>;
 
     /// Finishes what is under way and lets go of the store. Later verbs answer
-    /// [`BackendError::Away`].
+    /// [`BackendError::Unsent`].
     async fn close(&self);
 }
+
+/// How many claims a store in this process holds for a namespace, unless its config says otherwise.
+pub const CLAIM_LIMIT: u32 = 200_000;
 
 /// What a store promises when it breaks or is cut in two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,6 +207,12 @@ pub enum BackendError {
         /// What went wrong.
         reason: String,
     },
+    /// It cannot be reached, and the step was not sent: nothing of it has taken effect.
+    #[error("backend unavailable: {reason}")]
+    Unsent {
+        /// What is wrong.
+        reason: String,
+    },
     /// Too few of its nodes answered.
     #[error("no quorum: {reason}")]
     NoQuorum {
@@ -230,7 +246,15 @@ impl BackendError {
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
-            Self::Away { .. } | Self::NoQuorum { .. } | Self::Quarantined { .. }
+            Self::Away { .. } | Self::Unsent { .. } | Self::NoQuorum { .. } | Self::Quarantined { .. }
+        )
+    }
+
+    /// Whether the step certainly had no effect, so that there is nothing to undo.
+    pub fn is_without_effect(&self) -> bool {
+        matches!(
+            self,
+            Self::Unsent { .. } | Self::Quarantined { .. } | Self::Unsupported { .. }
         )
     }
 }

@@ -79,6 +79,9 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Full { limit } => Self::QueueFull { limit },
+            Refusal::StoreFull { limit } => Self::Overloaded {
+                what: format!("the namespace holds as many claims as it may, {limit}"),
+            },
             Refusal::LimitMismatch { there } => Self::LimitMismatch { there },
             Refusal::OtherParameters { field } => Self::InvalidField(InvalidField::new(
                 field,

@@ -203,12 +203,7 @@ impl Locks {
     /// When the store fails.
     pub async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Error> {
         self.room.limits.name(lock)?;
-        let all_holders = Most {
-            holders: usize::MAX,
-            waiters: 0,
-        };
-        let queue = self.room.backend.look(lock, all_holders).await?;
-        Ok(queue.holders.into_iter().find(|holder| holder.token == token))
+        Ok(self.room.backend.holder(lock, token).await?)
     }
 
     /// The locks in use whose names begin with `prefix`.

@@ -153,7 +153,10 @@ impl Stores {
         // By value: a build without any backend has no case here.
         match *settings {
             #[cfg(feature = "embedded")]
-            BackendConfig::Embedded { ref path } => Ok(self.embedded(namespace, path)?.namespace(namespace.clone())),
+            BackendConfig::Embedded { ref path, claim_limit } => {
+                let store = self.embedded(namespace, path)?;
+                Ok(store.namespace_of(namespace.clone(), claim_limit))
+            }
             #[cfg(feature = "redis")]
             BackendConfig::Redis(ref settings) => Ok(self.redis(namespace, settings)?.namespace(namespace)),
         }

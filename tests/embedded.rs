@@ -4,15 +4,18 @@
 #![cfg(feature = "embedded")]
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use fencepost::backend::embedded::clock::{BootClock, Clock};
 use fencepost::backend::embedded::{OpenError, Store};
 use fencepost::backend::{BackendError, Health, Seen};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use fencepost::name::{Identity, Kind, LockName, Metadata, Mode, Namespace, Owner, RequestId};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.
@@ -122,6 +125,115 @@ async fn tokens_rise_across_a_restart_on_every_lock() {
     }
 }
 
+/// A boot clock with a wall clock that is wrong.
+#[derive(Debug)]
+struct WrongWall {
+    wall: SystemTime,
+}
+
+impl Clock for WrongWall {
+    fn now(&self) -> Duration {
+        BootClock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.wall
+    }
+
+    fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
+        BootClock.sleep_until(due)
+    }
+}
+
+#[tokio::test]
+async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let mut last = 0;
+    for years in [30, 10, 0] {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(years * 31_557_600);
+        let store = Store::open_with_clock(&file, Arc::new(WrongWall { wall })).expect("the store opens");
+        let locks = locks(&store);
+        drop(store);
+        for _ in 0..3 {
+            let lease = take(&locks, ask("a")).await;
+            assert!(lease.key.token.get() > last, "{years}: {lease:?} after {last}");
+            last = lease.key.token.get();
+            locks.release(&lease.key).await.expect("it is released");
+        }
+        locks.close().await;
+    }
+}
+
+#[tokio::test]
+async fn past_their_limit_the_oldest_ends_are_forgotten_also_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let open = || {
+        let limits = Limits {
+            finished: 10,
+            ..Limits::default()
+        };
+        let (store, namespace) = (Store::open(&file).expect("the store opens"), Namespace::new("jobs"));
+        let namespace = namespace.expect("a namespace");
+        Locks::new(namespace.clone(), limits, store.namespace(namespace))
+    };
+    let named = |number: usize| Acquire {
+        request_id: Some(RequestId::new(&format!("r{number}")).expect("a request id")),
+        ..ask(&format!("lock-{number}"))
+    };
+    let use_once = async |locks: &Locks, numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            let lease = take(locks, named(number)).await;
+            locks.release(&lease.key).await.expect("it is released");
+        }
+    };
+    let locks = open();
+    use_once(&locks, 0..13).await;
+    locks.close().await;
+    let locks = open();
+    use_once(&locks, 13..16).await;
+    locks.close().await;
+    let locks = open();
+    use_once(&locks, 16..18).await;
+    for number in 8..18 {
+        let retried = locks.acquire(named(number)).await.map(|granted| granted.lease.clone());
+        assert_eq!(retried, Err(Error::AlreadyReleased), "r{number}");
+    }
+    for number in 0..8 {
+        take(&locks, named(number)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_holds_so_many_claims_and_no_more() {
+    let store = Store::memory();
+    let namespace = Namespace::new("jobs").expect("a namespace");
+    let locks = Locks::new(namespace.clone(), Limits::default(), store.namespace_of(namespace, 2));
+    let named = Acquire {
+        request_id: Some(RequestId::new("again").expect("a request id")),
+        ..ask("a")
+    };
+    let first = take(&locks, named.clone()).await;
+    take(&locks, ask("b")).await;
+    let refused = locks.acquire(ask("c")).await.map(|granted| granted.lease.clone());
+    assert!(matches!(refused, Err(Error::Overloaded { .. })), "{refused:?}");
+    assert_eq!(take(&locks, named).await.key, first.key, "a retry needs no more room");
+    locks.release(&first.key).await.expect("it is released");
+    take(&locks, ask("c")).await;
+}
+
+#[tokio::test]
+async fn a_lease_of_another_kind_is_no_lease() {
+    let locks = locks(&Store::memory());
+    let lease = take(&locks, ask("a")).await;
+    let mut changed = lease.key.clone();
+    changed.kind = Kind::Shared;
+    assert_eq!(locks.renew(&changed, None).await, Err(Error::LeaseLost { cause: None }));
+    assert_eq!(locks.release(&changed).await, Err(Error::LeaseLost { cause: None }));
+    locks.release(&lease.key).await.expect("it is released");
+}
+
 #[tokio::test]
 async fn a_second_store_on_the_same_file_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -142,9 +254,14 @@ async fn a_file_that_vanished_grants_nothing_until_a_restart() {
     for _ in 0..3 {
         let refused = locks.acquire(ask("b")).await.expect_err("nothing is granted");
         assert!(
-            matches!(refused, Error::Backend(BackendError::Away { .. })),
+            matches!(
+                refused,
+                Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
+            ),
             "{refused}"
         );
+        // Where the file lies is no business of a caller.
+        assert!(!refused.to_string().contains(file.to_str().expect("text")), "{refused}");
     }
     assert!(matches!(*locks.health().borrow(), Health::Away { .. }));
     assert!(!file.exists(), "another file was made in its place");

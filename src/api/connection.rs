@@ -55,10 +55,24 @@ pub(super) struct Connection {
     socket: Socket,
     peer: Peer,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Runs until the client has sent its first byte; pings take over then.
-    greeting: Option<Pin<Box<Sleep>>>,
+    /// Until the client has sent its first byte; pings take over then.
+    greeting: Option<Greeting>,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
+}
+
+/// The time in which a new connection has to begin.
+#[derive(Debug)]
+struct Greeting {
+    patience: Pin<Box<Sleep>>,
+    /// A server that drains waits for nobody who has not begun.
+    drain: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Greeting {
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        self.patience.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
+    }
 }
 
 /// What all connections of a server share.
@@ -68,16 +82,20 @@ pub(super) struct Terms {
     open: Arc<Semaphore>,
     /// How long a new one may say nothing.
     patience: Duration,
+    /// Ends those that have not begun.
+    drain: CancellationToken,
     /// Ends them all.
     cut: CancellationToken,
 }
 
 impl Terms {
-    /// At most `most` connections at once, each with `patience` to begin; `cut` ends them all.
-    pub(super) fn new(most: usize, patience: Duration, cut: CancellationToken) -> Self {
+    /// At most `most` connections at once, each with `patience` to begin, or until `drain`; `cut` ends
+    /// them all.
+    pub(super) fn new(most: usize, patience: Duration, drain: CancellationToken, cut: CancellationToken) -> Self {
         Self {
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
             patience,
+            drain,
             cut,
         }
     }
@@ -91,7 +109,10 @@ impl Terms {
             socket,
             peer,
             cut: Box::pin(self.cut.clone().cancelled_owned()),
-            greeting: Some(Box::pin(sleep(self.patience))),
+            greeting: Some(Greeting {
+                patience: Box::pin(sleep(self.patience)),
+                drain: Box::pin(self.drain.clone().cancelled_owned()),
+            }),
             _open: permit,
         })
     }
@@ -149,9 +170,11 @@ impl Connection {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        match &mut self.greeting {
-            Some(greeting) => greeting.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-            None => Poll::Pending,
+        let over = self.greeting.as_mut().is_some_and(|greeting| greeting.is_over(cx));
+        if over {
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        } else {
+            Poll::Pending
         }
     }
 }

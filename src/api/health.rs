@@ -11,6 +11,7 @@ use tonic_health::pb::health_server::Health as HealthService;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::backend::Health;
+use crate::error::Error;
 use crate::namespaces::Namespaces;
 
 /// What the name of a namespace's health begins with.
@@ -97,7 +98,9 @@ impl HealthService for HealthApi {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let asked = self.asked(&request.get_ref().service);
         let statuses = self.statuses(asked).map(|status| Ok(response(status)));
-        Ok(Response::new(statuses.boxed()))
+        // They end only when the server does.
+        let draining = stream::once(async { Err(super::status::of(Error::Draining)) });
+        Ok(Response::new(statuses.chain(draining).boxed()))
     }
 }
 

@@ -61,7 +61,9 @@ pub fn of(error: impl Into<Error>) -> Status {
 
 /// The status of a bug: nothing of it is shown, all of it is kept as the source for the log.
 pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
-    let mut status = Status::internal("internal error");
+    let mut details = ErrorDetails::new();
+    details.set_error_info("INTERNAL", DOMAIN, HashMap::new());
+    let mut status = Status::with_error_details(Code::Internal, "internal error", details);
     status.set_source(Arc::new(bug));
     status
 }
@@ -95,7 +97,9 @@ fn shown(error: &Error) -> Shown {
 
 fn shown_of_store(error: &BackendError) -> Shown {
     match error {
-        BackendError::Away { .. } => unavailable("BACKEND_UNAVAILABLE", vec![]).retry_in(RETRY_LATER),
+        BackendError::Away { .. } | BackendError::Unsent { .. } => {
+            unavailable("BACKEND_UNAVAILABLE", vec![]).retry_in(RETRY_LATER)
+        }
         BackendError::NoQuorum { .. } => unavailable("NO_QUORUM", vec![]).retry_in(RETRY_LATER),
         BackendError::Quarantined { left, .. } => {
             unavailable("BACKEND_QUARANTINED", vec![("left_ms", millis(*left))]).retry_in(*left)

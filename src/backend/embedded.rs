@@ -17,6 +17,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -27,11 +28,11 @@ use self::desk::{Desk, SpaceId};
 use self::engine::Engine;
 use self::space::{Coming, Space};
 use super::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaver, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
-    Renewal, Seen, Wake,
+    Backend, BackendError, CLAIM_LIMIT, Departure, Guarantee, Health, Leaver, Leaving, Listing, Most, NewClaim, Offers,
+    Page, Place, Renewal, Seen, Wake,
 };
-use crate::claim::Queue;
-use crate::name::{LeaseKey, LockName, Namespace, Ttl};
+use crate::claim::{Holder, Queue};
+use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
 mod desk;
@@ -47,6 +48,12 @@ mod space;
 mod watching;
 
 pub use file::FileError as OpenError;
+
+/// How soon a file that is away is asked for its wakes again.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// How long a lost wake may stay unnoticed. None is known to be lost, and asking costs next to
+/// nothing.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// A store that namespaces are cut from. It closes when the last of them does.
 #[derive(Debug, Clone)]
@@ -91,12 +98,19 @@ impl Store {
         }
     }
 
-    /// The locks of one namespace of this store.
+    /// The locks of one namespace of this store, with at most [`CLAIM_LIMIT`] claims.
     pub fn namespace(&self, namespace: Namespace) -> Arc<dyn Backend> {
+        self.namespace_of(namespace, CLAIM_LIMIT)
+    }
+
+    /// The locks of one namespace of this store, which holds at most so many claims in all its locks,
+    /// each further hold of a claim counted.
+    pub fn namespace_of(&self, namespace: Namespace, claim_limit: u32) -> Arc<dyn Backend> {
         self.open.fetch_add(1, Ordering::AcqRel);
         Arc::new(Embedded {
             store: self.clone(),
             namespace,
+            claim_limit,
             closed: AtomicBool::new(false),
         })
     }
@@ -106,6 +120,7 @@ impl Store {
 struct Embedded {
     store: Store,
     namespace: Namespace,
+    claim_limit: u32,
     closed: AtomicBool,
 }
 
@@ -125,7 +140,7 @@ impl Embedded {
         step: impl FnOnce(&mut Space, &mut Desk) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(BackendError::Away {
+            return Err(BackendError::Unsent {
                 reason: "the namespace is closed".into(),
             });
         }
@@ -143,8 +158,10 @@ impl Embedded {
 impl Backend for Embedded {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
-        let step =
-            move |space: &mut Space, desk: &mut Desk| space.enter(desk, &lock, &Coming { claim: &claim, waited });
+        let limit = self.claim_limit;
+        let step = move |space: &mut Space, desk: &mut Desk| {
+            space.enter(desk, &lock, &Coming { claim: &claim, waited }, limit)
+        };
         self.step(step).await
     }
 
@@ -180,6 +197,11 @@ impl Backend for Embedded {
         self.step(move |space, desk| space.look(desk, &lock, most)).await
     }
 
+    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
+        let lock = lock.clone();
+        self.step(move |space, desk| space.holder(desk, &lock, token)).await
+    }
+
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
         let prefix = prefix.to_owned();
         self.step(move |space, desk| space.list(desk, &prefix, &page)).await
@@ -188,11 +210,19 @@ impl Backend for Embedded {
     fn wakes(&self) -> BoxStream<'static, Wake> {
         let (namespace, engine) = (self.namespace.clone(), Arc::clone(&self.store.engine));
         let opened = async move {
-            let open = engine.run(move |machine| {
-                let id = machine.space_id(&namespace);
-                machine.at(id).0.post.open()
-            });
-            open.await.unwrap_or_else(|_| stream::empty().boxed())
+            loop {
+                let namespace = namespace.clone();
+                let open = engine.run(move |machine| {
+                    let id = machine.space_id(&namespace);
+                    machine.at(id).0.post.open()
+                });
+                match open.await {
+                    Ok(wakes) => return wakes,
+                    Err(_) if engine.is_closed() => return stream::empty().boxed(),
+                    // Its file is away: nobody is granted anything until it is back.
+                    Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+                }
+            }
         };
         stream::once(opened).flatten().boxed()
     }
@@ -222,7 +252,7 @@ impl Backend for Embedded {
             reentry: true,
             remembers_requests: true,
             global_order: true,
-            recheck: None,
+            recheck: Some(RECHECK),
         }
     }
 

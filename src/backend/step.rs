@@ -178,6 +178,11 @@ pub enum Refusal {
         /// The limit that was reached.
         limit: u32,
     },
+    /// The store holds as many claims of this namespace as it may.
+    StoreFull {
+        /// The limit that was reached.
+        limit: u32,
+    },
     /// It cannot share the lock with a claim in the queue.
     LimitMismatch {
         /// The mode of that claim.

@@ -13,6 +13,12 @@ pub struct Most {
 }
 
 impl Most {
+    /// Every holder, and no waiter.
+    pub const ALL_HOLDERS: Self = Self {
+        holders: usize::MAX,
+        waiters: 0,
+    };
+
     /// As many of each.
     pub fn of_each(most: usize) -> Self {
         Self {

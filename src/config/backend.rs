@@ -34,6 +34,8 @@ pub enum BackendConfig {
     Embedded {
         /// Where it keeps its locks.
         path: EmbeddedPath,
+        /// How many claims the namespace holds at most.
+        claim_limit: u32,
     },
     /// A Redis.
     #[cfg(feature = "redis")]
@@ -56,10 +58,12 @@ impl BackendConfig {
             #[cfg(feature = "embedded")]
             Self::Embedded {
                 path: EmbeddedPath::Memory,
+                ..
             } => Guarantee::Ap,
             #[cfg(feature = "embedded")]
             Self::Embedded {
                 path: EmbeddedPath::File(_),
+                ..
             } => Guarantee::Cp,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Guarantee::Ap,
@@ -74,8 +78,10 @@ impl Origin<'_> {
             #[cfg(feature = "embedded")]
             EMBEDDED => {
                 let settings = section.embedded.get_or_insert_default();
-                let path = self.embedded_path(&settings.path)?;
-                Ok(BackendConfig::Embedded { path })
+                Ok(BackendConfig::Embedded {
+                    path: self.embedded_path(&settings.path)?,
+                    claim_limit: settings.claim_limit.get(),
+                })
             }
             #[cfg(feature = "redis")]
             REDIS => {

@@ -10,6 +10,7 @@ use super::backend::EMBEDDED;
 use super::listen::Listen;
 use super::section::section;
 use super::value::{Count, DeclaredGuarantee, Period};
+use crate::backend::CLAIM_LIMIT;
 use crate::limits::Limits;
 use crate::name::MAX_NAME_BYTES;
 use crate::telemetry::{LogFilter, LogFormat};
@@ -134,6 +135,9 @@ section! {
         /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
         /// trials.
         path: PathBuf = PathBuf::from("fencepost.redb"),
+        /// How many claims the namespace holds, in all its locks together: holders with each of
+        /// their holds, and waiters.
+        claim_limit: Count<1, 10_000_000> = Count::nearest(CLAIM_LIMIT),
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::section::Section;
 use super::*;
+use crate::backend::CLAIM_LIMIT;
 
 const DATA: &str = "/data/fencepost";
 
@@ -48,6 +49,7 @@ fn without_a_file_there_is_one_embedded_namespace_on_loopback() {
 
 fn embedded(path: &str) -> BackendConfig {
     BackendConfig::Embedded {
+        claim_limit: CLAIM_LIMIT,
         path: EmbeddedPath::File(path.into()),
     }
 }
@@ -56,12 +58,13 @@ fn embedded(path: &str) -> BackendConfig {
 fn a_file_says_what_each_namespace_has() {
     let config = valid(
         "[namespaces.a]\nttl_max = '1h 5m'\nguarantee = 'cp'\nhold_limit = 7\n\
-         [namespaces.'b.c'.embedded]\npath = ':memory:'\n[namespaces.d.embedded]\npath = '/x/y'",
+         [namespaces.'b.c'.embedded]\npath = ':memory:'\nclaim_limit = 5\n[namespaces.d.embedded]\npath = '/x/y'",
     );
     let a = namespace(&config, "a");
     assert_eq!((a.limits.ttl_max.as_secs(), a.limits.holds), (3900, 7));
     assert_eq!(a.guarantee, Some(Guarantee::Cp));
     let memory = BackendConfig::Embedded {
+        claim_limit: 5,
         path: EmbeddedPath::Memory,
     };
     assert_eq!(namespace(&config, "b.c").backend, memory);
@@ -87,7 +90,7 @@ fn an_unknown_key_is_refused_with_those_that_there_are() {
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",
-        "f.toml:2:1: namespaces.a.embedded.file: unknown field `file`, expected `path`",
+        "f.toml:2:1: namespaces.a.embedded.file: unknown field `file`, expected `path` or `claim_limit`",
         "",
     );
 }

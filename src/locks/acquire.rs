@@ -64,7 +64,10 @@ impl Course {
     /// A try: one step, and nothing stays behind.
     async fn enter(&self, claim: &NewClaim) -> Result<End, Error> {
         let undo = Undo::armed(&self.room, &self.lock, claim);
-        let place = self.room.backend.enter(&self.lock, claim).await?;
+        let place = match self.room.backend.enter(&self.lock, claim).await {
+            Ok(place) => place,
+            Err(error) => return Err(failed(error, undo)),
+        };
         match place {
             Place::Held(grant) => Ok(self.held(grant, undo)),
             // A try that waits would be a bug of the backend's: the undo takes it out.
@@ -80,7 +83,9 @@ impl Course {
         // Before the claim is entered: a wake may come before the answer does.
         let joined = self.room.lines.join(&self.lock, Waiter::new(claim.clone()));
         let mut undo = Undo::armed(&self.room, &self.lock, claim);
-        let entered = match timeout_at(self.deadline, self.room.backend.enter(&self.lock, claim)).await {
+        // A wait shorter than the store's answer is not worse than a try.
+        let answered = self.deadline.max(self.arrived + FAREWELL);
+        let entered = match timeout_at(answered, self.room.backend.enter(&self.lock, claim)).await {
             Ok(entered) => entered,
             Err(_) => return Err(self.give_up(&mut undo, trouble).await),
         };
@@ -98,7 +103,7 @@ impl Course {
                 self.settle(&mut undo, trouble).await?;
                 Ok(End::Again)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(failed(error, undo)),
         }
     }
 
@@ -271,6 +276,15 @@ impl Trouble {
     fn over(&mut self) {
         *self = Self::default();
     }
+}
+
+/// The error of a call whose entry failed. Its undo goes on unless there is nothing to undo: a store
+/// that is away for long must not be followed by an undo for each call that it refused.
+fn failed(error: BackendError, undo: Undo) -> Error {
+    if error.is_without_effect() {
+        undo.disarm();
+    }
+    error.into()
 }
 
 async fn at(instant: Option<Instant>) {

@@ -10,8 +10,9 @@ use crate::backend::{Departure, Leaving, MARKS_KEPT, NewClaim};
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName, Ttl};
 
-/// How often a store that is away is asked again.
+/// How soon a store that is away is asked again: at first, and after a while.
 const AGAIN: Duration = Duration::from_millis(200);
+const AT_LAST: Duration = Duration::from_secs(10);
 
 /// Undoes a call when it is dropped: its claim leaves the queue, its grant is taken back (unless a
 /// retry has found it). The undo runs in a task of its own, so that it survives the call.
@@ -82,12 +83,14 @@ async fn leave(room: &Arc<Room>, entered: &Entered) -> Result<Departure, Error> 
 /// mark would be gone and its lease over. No guard watches over this task: when the runtime ends
 /// under it, there is nobody left to undo for.
 async fn insist(room: Arc<Room>, entered: Entered) {
+    let mut again = AGAIN;
     let until = Instant::now() + MARKS_KEPT.max(entered.ttl.get());
     while let Err(error) = leave(&room, &entered).await {
         if Instant::now() > until {
             tracing::warn!(lock = %entered.lock, %error, "gave up undoing a call");
             return;
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(again).await;
+        again = (again * 2).min(AT_LAST);
     }
 }

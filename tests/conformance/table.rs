@@ -146,6 +146,7 @@ macro_rules! conformance_suite {
                     a_retried_reentry_is_one_hold: Reentry + RequestMemory,
                     a_retry_of_a_released_reentry_learns_so: Reentry + RequestMemory,
                     a_first_hold_that_is_forgotten_may_come_again: Reentry + RequestMemory + Minutes,
+                    a_renewal_gives_a_hold_the_ttl_that_it_was_last_given: Reentry,
                     a_full_queue_lets_its_holder_reenter: Reentry,
                 }
             );

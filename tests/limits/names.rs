@@ -58,7 +58,7 @@ fn names_used_once_leave_memory_and_file_as_small_as_before() {
         let took = began.elapsed();
         let (peak, grown) = (resident(server.id()), size(&file));
         // Within the runtime: a connection whose client sleeps does not answer pings, and is ended.
-        runtime.block_on(tokio::time::sleep(FORGOTTEN_AFTER));
+        runtime.block_on(async { tokio::time::sleep(FORGOTTEN_AFTER).await });
         let (after, left) = (resident(server.id()), size(&file));
         println!("{NAMES} names in {took:?}: memory {before} -> {peak} -> {after}, file {grown} -> {left} bytes");
         assert!(after < before + MORE_MEMORY, "memory: {before} before, {after} after");

@@ -9,7 +9,8 @@ async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
 
 fn terms(most: usize) -> (Terms, CancellationToken) {
     let cut = CancellationToken::new();
-    (Terms::new(most, Duration::from_secs(15), cut.clone()), cut)
+    let drain = CancellationToken::new();
+    (Terms::new(most, Duration::from_secs(15), drain, cut.clone()), cut)
 }
 
 #[tokio::test]
@@ -29,6 +30,22 @@ async fn a_client_that_never_says_anything_is_given_up() {
         connection.unwrap().read_u8().await.unwrap_err().kind(),
         io::ErrorKind::TimedOut
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_nobody_who_has_not_begun() {
+    let (terms, _cut) = terms(2);
+    let (_silent, silent) = pair(&terms).await;
+    let (mut client, begun) = pair(&terms).await;
+    let (mut silent, mut begun) = (silent.unwrap(), begun.unwrap());
+    client.write_u8(7).await.unwrap();
+    assert_eq!(begun.read_u8().await.unwrap(), 7);
+    terms.drain.cancel();
+    let began = tokio::time::Instant::now();
+    assert_eq!(silent.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let silence = tokio::time::timeout(Duration::from_secs(60), begun.read_u8()).await;
+    assert!(silence.is_err(), "it has begun, and finishes its calls");
 }
 
 #[tokio::test(start_paused = true)]

@@ -38,7 +38,7 @@ async fn an_unknown_service_is_not_found() {
 }
 
 #[tokio::test]
-async fn who_watches_sees_the_end_and_is_let_go() {
+async fn who_watches_sees_the_end_and_is_told_why() {
     let (api, drain) = api();
     let mut statuses = api.watch(asking("")).await.unwrap().into_inner();
     assert_eq!(statuses.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
@@ -47,6 +47,8 @@ async fn who_watches_sees_the_end_and_is_let_go() {
         statuses.next().await.unwrap().unwrap().status(),
         ServingStatus::NotServing
     );
+    let end = statuses.next().await.unwrap().unwrap_err();
+    assert_eq!(super::super::status::reason(&end).as_deref(), Some("DRAINING"));
     assert!(statuses.next().await.is_none());
 }
 

@@ -199,7 +199,12 @@ fn a_bug_shows_nothing_and_keeps_its_source() {
         reason: "secret".into(),
     });
     assert_eq!((status.code(), status.message()), (Code::Internal, "internal error"));
-    assert!(status.details().is_empty());
+    let info = status.get_details_error_info().unwrap();
+    assert_eq!(
+        (info.reason.as_str(), info.metadata.len()),
+        ("INTERNAL", 0),
+        "nothing of it is shown"
+    );
     assert!(status.source().unwrap().to_string().contains("secret"));
 }
 

@@ -130,8 +130,9 @@ impl Space {
             cause,
             id: hold.retryable.then_some(hold.id),
         };
+        let place = self.finished.next();
         desk.put(Slot::finished(self.id, &hold.secret), || {
-            record::write_finished(&ended, cause_record)
+            record::write_finished(place, &ended, cause_record)
         });
         self.finished.insert(hold.secret, ended, desk.now);
         while let Some(secret) = self.finished.pop(desk.now, limits.finished as usize) {

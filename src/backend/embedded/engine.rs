@@ -127,8 +127,8 @@ impl Engine {
     /// Runs a step and answers once it is durable.
     ///
     /// # Errors
-    /// [`BackendError::Away`] when the file could not be written: the step has not taken effect, or
-    /// is not known to have.
+    /// [`BackendError::Unsent`] while the file cannot be used; [`BackendError::Away`] when it could not
+    /// be written: the step has not taken effect, or is not known to have.
     pub async fn run<R: Send + 'static>(
         &self,
         step: impl FnOnce(&mut Machine) -> R + Send + 'static,
@@ -137,7 +137,7 @@ impl Engine {
             Kind::Memory { machine, .. } => Ok(self.run_in_memory(&mut lock(machine), step)),
             Kind::Durable { batch, .. } => {
                 let batch = batch.read().unwrap_or_else(PoisonError::into_inner).clone();
-                let batch = batch.ok_or_else(|| away("the store is closed"))?;
+                let batch = batch.ok_or_else(|| unsent("the store is closed"))?;
                 run_durably(&batch, step).await
             }
         }
@@ -149,6 +149,17 @@ impl Engine {
         machine.post();
         self.alarm.set(machine.due());
         answer
+    }
+
+    /// Whether it runs no more steps, for good.
+    pub fn is_closed(&self) -> bool {
+        match &self.kind {
+            Kind::Memory { .. } => false,
+            Kind::Durable { batch, .. } => {
+                let batch = batch.read().unwrap_or_else(PoisonError::into_inner);
+                batch.is_none()
+            }
+        }
     }
 
     /// Finishes the turns under way and lets go of the file.
@@ -192,6 +203,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn away(reason: impl Into<String>) -> BackendError {
     BackendError::Away { reason: reason.into() }
+}
+
+fn unsent(reason: impl Into<String>) -> BackendError {
+    BackendError::Unsent { reason: reason.into() }
+}
+
+/// What callers are told of an error: where the file lies is for the log alone.
+fn shown(error: &FileError) -> String {
+    match error {
+        FileError::Io { source, .. } => format!("the file of the store: {source}"),
+        FileError::Replaced { .. } => "the file of the store was removed or replaced".into(),
+        FileError::InUse { .. } => "the file of the store is in use by another process".into(),
+        FileError::Format { .. } | FileError::Foreign { .. } | FileError::Damaged { .. } => {
+            "the file of the store cannot be read".into()
+        }
+        FileError::Database(error) => format!("the database failed: {error}"),
+        FileError::Record { source, .. } => format!("a record cannot be read: {source}"),
+    }
 }
 
 /// Wakes the timer only when a turn is due earlier than it thinks.
@@ -270,7 +299,7 @@ impl Writer {
     }
 
     fn try_turn(&mut self, steps: Vec<Step>) -> Answer {
-        self.reopen().map_err(|error| away(error.to_string()))?;
+        self.reopen().map_err(|error| unsent(shown(&error)))?;
         let Some(file) = self.file.as_ref() else {
             return Err(self.broken());
         };
@@ -310,16 +339,15 @@ impl Writer {
         self.file = None;
         self.reopen_at = self.clock.now() + REOPEN_EVERY;
         let _ = self.machine.take_writes();
-        self.health.send_replace(Health::Away {
-            reason: error.to_string(),
-        });
-        away(error.to_string())
+        let reason = shown(error);
+        self.health.send_replace(Health::Away { reason: reason.clone() });
+        away(reason)
     }
 
     fn broken(&self) -> BackendError {
         match &*self.health.borrow() {
-            Health::Away { reason } => away(reason.clone()),
-            _ => away("the file is closed"),
+            Health::Away { reason } => unsent(reason.clone()),
+            _ => unsent("the file is closed"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The file of a durable store: three tables in redb.
 
+use std::collections::HashMap;
 use std::fs::{File as StdFile, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,7 +86,8 @@ pub enum FileError {
 pub struct Loaded {
     pub high_water: u64,
     holders: Vec<(Namespace, LockName, u64, Claim)>,
-    finished: Vec<(Namespace, Secret, Ended)>,
+    /// The finished holds with their places, in no order.
+    pub finished: HashMap<Namespace, Vec<(u64, Secret, Ended)>>,
 }
 
 impl Loaded {
@@ -100,11 +102,6 @@ impl Loaded {
                 }
                 (namespace, name, place, claim)
             })
-    }
-
-    /// The finished holds.
-    pub fn finished(&self) -> impl Iterator<Item = (Namespace, Secret, Ended)> + '_ {
-        self.finished.iter().cloned()
     }
 }
 
@@ -124,13 +121,8 @@ impl File {
             path: path.into(),
             source,
         };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)
-                .map_err(io)?;
-        }
+        make_folder(folder_of(path)).map_err(io)?;
+        let is_new = !path.exists();
         let mut options = OpenOptions::new();
         let handle = options
             .read(true)
@@ -140,6 +132,9 @@ impl File {
             .mode(0o600)
             .open(path)
             .map_err(io)?;
+        if is_new {
+            sync_folder(folder_of(path)).map_err(io)?;
+        }
         let inode = inode(&handle.metadata().map_err(io)?);
         // redb panics over pages that it cannot have written.
         let read = catch_unwind(AssertUnwindSafe(|| Self::read(path, handle, inode)));
@@ -217,9 +212,10 @@ impl File {
                 lock: namespace.into(),
                 source,
             };
-            let ended = record::read_finished(value.value()).map_err(bad)?;
+            let (place, ended) = record::read_finished(value.value()).map_err(bad)?;
             let namespace = Namespace::new(namespace).map_err(|e| bad(e.into()))?;
-            loaded.finished.push((namespace, Secret::from_bytes(secret), ended));
+            let finished = loaded.finished.entry(namespace).or_default();
+            finished.push((place, Secret::from_bytes(secret), ended));
         }
         Ok(loaded)
     }
@@ -300,6 +296,31 @@ impl File {
         }
         Ok(self.database.compact().map_err(redb::Error::from)?)
     }
+}
+
+/// The folder of a file or folder.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Makes a folder durably, and those above it that are missing.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder_of(folder);
+    make_folder(above)?;
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| sync_folder(above)),
+    }
+}
+
+/// Makes the names in a folder durable: a power cut could take a new name away otherwise, and the
+/// file with it, after grants were answered.
+fn sync_folder(folder: &Path) -> std::io::Result<()> {
+    StdFile::open(folder)?.sync_all()
 }
 
 /// Whether the path still leads to this file.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::backend::{Ahead, ClaimLimits, Grant, Most, NewClaim};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
-use crate::name::{CallId, ClaimId, FencingToken, Identity, LeaseKey, Metadata, Mode, Owner, Secret};
+use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
 /// One claim in a queue.
 #[derive(Debug, Clone)]
@@ -33,7 +33,6 @@ pub enum Stage {
 #[derive(Debug, Clone)]
 pub struct Waiting {
     pub hold: Hold,
-    pub ttl: Duration,
 }
 
 /// A claim that holds.
@@ -42,8 +41,6 @@ pub struct Holding {
     pub token: FencingToken,
     /// When it ends, on the store's clock.
     pub ends: Duration,
-    /// What it was last given.
-    pub ttl: Duration,
     /// What it is given after a restart: never less than what any client still counts on.
     pub span: Duration,
     /// It waited in the queue before it held.
@@ -58,6 +55,8 @@ pub struct Hold {
     pub call: CallId,
     pub secret: Secret,
     pub retryable: bool,
+    /// What it was last given.
+    pub ttl: Duration,
     /// A retry has found it: its call no longer undoes it.
     pub adopted: bool,
 }
@@ -69,6 +68,7 @@ impl Hold {
             call: claim.call,
             secret: claim.secret,
             retryable: claim.retryable,
+            ttl: claim.ttl.get(),
             adopted: false,
         }
     }
@@ -85,10 +85,7 @@ impl Claim {
             metadata: new.metadata.clone(),
             limits: new.limits,
             since,
-            stage: Stage::Waiting(Waiting {
-                hold: Hold::of(new),
-                ttl: new.ttl.get(),
-            }),
+            stage: Stage::Waiting(Waiting { hold: Hold::of(new) }),
         }
     }
 
@@ -148,7 +145,7 @@ impl Claim {
         })
     }
 
-    fn holder(&self, now: Duration) -> Option<Holder> {
+    pub fn holder(&self, now: Duration) -> Option<Holder> {
         let holding = self.holding()?;
         Some(Holder {
             claim: self.id,
@@ -317,8 +314,7 @@ impl Lock {
         claim.stage = Stage::Holding(Holding {
             token,
             ends,
-            ttl: waiting.ttl,
-            span: waiting.ttl,
+            span: waiting.hold.ttl,
             waited,
             holds: vec![waiting.hold.clone()],
         });
@@ -364,7 +360,7 @@ impl Lock {
     pub fn hold_of(&self, place: u64, lease: &LeaseKey) -> Option<usize> {
         let claim = self.get(place)?;
         let holding = claim.holding()?;
-        if claim.id != lease.claim || holding.token != lease.token {
+        if claim.id != lease.claim || Kind::from(claim.mode) != lease.kind || holding.token != lease.token {
             return None;
         }
         holding.holds.iter().position(|hold| hold.secret == lease.secret)

@@ -7,6 +7,7 @@ use super::clock::Clock;
 use super::desk::{Desk, Mail, SpaceId, Writes};
 use super::file::Loaded;
 use super::lock::{Claim, Holding, Stage, Waiting};
+use super::memory::Finished;
 use super::space::Space;
 use crate::backend::Wake;
 use crate::name::Namespace;
@@ -126,9 +127,9 @@ impl Machine {
             known.insert((id, name.clone(), place));
             self.spaces[id].restore(&mut self.desk, &name, place, claim);
         }
-        for (namespace, secret, ended) in loaded.finished() {
+        for (namespace, finished) in loaded.finished {
             let id = self.space_id(&namespace);
-            self.spaces[id].finished.insert(secret, ended, self.desk.now);
+            self.spaces[id].finished = Finished::restored(finished, self.desk.now);
         }
         for (id, locks) in memory.into_iter().enumerate() {
             for (name, lock) in locks {
@@ -160,14 +161,11 @@ impl Machine {
 fn waiting_again(claim: &Claim) -> Option<Claim> {
     let mut claim = claim.clone();
     if let Stage::Holding(Holding {
-        waited: true,
-        holds,
-        ttl,
-        ..
+        waited: true, holds, ..
     }) = &claim.stage
     {
         let hold = holds.first()?.clone();
-        claim.stage = Stage::Waiting(Waiting { hold, ttl: *ttl });
+        claim.stage = Stage::Waiting(Waiting { hold });
     }
     claim.waiting_for().is_some().then_some(claim)
 }

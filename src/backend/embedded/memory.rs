@@ -39,18 +39,33 @@ struct Kept {
 }
 
 impl Finished {
+    /// Those that a file remembers, each with the place that it had there.
+    pub fn restored(mut all: Vec<(u64, Secret, Ended)>, now: Duration) -> Self {
+        all.sort_by_key(|(place, ..)| *place);
+        let mut finished = Self::default();
+        // Counted so that the next one comes behind all places in the file, whatever gaps are there.
+        if let Some((last, ..)) = all.last() {
+            finished.first = (last + 1).saturating_sub(all.len() as u64);
+        }
+        for (_, secret, ended) in all {
+            finished.insert(secret, ended, now);
+        }
+        finished
+    }
+
+    /// The place of the next one.
+    pub fn next(&self) -> u64 {
+        self.first + self.order.len() as u64
+    }
+
     pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) {
-        let next = self.first + self.order.len() as u64;
-        let place = *self.by_secret.entry(secret).or_insert(next);
+        let place = self.next();
         if let Some(id) = ended.id {
             self.by_id.insert(id, place);
         }
-        if place == next {
-            let until = now + FINISHED_KEPT;
-            self.order.push_back(Kept { until, secret, ended });
-        } else if let Some(kept) = self.at_mut(place) {
-            kept.ended = ended;
-        }
+        self.by_secret.insert(secret, place);
+        let until = now + FINISHED_KEPT;
+        self.order.push_back(Kept { until, secret, ended });
     }
 
     pub fn by_secret(&self, secret: &Secret) -> Option<&Ended> {
@@ -70,11 +85,6 @@ impl Finished {
     fn at(&self, place: u64) -> Option<&Ended> {
         let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
         self.order.get(index).map(|kept| &kept.ended)
-    }
-
-    fn at_mut(&mut self, place: u64) -> Option<&mut Kept> {
-        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
-        self.order.get_mut(index)
     }
 
     /// Takes out the oldest one if its time has passed or there are more than `limit`.
@@ -104,7 +114,10 @@ impl Finished {
     /// Gives memory back when a burst is over.
     fn shrink(&mut self) {
         if self.order.is_empty() && self.order.capacity() > 1024 {
-            *self = Self::default();
+            *self = Self {
+                first: self.first,
+                ..Self::default()
+            };
         }
     }
 }

@@ -48,6 +48,7 @@ struct HoldRecord {
     call: [u8; 16],
     secret: [u8; 16],
     retryable: bool,
+    ttl: Duration,
     adopted: bool,
 }
 
@@ -64,7 +65,6 @@ struct HolderRecord {
     hold_limit: u32,
     since_micros: u64,
     token: u64,
-    ttl: Duration,
     span: Duration,
     waited: bool,
     holds: Vec<HoldRecord>,
@@ -84,6 +84,8 @@ struct FinishedRecord {
     token: u64,
     cause: CauseRecord,
     id: Option<[u8; 16]>,
+    /// Its place among those that ended in its namespace.
+    place: u64,
 }
 
 /// Writes a holder; nothing for a claim that waits.
@@ -104,7 +106,6 @@ pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
         hold_limit: claim.limits.holds,
         since_micros: super::clock::micros(claim.since),
         token: holding.token.get(),
-        ttl: holding.ttl,
         span: holding.span,
         waited: holding.waited,
         holds: holding.holds.iter().map(write_hold).collect(),
@@ -117,6 +118,7 @@ fn write_hold(hold: &Hold) -> HoldRecord {
         call: *hold.call.as_bytes(),
         secret: *hold.secret.as_bytes(),
         retryable: hold.retryable,
+        ttl: hold.ttl,
         adopted: hold.adopted,
     }
 }
@@ -144,7 +146,6 @@ pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
         stage: Stage::Holding(Holding {
             token: FencingToken::new(record.token)?,
             ends: now + record.span,
-            ttl: record.ttl,
             span: record.span,
             waited: record.waited,
             holds: record.holds.into_iter().map(read_hold).collect(),
@@ -162,6 +163,7 @@ fn read_hold(record: HoldRecord) -> Hold {
         call: CallId::from_bytes(record.call),
         secret: Secret::from_bytes(record.secret),
         retryable: record.retryable,
+        ttl: record.ttl,
         adopted: record.adopted,
     }
 }
@@ -177,19 +179,20 @@ pub fn remembered(cause: Cause) -> Option<CauseRecord> {
 }
 
 /// Writes a finished hold.
-pub fn write_finished(ended: &Ended, cause: CauseRecord) -> Vec<u8> {
+pub fn write_finished(place: u64, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
     write(&FinishedRecord {
         lock: ended.lock.as_str().into(),
         token: ended.token.get(),
         cause,
         id: ended.id.map(|id| *id.as_bytes()),
+        place,
     })
 }
 
-/// Reads a finished hold.
-pub fn read_finished(bytes: &[u8]) -> Result<Ended, RecordError> {
+/// Reads a finished hold and its place.
+pub fn read_finished(bytes: &[u8]) -> Result<(u64, Ended), RecordError> {
     let record: FinishedRecord = read(bytes)?;
-    Ok(Ended {
+    let ended = Ended {
         lock: LockName::new(&record.lock)?,
         token: FencingToken::new(record.token)?,
         cause: match record.cause {
@@ -198,7 +201,8 @@ pub fn read_finished(bytes: &[u8]) -> Result<Ended, RecordError> {
             CauseRecord::Forced => Cause::Forced,
         },
         id: record.id.map(ClaimId::from_bytes),
-    })
+    };
+    Ok((record.place, ended))
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {

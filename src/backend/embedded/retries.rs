@@ -26,7 +26,6 @@ impl Space {
             Stage::Waiting(waiting) => waiting,
         };
         let older = std::mem::replace(&mut waiting.hold, Hold::of(new));
-        waiting.ttl = new.ttl.get();
         claim.metadata = new.metadata.clone();
         claim.limits = new.limits;
         if older.call != new.call {
@@ -75,7 +74,7 @@ impl Space {
         }
         holding.holds.push(Hold::of(new));
         self.by_hold.insert(new.id, (name.clone(), place));
-        self.prolong(desk, name, place, new.ttl.get());
+        self.prolong(desk, name, place, new.ttl.get(), true);
         self.save(desk, name, place);
         self.held(desk, name, place, new.secret, Duration::ZERO)
     }

@@ -14,7 +14,7 @@ use crate::backend::{
     Change, ChangeKind, Departure, Found, Grant, Leaving, Listing, Most, NewClaim, Page, Patience, Place, Refusal,
     Renewal, Seen, Summary, Wake,
 };
-use crate::claim::Queue;
+use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
 
 /// How many holders and waiters a watcher's full state shows at most.
@@ -57,7 +57,7 @@ impl Space {
     }
 
     /// See [`crate::backend::Backend::enter`].
-    pub fn enter(&mut self, desk: &mut Desk, name: &LockName, coming: &Coming<'_>) -> Place {
+    pub fn enter(&mut self, desk: &mut Desk, name: &LockName, coming: &Coming<'_>, claim_limit: u32) -> Place {
         let new = coming.claim;
         if self.marks.contains(&new.call) {
             return Place::Left;
@@ -67,6 +67,10 @@ impl Space {
         }
         if let Some(ended) = self.finished.by_id(&new.id).filter(|ended| ended.lock == *name) {
             return Place::Finished(ended.cause);
+        }
+        // Waiting claims and holds alike, in all locks.
+        if self.by_hold.len() >= claim_limit as usize {
+            return Place::Refused(Refusal::StoreFull { limit: claim_limit });
         }
         let lock = self.locks.entry(name.clone()).or_default();
         if let Some(place) = lock.reentered(new) {
@@ -154,24 +158,20 @@ impl Space {
     /// See [`crate::backend::Backend::renew`].
     pub fn renew(&mut self, desk: &mut Desk, lease: &LeaseKey, ttl: Option<Ttl>) -> Renewal {
         let name = &lease.lock.name;
-        let found = self.find_token(name, lease.token).filter(|place| {
-            self.locks
-                .get(name)
-                .is_some_and(|lock| lock.hold_of(*place, lease).is_some())
+        let found = self.find_token(name, lease.token).and_then(|place| {
+            let index = self.locks.get(name)?.hold_of(place, lease)?;
+            let hold = self.claim_mut(name, place)?.holding_mut()?.holds.get_mut(index)?;
+            Some((place, hold))
         });
-        let Some(place) = found else {
+        let Some((place, hold)) = found else {
             return Renewal::Gone(match self.ended_before(name, lease) {
                 Found::EndedBefore(cause) => Some(cause),
                 _ => None,
             });
         };
-        let last = self
-            .claim_mut(name, place)
-            .and_then(|claim| claim.holding())
-            .map(|holding| holding.ttl);
-        let ttl = ttl.map(Ttl::get).or(last).unwrap_or_default();
-        self.prolong(desk, name, place, ttl);
-        if last != Some(ttl) {
+        let ttl = ttl.map_or(hold.ttl, Ttl::get);
+        let is_other = std::mem::replace(&mut hold.ttl, ttl) != ttl;
+        if self.prolong(desk, name, place, ttl, is_other) {
             self.save(desk, name, place);
         }
         match self.held(desk, name, place, lease.secret, Duration::ZERO) {
@@ -180,22 +180,32 @@ impl Space {
         }
     }
 
-    /// Lets a holder live for `ttl` from now, or for as long as it did.
-    pub(super) fn prolong(&mut self, desk: &mut Desk, name: &LockName, place: u64, ttl: Duration) {
+    /// Lets a holder live for `ttl` from now, or for as long as it did; whether its record changed.
+    /// If one of its holds `is_other` than it was, what a restart gives it is counted anew.
+    pub(super) fn prolong(
+        &mut self,
+        desk: &mut Desk,
+        name: &LockName,
+        place: u64,
+        ttl: Duration,
+        is_other: bool,
+    ) -> bool {
         let now = desk.now;
         let Some(holding) = self.claim_mut(name, place).and_then(Claim::holding_mut) else {
-            return;
+            return false;
         };
         let before = holding.ends;
         holding.ends = before.max(now + ttl);
-        if holding.ttl != ttl {
-            holding.ttl = ttl;
-            // A shorter TTL must not take away, after a restart, what was promised before it.
-            holding.span = holding.ends - now;
+        // Not the TTL: a shorter one must not take away, after a restart, what was promised before.
+        let left = holding.ends - now;
+        let changed = is_other || left > holding.span;
+        if changed {
+            holding.span = left;
         }
         let after = holding.ends;
         desk.ends.remove(&(before, self.id, name.clone(), place));
         desk.ends.insert((after, self.id, name.clone(), place));
+        changed
     }
 
     /// See [`crate::backend::Backend::look`].
@@ -204,6 +214,12 @@ impl Space {
             .get(name)
             .map(|lock| lock.view(desk.now, most))
             .unwrap_or_default()
+    }
+
+    /// See [`crate::backend::Backend::holder`].
+    pub fn holder(&self, desk: &Desk, name: &LockName, token: FencingToken) -> Option<Holder> {
+        let place = self.find_token(name, token)?;
+        self.locks.get(name)?.get(place)?.holder(desk.now)
     }
 
     /// See [`crate::backend::Backend::list`].
@@ -314,7 +330,7 @@ impl Space {
         let Some((secret, ttl)) = lock
             .get(place)
             .and_then(Claim::waiting_for)
-            .map(|w| (w.hold.secret, w.ttl))
+            .map(|waiting| (waiting.hold.secret, waiting.hold.ttl))
         else {
             return Place::Gone;
         };

@@ -59,10 +59,16 @@ impl Post {
     }
 
     pub fn send(&self, wake: Wake) {
-        if let Some(line) = &self.line
-            && line.try_send(wake).is_err()
-        {
-            self.lost.store(true, Ordering::Release);
+        let Some(line) = &self.line else { return };
+        // Noted before the line is tried: the reader may empty it right after it was found full, and
+        // would wait for a note that came too late.
+        match line.try_reserve() {
+            Ok(place) => place.send(wake),
+            Err(_) => {
+                self.lost.store(true, Ordering::Release);
+                // If there is room by now, nothing else may come to make the reader look.
+                let _ = line.try_send(Wake::Gap);
+            }
         }
     }
 
@@ -118,5 +124,37 @@ impl Watchers {
     /// Ends all lines: everybody asks for the full state again.
     pub fn clear(&mut self) {
         self.by_lock.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::name::ClaimId;
+
+    fn next(number: usize) -> Wake {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        Wake::Next(LockName::new("a").unwrap(), ClaimId::from_bytes(id))
+    }
+
+    /// What can be read without waiting.
+    fn all(wakes: &mut BoxStream<'static, Wake>) -> Vec<Wake> {
+        std::iter::from_fn(|| wakes.next().now_or_never().flatten()).collect()
+    }
+
+    #[test]
+    fn wakes_that_do_not_fit_are_summed_up_in_a_gap() {
+        let mut post = Post::default();
+        let mut wakes = post.open();
+        let is_gap = |wake: &Wake| matches!(wake, Wake::Gap);
+        (0..WAKES).for_each(|number| post.send(next(number)));
+        assert!(!all(&mut wakes).iter().any(is_gap), "all of them fit");
+        (0..=WAKES).for_each(|number| post.send(next(number)));
+        assert!(all(&mut wakes).iter().any(is_gap), "one was lost");
+        post.send(next(0));
+        assert!(matches!(all(&mut wakes)[..], [Wake::Next(..)]), "the gap is told once");
     }
 }

@@ -1,5 +1,6 @@
 //! Calls over a store that takes its time, and that counts them: the memory store behind a gate.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
@@ -15,6 +16,10 @@ struct Gated {
     shut: AtomicBool,
     opened: Notify,
     take_ups: AtomicUsize,
+    /// What keeps claims from entering.
+    refusal: Mutex<Option<BackendError>>,
+    /// How long it takes to enter.
+    enters_in: Mutex<Duration>,
     health: watch::Sender<Health>,
 }
 
@@ -25,6 +30,8 @@ impl Gated {
             shut: AtomicBool::new(true),
             opened: Notify::new(),
             take_ups: AtomicUsize::new(0),
+            refusal: Mutex::default(),
+            enters_in: Mutex::default(),
             health: watch::Sender::new(health),
         })
     }
@@ -38,7 +45,15 @@ impl Gated {
 #[async_trait]
 impl Backend for Gated {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        self.store.enter(lock, claim).await
+        let enters_in = *self.enters_in.lock().unwrap();
+        if !enters_in.is_zero() {
+            sleep(enters_in).await;
+        }
+        let refusal = self.refusal.lock().unwrap().clone();
+        match refusal {
+            Some(refusal) => Err(refusal),
+            None => self.store.enter(lock, claim).await,
+        }
     }
 
     async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
@@ -92,10 +107,14 @@ impl Backend for Gated {
     }
 }
 
+fn over(store: &Arc<Gated>) -> Locks {
+    let backend: Arc<dyn Backend> = store.clone();
+    Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend)
+}
+
 /// A wait of a second behind a holder of ten: how it ends, after what time, and the locks.
 async fn waits_in_vain(store: &Arc<Gated>) -> (Error, Duration, Locks) {
-    let backend: Arc<dyn Backend> = store.clone();
-    let locks = Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend);
+    let locks = over(store);
     hold(&locks, "a").await;
     let began = Instant::now();
     let error = locks
@@ -152,8 +171,7 @@ async fn one_release_wakes_one_waiter_of_many() {
     const WAITERS: usize = 512;
     let store = Gated::shut(Health::Serving);
     store.open();
-    let backend: Arc<dyn Backend> = store.clone();
-    let locks = Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend);
+    let locks = over(&store);
     let mut held = hold(&locks, "first").await;
     let mut waiters = Vec::new();
     for number in 0..WAITERS {
@@ -170,4 +188,33 @@ async fn one_release_wakes_one_waiter_of_many() {
     }
     // Each was granted by the release itself: none was woken to ask, in vain or not.
     assert_eq!(store.take_ups.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_shorter_than_the_answer_of_the_store_is_not_worse_than_a_try() {
+    let store = Gated::shut(Health::Serving);
+    *store.enters_in.lock().unwrap() = SECOND / 10;
+    let locks = over(&store);
+    let briefly = ask("a", Duration::from_millis(1));
+    let lease = locks.acquire(briefly.clone()).await.map(Granted::delivered).unwrap();
+    assert_eq!(lease.owner.as_str(), "a");
+    let refused = locks.acquire(briefly).await.map(Granted::delivered).unwrap_err();
+    assert!(matches!(refused, Error::WaitTimeout { .. }), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_without_effect_is_not_undone() {
+    let reason = || "unplugged".to_owned();
+    let unsent = BackendError::Unsent { reason: reason() };
+    let unknown = BackendError::Away { reason: reason() };
+    for (refusal, undos) in [(unsent, 0), (unknown, 1)] {
+        for wait in [Duration::ZERO, SECOND] {
+            let store = Gated::shut(Health::Serving);
+            *store.refusal.lock().unwrap() = Some(refusal.clone());
+            let locks = over(&store);
+            let refused = locks.acquire(ask("a", wait)).await.map(Granted::delivered).unwrap_err();
+            assert_eq!(refused, Error::Backend(refusal.clone()));
+            assert_eq!(locks.room.undos.len(), undos, "{refusal}, {wait:?}");
+        }
+    }
 }

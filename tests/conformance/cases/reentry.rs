@@ -189,6 +189,18 @@ pub async fn a_first_hold_that_is_forgotten_may_come_again(bed: &Bed) {
     assert!(bed.here().is_free().await);
 }
 
+pub async fn a_renewal_gives_a_hold_the_ttl_that_it_was_last_given(bed: &Bed) {
+    let a = bed.here().hold(claim("a").reentrant().living(LONG)).await;
+    let more = bed.here().hold(claim("a").reentrant().living(bed.short())).await;
+    bed.sleep(bed.short()).await;
+    let renewed = bed.here().renewed(&a, None).await;
+    assert!(renewed.ttl > LONG - bed.short(), "{renewed:?}");
+    assert_eq!(bed.here().release(&more).await, Found::Ended(Cause::Released));
+    bed.sleep(bed.short()).await;
+    let renewed = bed.here().renewed(&a, None).await;
+    assert!(renewed.ttl > LONG - bed.short(), "{renewed:?}");
+}
+
 pub async fn a_full_queue_lets_its_holder_reenter(bed: &Bed) {
     let asking = |owner| claim(owner).reentrant().within(ClaimLimits { queue: 1, ..ROOMY });
     bed.here().hold(asking("a")).await;
