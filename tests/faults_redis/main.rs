@@ -2,6 +2,7 @@
 #![cfg(feature = "redis")]
 
 mod bench;
+mod clock;
 mod memory;
 mod replicas;
 #[path = "../common/redis.rs"]
