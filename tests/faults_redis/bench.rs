@@ -9,7 +9,7 @@ use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {
@@ -55,6 +55,27 @@ pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> 
 
 /// Acquires exclusively.
 pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
+    ask(locks, lock, None, ttl, wait).await
+}
+
+/// The same under a request id.
+pub async fn acquire_as(
+    locks: &Locks,
+    lock: &str,
+    request: &str,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
+    ask(locks, lock, Some(RequestId::new(request).unwrap()), ttl, wait).await
+}
+
+async fn ask(
+    locks: &Locks,
+    lock: &str,
+    request_id: Option<RequestId>,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
     let ask = Acquire {
         lock: LockName::new(lock).unwrap(),
         owner: Owner::new("tester").unwrap(),
@@ -62,7 +83,7 @@ pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -
         mode: Mode::Exclusive,
         ttl: Some(ttl),
         wait,
-        request_id: None,
+        request_id,
         reentrant: false,
         metadata: Metadata::default(),
     };

@@ -3,7 +3,12 @@
 
 mod bench;
 mod clock;
+mod forwarder;
+mod lost;
 mod memory;
+#[path = "../server/mod.rs"]
+mod process;
+mod processes;
 mod replicas;
 #[path = "../common/redis.rs"]
 mod servers;
