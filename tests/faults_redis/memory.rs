@@ -60,7 +60,14 @@ async fn admit_ends_a_quarantine_for_all() {
     let (one, two) = (unready(&settings), unready(&settings));
     health(&one, TTL, is_quarantined).await;
     health(&two, TTL, is_quarantined).await;
-    one.admit(None).await.unwrap();
+    let elsewhere = one.admit(Some("127.0.0.1:1")).await;
+    assert!(
+        matches!(elsewhere, Err(Error::Backend(BackendError::Unsupported { .. }))),
+        "{elsewhere:?}"
+    );
+    assert!(is_quarantined(&one.health().borrow()));
+    let node = format!("127.0.0.1:{}", server.port());
+    one.admit(Some(&node)).await.unwrap();
     serves(&one, Duration::from_secs(2)).await;
     serves(&two, Duration::from_secs(3)).await;
     take(&two, "a", TTL).await;
