@@ -10,6 +10,7 @@ mod memory;
 mod process;
 mod processes;
 mod replicas;
+mod returned;
 #[path = "../common/redis.rs"]
 mod servers;
 mod service;

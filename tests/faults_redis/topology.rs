@@ -6,7 +6,7 @@ use fencepost::backend::redis_server::settings::{Servers, Settings, connection_i
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 
-use crate::bench::{acquire, contend, replica, settings, take, token};
+use crate::bench::{HOT_TTL, acquire, contend, replica, settings, take, token};
 use crate::servers::{Cluster, RedisServer, Sentinels, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -104,7 +104,9 @@ async fn a_demoted_master_gets_no_more_writes() {
     assert_eq!(after, before, "it is still written to");
     let seen = load.await.unwrap();
     assert!(seen.tokens.len() > 100, "{}", seen.tokens.len());
-    assert!(seen.gap < Duration::from_secs(4), "{:?}", seen.gap);
+    // A Release that was not replicated is a lease held to its TTL; that is the longest wait, for the
+    // waiters that the promoted server has and nobody knows are disowned.
+    assert!(seen.gap < HOT_TTL + Duration::from_secs(3), "{:?}", seen.gap);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
