@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use fencepost::backend::BackendError;
 use fencepost::backend::redis_server::settings::{Servers, Settings, connection_info};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
@@ -147,13 +148,16 @@ async fn a_slot_moves_under_load_and_no_call_fails() {
     let settings = settings(Servers::Cluster(seeds));
     let replicas = [replica(&settings).await, replica(&settings).await];
     take(&replicas[0], "warm", TTL).await;
-    let slot = fencepost::backend::redis_server::cluster::slot(b"fencepost:faults:l:hot").to_string();
+    let slot = slot_of("hot").to_string();
     let moves = tokio::task::spawn_blocking(move || {
         std::thread::sleep(Duration::from_millis(500));
         let keys = move_slot(&cluster, &slot);
         (cluster, keys)
     });
-    let seen = contend(&replicas, 4, Duration::from_secs(5)).await;
+    let time = Duration::from_secs(5);
+    let (seen, slowest) = tokio::join!(contend(&replicas, 4, time), use_once(&replicas[0], "hot", time));
+    println!("slowest use of a new lock {slowest:?}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     let (_cluster, keys) = moves.await.unwrap();
     assert!(keys >= 1, "the lock did not move");
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
@@ -170,19 +174,70 @@ async fn a_slot_moves_under_load_and_no_call_fails() {
     );
 }
 
+fn slot_of(lock: &str) -> u16 {
+    fencepost::backend::redis_server::cluster::slot(format!("fencepost:faults:l:{lock}").as_bytes())
+}
+
+/// Takes and gives back locks of the same slot, each a few times: those that a moving slot does not
+/// have yet are served where it goes to. No call may fail; the longest one.
+async fn use_once(locks: &Locks, like: &str, time: Duration) -> Duration {
+    let until = Instant::now() + time;
+    let mut slowest = Duration::ZERO;
+    for name in (0..)
+        .map(|n| format!("new{n}"))
+        .filter(|name| slot_of(name) == slot_of(like))
+    {
+        if Instant::now() > until {
+            break;
+        }
+        for _ in 0..3 {
+            let asked = Instant::now();
+            let lease = take(locks, &name, TTL).await;
+            locks.renew(&lease.key, None).await.unwrap();
+            locks.release(&lease.key).await.unwrap();
+            slowest = slowest.max(asked.elapsed());
+        }
+    }
+    slowest
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_of_a_cluster_that_dies_is_followed() {
+    if !available() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let seeds = cluster.urls().iter().map(|url| connection_info(url).unwrap()).collect();
+    let settings = settings(Servers::Cluster(seeds));
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", TTL).await;
+    let owner = owner(&cluster, slot_of("a")).port();
+    // The replicas began after the marker's first writing, which is repeated each second.
+    let at = cluster.nodes.iter().position(|node| node.port() == owner).unwrap();
+    replicated(&cluster.nodes[at]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    cluster.nodes[at].kill9();
+    let killed = Instant::now();
+    // The node's timeout is 2 s, then the others vote. What was replicated is still held.
+    loop {
+        let tried = acquire(&two, "a", TTL, Duration::ZERO).await;
+        match tried {
+            Err(Error::LockHeld { .. }) => break,
+            Err(Error::Backend(BackendError::Away { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(killed.elapsed() < Duration::from_secs(15), "nobody was promoted");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!("served {:?} after the kill", killed.elapsed());
+    one.release(&held.key).await.unwrap();
+    assert!(token(&take(&two, "a", TTL).await) > token(&held));
+}
+
 /// Moves a slot to another master, its keys one by one, as resharding does. How many they were.
 fn move_slot(cluster: &Cluster, slot: &str) -> usize {
     let masters = cluster.masters();
-    let owns = |node: &&&RedisServer| {
-        let mine = node.cli(&["CLUSTER", "NODES"]);
-        let line = mine.lines().find(|line| line.contains("myself")).unwrap().to_owned();
-        let wanted: u16 = slot.parse().unwrap();
-        line.split_whitespace().skip(8).any(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&wanted)
-        })
-    };
-    let from = masters.iter().find(owns).unwrap();
+    let from = owner(cluster, slot.parse().unwrap());
     let to = masters.iter().find(|node| node.port() != from.port()).unwrap();
     let (from_id, to_id) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
     to.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id]);
@@ -202,4 +257,17 @@ fn move_slot(cluster: &Cluster, slot: &str) -> usize {
         node.cli(&["CLUSTER", "SETSLOT", slot, "NODE", &to_id]);
     }
     moved
+}
+
+/// The master that serves a slot.
+fn owner(cluster: &Cluster, slot: u16) -> &RedisServer {
+    let owns = |node: &RedisServer| {
+        let nodes = node.cli(&["CLUSTER", "NODES"]);
+        let mine = nodes.lines().find(|line| line.contains("myself")).unwrap();
+        mine.split_whitespace().skip(8).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&slot)
+        })
+    };
+    cluster.masters().into_iter().find(|node| owns(node)).unwrap()
 }
