@@ -214,21 +214,26 @@ async fn tell(core: &Arc<Core>, lock: LockName) {
     for id in core.waiting.told(&lock, &beat) {
         core.wakes.send(Wake::Gone(lock.clone(), id));
     }
-    for id in &beat.turns {
-        disown_unknown(core, &lock, id).await;
-    }
+    let disown = async {
+        for id in &beat.turns {
+            disown_unknown(core, &lock, id).await?;
+        }
+        Ok::<_, BackendError>(())
+    };
+    // What is not answered in time is tried again with the next beat: the other locks' cannot wait.
+    let _ = timeout(BEAT, disown).await;
 }
 
 /// Takes a waiter of this replica out of the queue if no call of it waits there.
-pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) {
+///
+/// # Errors
+/// Those of the store; the waiter is still shown by the next beat then, or buried in the end.
+pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Result<(), BackendError> {
     if core.waiting.knows(lock, id) {
-        return;
+        return Ok(());
     }
     let args = core.space.disown(lock, id);
-    // What is not answered is tried again with the next beat, or buried in the end.
-    if let Err(error) = core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await {
-        tracing::debug!(%lock, %error, "a waiter whose call has ended was not taken out");
-    }
+    core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await.map(drop)
 }
 
 async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError> {

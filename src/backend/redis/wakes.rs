@@ -93,7 +93,11 @@ fn hand_on(core: &Arc<Core>, wake: Wake) {
         && !core.waiting.knows(lock, id)
     {
         let (core, lock, id) = (Arc::clone(core), lock.clone(), *id);
-        tokio::spawn(async move { disown_unknown(&core, &lock, &id).await });
+        tokio::spawn(async move {
+            if let Err(error) = disown_unknown(&core, &lock, &id).await {
+                tracing::debug!(%lock, %error, "a waiter whose call has ended was not taken out");
+            }
+        });
     }
     core.wakes.send(wake);
 }
