@@ -133,6 +133,29 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_is_answered_too_late_is_taken_back() {
+    if !available() {
+        return;
+    }
+    let bed = bed().await;
+    // Longer than an answer may take.
+    bed.forwarder.answers(Answers::Late(Duration::from_millis(1_500)));
+    let first = bed.cut_off.clone();
+    let asked = Instant::now();
+    let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
+    let granted = until_held(&bed.direct, 1).await;
+    let first = first.await.unwrap();
+    assert!(is_away(&first), "{first:?}");
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    bed.forwarder.answers(Answers::Pass);
+    // Long before its TTL.
+    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(6)).await.unwrap();
+    assert!(Some(token(&next)) > granted);
+    serves(&bed.cut_off, Duration::from_secs(5)).await;
+    assert_eq!(until_held(&bed.direct, 1).await, Some(token(&next)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     if !available() {
         return;
