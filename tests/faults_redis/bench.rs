@@ -128,11 +128,11 @@ impl Seen {
 
 /// Acquires and releases until `until`, repeating a Release until it is answered: the tokens must
 /// rise, and whatever the store fails is noted.
-async fn cycle(locks: Locks, lock: String, until: Instant) -> Seen {
+async fn cycle(locks: Locks, until: Instant, ttl: Duration) -> Seen {
     let (mut seen, mut last) = (Seen::default(), Instant::now());
     while Instant::now() < until {
         let asked = Instant::now();
-        match acquire(&locks, &lock, HOT_TTL, Duration::from_secs(10)).await {
+        match acquire(&locks, "hot", ttl, Duration::from_secs(10)).await {
             Ok(lease) => {
                 seen.gap = seen.gap.max(last.elapsed());
                 last = Instant::now();
@@ -176,14 +176,13 @@ pub const HOT_TTL: Duration = Duration::from_secs(5);
 
 /// Several replicas' clients in one queue: all tokens must differ.
 pub async fn contend(replicas: &[Locks], clients: usize, time: Duration) -> Seen {
-    contend_for(replicas, "hot", clients, time).await
+    contend_with(replicas, clients, time, HOT_TTL).await
 }
 
-/// The same for a lock of this name.
-pub async fn contend_for(replicas: &[Locks], lock: &str, clients: usize, time: Duration) -> Seen {
+/// The same with leases of another TTL.
+pub async fn contend_with(replicas: &[Locks], clients: usize, time: Duration, ttl: Duration) -> Seen {
     let until = Instant::now() + time;
-    let clients =
-        (0..clients).map(|n| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), lock.to_owned(), until)));
+    let clients = (0..clients).map(|n| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), until, ttl)));
     let all = futures::future::join_all(clients).await.into_iter().map(Result::unwrap);
     let mut all = all.fold(Seen::default(), Seen::join);
     all.tokens.sort_unstable();

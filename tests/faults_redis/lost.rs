@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::bench::{HOT_TTL, acquire, acquire_as, contend, replica, serves, standalone, take, token};
+use crate::bench::{acquire, acquire_as, contend_with, replica, serves, standalone, take, token};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::{RedisServer, available};
 
@@ -214,7 +214,7 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
     let time = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 6 });
     let (forwarder, until) = (bed.forwarder, Instant::now() + time);
     let faults = tokio::spawn(async move {
-        let pauses = [40, 170, 90].map(Duration::from_millis).into_iter().cycle();
+        let pauses = [60, 250, 120].map(Duration::from_millis).into_iter().cycle();
         let losses = [0, 3, 27, 11, 60].map(Duration::from_millis).into_iter().cycle();
         for (pause, loss) in pauses.zip(losses) {
             forwarder.answers(Answers::Late(loss / 10));
@@ -228,15 +228,12 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
         }
         unreachable!("both go on for ever")
     });
-    let seen = contend(&[bed.cut_off.clone(), bed.direct.clone()], 6, time).await;
+    let seen = contend_with(&[bed.cut_off.clone(), bed.direct.clone()], 6, time, TTL).await;
     let _forwarder = faults.await.unwrap();
     assert!(seen.failed.len() > 10, "no answer was missed: {:?}", seen.failed);
     assert!(seen.tokens.len() > 50, "{}", seen.tokens.len());
-    // Nobody had to wait for a TTL, and no lease ended before its Release.
-    assert!(
-        seen.gap < Duration::from_secs(3) && seen.gap < HOT_TTL,
-        "{:?}",
-        seen.gap
-    );
+    // Nobody had to wait for a TTL, only for connections to be made again between the cuts, and no
+    // lease ended before its Release. Behind a stuck lock the last wait alone takes ten seconds.
+    assert!(seen.gap < Duration::from_secs(8), "{:?}", seen.gap);
     assert_eq!(seen.lost, 0);
 }
