@@ -156,6 +156,25 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
+    if !available() {
+        return;
+    }
+    let bed = bed().await;
+    bed.forwarder.answers(Answers::Lost);
+    let first = bed.cut_off.clone();
+    let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
+    let granted = until_held(&bed.direct, 1).await;
+    // What undoes the call finds no connection at first.
+    bed.forwarder.cut();
+    let first = first.await.unwrap();
+    assert!(is_away(&first), "{first:?}");
+    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(5)).await.unwrap();
+    assert!(Some(token(&next)) > granted);
+    assert!(next.waited < Duration::from_secs(3), "{:?}", next.waited);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     if !available() {
         return;
