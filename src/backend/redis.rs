@@ -198,6 +198,7 @@ impl Backend for Redis {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let core = self.open()?;
         let args = core.space.enter(lock, claim);
+        let _entering = core.waiting.entering(claim.id);
         let step = self.step(&scripts::ENTER, lock, claim, args);
         let (place, ()) = tokio::join!(step, core.index.name(core, lock));
         place

@@ -3,6 +3,7 @@
 
 #![allow(dead_code)]
 
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -50,7 +51,8 @@ pub struct RedisServer {
     dir: TempDir,
     port: u16,
     options: Vec<String>,
-    clock: Option<String>,
+    /// The seconds by which its clock is shifted, if it has one of its own.
+    clock: Option<i64>,
     child: Option<Child>,
 }
 
@@ -78,18 +80,40 @@ impl RedisServer {
         server
     }
 
-    /// The same server with its wall clock shifted, as faketime writes it (`+1h`); it takes effect
-    /// with the next restart, or at once through [`Self::shift_clock`].
-    pub fn with_clock(mut self) -> Self {
-        self.clock = Some("+0".into());
-        self.kill9();
-        self.restart();
-        self
+    /// A server whose wall clock can be stepped by [`Self::shift_clock`].
+    pub fn with_clock(options: &[&str]) -> Self {
+        let mut server = Self::start(options);
+        server.kill9();
+        let shim = server.dir.path().join("clock.so");
+        let built = Command::new("cc")
+            .args(["-O1", "-shared", "-fPIC", "-o"])
+            .arg(&shim)
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/clock.c"))
+            .output()
+            .expect("cc runs");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        server.clock = Some(0);
+        server.restart();
+        server
     }
 
-    /// Steps the wall clock of a server that was started [`Self::with_clock`].
-    pub fn shift_clock(&self, shift: &str) {
-        std::fs::write(self.dir.path().join("clock"), shift).unwrap();
+    /// Puts the wall clock of a server that was started [`Self::with_clock`] so many seconds ahead of
+    /// the machine's, at once and over restarts.
+    pub fn shift_clock(&mut self, seconds: i64) {
+        assert!(self.clock.is_some(), "it has no clock of its own");
+        self.clock = Some(seconds);
+        // In place: the server has mapped the file.
+        let file = std::fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.dir.path().join("shift"));
+        file.unwrap().write_all(&seconds.to_ne_bytes()).unwrap();
+    }
+
+    /// The server's own time, in seconds.
+    pub fn time(&self) -> i64 {
+        self.cli(&["TIME"]).lines().next().unwrap().parse().unwrap()
     }
 
     /// Its port.
@@ -118,14 +142,11 @@ impl RedisServer {
             .arg("--dir")
             .arg(self.dir.path())
             .args(&self.options);
-        if let Some(clock) = &self.clock {
-            self.shift_clock(clock);
+        if let Some(seconds) = self.clock {
+            self.shift_clock(seconds);
             command
-                .args(["--pdeathsig", "KILL", "redis-server"])
-                .env("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-                .env("FAKETIME_TIMESTAMP_FILE", self.dir.path().join("clock"))
-                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-                .env("FAKETIME_NO_CACHE", "1");
+                .env("LD_PRELOAD", self.dir.path().join("clock.so"))
+                .env("CLOCK_SHIFT", self.dir.path().join("shift"));
         }
         self.launch(command);
     }

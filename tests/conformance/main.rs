@@ -52,3 +52,9 @@ conformance_suite!(
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());
+#[cfg(feature = "redis")]
+service_suite!(
+    redis_service,
+    crate::redis_beds::standalone,
+    (flavor = "multi_thread", worker_threads = 2)
+);

@@ -9,7 +9,7 @@ use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {
@@ -55,6 +55,27 @@ pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> 
 
 /// Acquires exclusively.
 pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
+    ask(locks, lock, None, ttl, wait).await
+}
+
+/// The same under a request id.
+pub async fn acquire_as(
+    locks: &Locks,
+    lock: &str,
+    request: &str,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
+    ask(locks, lock, Some(RequestId::new(request).unwrap()), ttl, wait).await
+}
+
+async fn ask(
+    locks: &Locks,
+    lock: &str,
+    request_id: Option<RequestId>,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
     let ask = Acquire {
         lock: LockName::new(lock).unwrap(),
         owner: Owner::new("tester").unwrap(),
@@ -62,7 +83,7 @@ pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -
         mode: Mode::Exclusive,
         ttl: Some(ttl),
         wait,
-        request_id: None,
+        request_id,
         reentrant: false,
         metadata: Metadata::default(),
     };
@@ -79,47 +100,103 @@ pub fn token(lease: &Lease) -> u64 {
     lease.key.token.get()
 }
 
-/// Acquires and releases until `until`, passing over a store that is away; the tokens, which must
-/// rise, and the longest time between two grants.
-pub async fn cycle(locks: Locks, lock: String, until: Instant) -> (Vec<u64>, Duration) {
-    let (mut tokens, mut gap, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
+/// What clients of one lock have seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The tokens of their grants.
+    pub tokens: Vec<u64>,
+    /// The longest time that one of them was without a grant, and when that ended.
+    pub gap: Duration,
+    /// Each call that the store failed: what was asked, how long it took, and what came.
+    pub failed: Vec<(&'static str, Duration, Error)>,
+    /// The longest Release.
+    pub slowest_release: Duration,
+    /// Leases that had ended before their Release.
+    pub lost: usize,
+}
+
+impl Seen {
+    fn join(mut self, other: Self) -> Self {
+        self.tokens.extend(other.tokens);
+        self.failed.extend(other.failed);
+        self.gap = self.gap.max(other.gap);
+        self.slowest_release = self.slowest_release.max(other.slowest_release);
+        self.lost += other.lost;
+        self
+    }
+}
+
+/// Acquires and releases until `until`, repeating a Release until it is answered: the tokens must
+/// rise, and whatever the store fails is noted.
+async fn cycle(locks: Locks, until: Instant, ttl: Duration) -> Seen {
+    let (mut seen, mut last) = (Seen::default(), Instant::now());
     while Instant::now() < until {
-        match acquire(&locks, &lock, Duration::from_secs(5), Duration::from_secs(10)).await {
+        let asked = Instant::now();
+        match acquire(&locks, "hot", ttl, Duration::from_secs(10)).await {
             Ok(lease) => {
-                gap = gap.max(last.elapsed());
+                seen.gap = seen.gap.max(last.elapsed());
                 last = Instant::now();
-                tokens.push(token(&lease));
-                // A release of unknown outcome is repeated; one that was lost ends by its TTL.
-                for _ in 0..20 {
-                    if !matches!(locks.release(&lease.key).await, Err(Error::Backend(_))) {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+                seen.tokens.push(token(&lease));
+                release(&locks, &lease, &mut seen).await;
             }
-            Err(Error::Backend(_) | Error::Superseded | Error::WaitTimeout { .. }) => {
+            Err(error @ (Error::Backend(_) | Error::WaitTimeout { .. })) => {
+                seen.failed.push(("acquire", asked.elapsed(), error));
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(other) => panic!("{other:?}"),
         }
     }
-    (tokens, gap)
+    seen.gap = seen.gap.max(last.elapsed());
+    assert!(seen.tokens.is_sorted(), "a client's tokens fell");
+    seen
 }
 
-/// Several replicas' clients in one queue: all tokens must differ. Answers all of them in order of
-/// their values, and the longest gap that any client saw.
-pub async fn contend(replicas: &[Locks], clients: usize, time: Duration) -> (Vec<u64>, Duration) {
-    let until = Instant::now() + time;
-    let clients = (0..clients).map(|n| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), "hot".into(), until)));
-    let mut all = Vec::new();
-    let mut longest = Duration::ZERO;
-    for done in futures::future::join_all(clients).await {
-        let (tokens, gap) = done.unwrap();
-        assert!(tokens.is_sorted(), "a client's tokens fell");
-        all.extend(tokens);
-        longest = longest.max(gap);
+async fn release(locks: &Locks, lease: &Lease, seen: &mut Seen) {
+    loop {
+        let asked = Instant::now();
+        let released = locks.release(&lease.key).await;
+        seen.slowest_release = seen.slowest_release.max(asked.elapsed());
+        match released {
+            Ok(()) => return,
+            Err(Error::LeaseLost { .. }) => {
+                seen.lost += 1;
+                return;
+            }
+            Err(error @ Error::Backend(_)) => {
+                seen.failed.push(("release", asked.elapsed(), error));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
     }
-    all.sort_unstable();
-    assert!(all.windows(2).all(|two| two[0] < two[1]), "a token was granted twice");
-    (all, longest)
+}
+
+/// The TTL of the leases of [`contend`].
+pub const HOT_TTL: Duration = Duration::from_secs(5);
+
+/// Several replicas' clients in one queue: all tokens must differ.
+pub async fn contend(replicas: &[Locks], clients: usize, time: Duration) -> Seen {
+    contend_with(replicas, clients, time, HOT_TTL).await
+}
+
+/// The same with leases of another TTL.
+pub async fn contend_with(replicas: &[Locks], clients: usize, time: Duration, ttl: Duration) -> Seen {
+    let until = Instant::now() + time;
+    let clients = (0..clients).map(|n| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), until, ttl)));
+    let all = futures::future::join_all(clients).await.into_iter().map(Result::unwrap);
+    let mut all = all.fold(Seen::default(), Seen::join);
+    all.tokens.sort_unstable();
+    assert!(
+        all.tokens.windows(2).all(|two| two[0] < two[1]),
+        "a token was granted twice"
+    );
+    println!(
+        "{} grants, longest gap {:?}, slowest release {:?}, {} lost, {} failed calls",
+        all.tokens.len(),
+        all.gap,
+        all.slowest_release,
+        all.lost,
+        all.failed.len()
+    );
+    all
 }

@@ -2,8 +2,15 @@
 #![cfg(feature = "redis")]
 
 mod bench;
+mod clock;
+mod forwarder;
+mod lost;
 mod memory;
+#[path = "../server/mod.rs"]
+mod process;
+mod processes;
 mod replicas;
+mod returned;
 #[path = "../common/redis.rs"]
 mod servers;
 mod service;

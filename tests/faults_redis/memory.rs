@@ -1,12 +1,12 @@
 //! A Redis that loses its memory, or keeps it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
 use crate::bench::{acquire, health, replica, serves, standalone, take, token, unready};
-use crate::servers::{RedisServer, available};
+use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -27,7 +27,7 @@ async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
     let held = take(&one, "a", TTL).await;
     server.kill9();
     server.restart();
-    let back = std::time::Instant::now();
+    let back = Instant::now();
     health(&one, TTL, is_quarantined).await;
     // A replica that starts in between knows it too, though its own first start is admitted.
     let two = unready(&settings);
@@ -60,7 +60,14 @@ async fn admit_ends_a_quarantine_for_all() {
     let (one, two) = (unready(&settings), unready(&settings));
     health(&one, TTL, is_quarantined).await;
     health(&two, TTL, is_quarantined).await;
-    one.admit(None).await.unwrap();
+    let elsewhere = one.admit(Some("127.0.0.1:1")).await;
+    assert!(
+        matches!(elsewhere, Err(Error::Backend(BackendError::Unsupported { .. }))),
+        "{elsewhere:?}"
+    );
+    assert!(is_quarantined(&one.health().borrow()));
+    let node = format!("127.0.0.1:{}", server.port());
+    one.admit(Some(&node)).await.unwrap();
     serves(&one, Duration::from_secs(2)).await;
     serves(&two, Duration::from_secs(3)).await;
     take(&two, "a", TTL).await;
@@ -117,4 +124,113 @@ async fn a_waiter_that_was_flushed_away_enters_again() {
     };
     let (granted, ()) = tokio::join!(waiting, flush);
     assert!(granted.unwrap().waited < Duration::from_secs(4));
+}
+
+/// What a Redis without an append file has on disk: the last snapshot.
+const SNAPSHOTS: &[&str] = &["--dbfilename", "old.rdb"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_replica() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(SNAPSHOTS);
+    let mut settings = standalone(&server.url());
+    settings.longest_ttl = 2 * TTL;
+    let one = replica(&settings).await;
+    let known = take(&one, "known", TTL).await;
+    server.cli(&["SAVE"]);
+    // Neither this lease nor that there is one of so long a TTL is in the snapshot.
+    let held = take(&one, "a", 2 * TTL).await;
+    let granted = Instant::now();
+    one.close().await;
+    drop(one);
+    server.kill9();
+    server.restart();
+    assert_eq!(
+        server.cli(&["EXISTS", "fencepost:faults:l:known"]),
+        "1",
+        "the snapshot is there"
+    );
+    assert_eq!(
+        server.cli(&["EXISTS", "fencepost:faults:l:a"]),
+        "0",
+        "the snapshot is older"
+    );
+    let two = unready(&settings);
+    health(&two, TTL, is_quarantined).await;
+    let refused = acquire(&two, "a", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Backend(BackendError::Quarantined { .. })),
+        "{refused:?}"
+    );
+    serves(&two, 3 * TTL).await;
+    let next = take(&two, "a", TTL).await;
+    assert!(
+        granted.elapsed() >= 2 * TTL,
+        "a second holder after {:?}",
+        granted.elapsed()
+    );
+    assert!(token(&next) > token(&held));
+    // Of what the snapshot has, the end is known: it came meanwhile.
+    assert!(token(&take(&two, "known", TTL).await) > token(&known));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admit_ends_the_quarantine_of_an_older_snapshot() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(SNAPSHOTS);
+    let settings = standalone(&server.url());
+    let one = replica(&settings).await;
+    let held = take(&one, "a", Duration::from_secs(60)).await;
+    server.cli(&["SAVE"]);
+    let lost = take(&one, "b", Duration::from_secs(60)).await;
+    server.kill9();
+    server.restart();
+    health(&one, TTL, is_quarantined).await;
+    let two = unready(&settings);
+    health(&two, TTL, is_quarantined).await;
+    two.admit(None).await.unwrap();
+    serves(&one, Duration::from_secs(3)).await;
+    serves(&two, Duration::from_secs(3)).await;
+    // What the snapshot has is held, what it has not is free, and passed upwards.
+    let refused = acquire(&two, "a", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(matches!(refused, Error::LockHeld { .. }), "{refused:?}");
+    assert!(token(&take(&two, "b", TTL).await) > token(&lost));
+    one.release(&held.key).await.unwrap();
+    assert!(token(&take(&two, "a", TTL).await) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_restarts_at_once_with_less_is_not_taken_for_a_promoted_replica() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[SNAPSHOTS, &["--repl-diskless-sync-delay", "0"]].concat());
+    // With a replica, the snapshot names the history that the restarted server goes on from.
+    let follower = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
+    eventually("the replica follows", Duration::from_secs(20), || {
+        let text = follower.cli(&["INFO", "replication"]);
+        text.contains("master_link_status:up").then_some(())
+    });
+    let settings = standalone(&server.url());
+    let one = replica(&settings).await;
+    let held = take(&one, "a", Duration::from_secs(60)).await;
+    server.cli(&["SAVE"]);
+    let lost = take(&one, "b", Duration::from_secs(60)).await;
+    one.close().await;
+    drop(one);
+    server.kill9();
+    server.restart();
+    let two = unready(&settings);
+    health(&two, TTL, |health| !matches!(health, Health::Away { .. })).await;
+    let refused = acquire(&two, "b", TTL, Duration::ZERO).await;
+    assert!(
+        matches!(refused, Err(Error::Backend(BackendError::Quarantined { .. }))),
+        "{refused:?} while {} and {} are held",
+        held.key.token,
+        lost.key.token
+    );
 }

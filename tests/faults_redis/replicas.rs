@@ -2,16 +2,28 @@
 
 use std::time::{Duration, Instant};
 
+use fencepost::locks::Locks;
+
 use crate::bench::{acquire, replica, standalone, take, token};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);
 
-fn scripts_called(server: &RedisServer) -> u64 {
+/// How many commands of ours have reached a server; what scripts call does not count.
+fn commands(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
-    let named = |line: &&str| line.starts_with("cmdstat_eval");
-    stats.lines().filter(named).filter_map(calls).sum()
+    let ours = |line: &&str| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_zadd");
+    stats.lines().filter(ours).filter_map(calls).sum()
+}
+
+/// Waits until what came before has come to rest: only the watchers and the beats still call.
+fn rest(server: &RedisServer) {
+    crate::servers::eventually("a server at rest", Duration::from_secs(10), || {
+        let before = commands(server);
+        std::thread::sleep(Duration::from_millis(150));
+        (commands(server) - before <= 2).then_some(())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,13 +53,85 @@ async fn a_release_before_five_hundred_waiters_costs_a_few_commands() {
         let look = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(locks.look(&name, 1)));
         (look.unwrap().waiter_count == 500).then_some(())
     });
-    let before = scripts_called(&server);
+    tokio::task::block_in_place(|| rest(&server));
+    let before = commands(&server);
     replicas[1].release(&held.key).await.unwrap();
     let next = grants.recv().await.unwrap().unwrap();
-    let after = scripts_called(&server);
+    // A herd would come now.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let after = commands(&server);
     assert!(token(&next) > token(&held));
     println!("{} commands", after - before);
     assert!(after - before <= 13, "{}", after - before);
+}
+
+/// What the watchers and the beats of so many replicas may call meanwhile.
+fn beside(replicas: u64, since: Instant) -> u64 {
+    replicas * 3 * (since.elapsed().as_secs() + 1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_lock_costs_one_round_trip_to_take_and_one_to_give_back() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    // The first use of a name also puts it into the index.
+    let first = take(&locks, "a", TTL).await;
+    locks.release(&first.key).await.unwrap();
+    let (began, mut taking, mut giving) = (Instant::now(), 0, 0);
+    for _ in 0..100 {
+        let before = commands(&server);
+        let lease = take(&locks, "a", TTL).await;
+        let between = commands(&server);
+        locks.release(&lease.key).await.unwrap();
+        taking += between - before;
+        giving += commands(&server) - between;
+    }
+    let beside = beside(1, began);
+    println!("{taking} and {giving} commands, beside up to {beside}");
+    assert!((100..=100 + beside).contains(&taking), "{taking}");
+    assert!((100..=100 + beside).contains(&giving), "{giving}");
+}
+
+/// The commands of a hundred hand-offs from `from` to `to`, without those that queued the waiters,
+/// and how many others there may be among them.
+async fn hand_offs(server: &RedisServer, from: &Locks, to: &Locks) -> (u64, u64) {
+    let (began, mut cost) = (Instant::now(), 0);
+    for _ in 0..100 {
+        let held = take(from, "a", TTL).await;
+        let waiter = to.clone();
+        let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
+        while from.look(&held.key.lock.name, 1).await.unwrap().waiter_count == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Its replica has had the answer, too: only then it can be named as the next.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let before = commands(server);
+        from.release(&held.key).await.unwrap();
+        let next = waiting.await.unwrap().unwrap();
+        cost += commands(server) - before;
+        assert!(token(&next) > token(&held));
+        to.release(&next.key).await.unwrap();
+    }
+    (cost, beside(2, began))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_takes_one_round_trip_in_a_replica_and_at_most_three_between_two() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let (within, beside) = hand_offs(&server, &one, &one).await;
+    println!("{within} commands within a replica, beside up to {beside}");
+    assert!((100..=100 + beside).contains(&within), "{within}");
+    let (between, beside) = hand_offs(&server, &one, &two).await;
+    println!("{between} commands between two, beside up to {beside}");
+    assert!((200..=300 + beside).contains(&between), "{between}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -119,13 +119,10 @@ async fn forgotten_scripts_are_sent_again_under_load() {
         }
         server
     });
-    let (tokens, gap) = contend(&replicas, 8, Duration::from_secs(2)).await;
+    let seen = contend(&replicas, 8, Duration::from_secs(2)).await;
     forget.await.unwrap();
-    assert!(
-        tokens.len() > 100 && gap < Duration::from_secs(1),
-        "{} {gap:?}",
-        tokens.len()
-    );
+    assert!(seen.tokens.len() > 100 && seen.gap < Duration::from_secs(1), "{seen:?}");
+    assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,14 +140,20 @@ async fn killed_connections_cost_a_pause_and_nothing_else() {
         }
         server
     });
-    let (tokens, gap) = contend(&replicas, 8, Duration::from_secs(4)).await;
+    let seen = contend(&replicas, 8, Duration::from_secs(4)).await;
     kill.await.unwrap();
-    // A release or a grant whose answer was lost may have to wait for its TTL.
+    // Nothing waits for a TTL of HOT_TTL: a Release without an answer is repeated, and a grant
+    // without one is taken back as soon as there is a connection again.
     assert!(
-        tokens.len() > 50 && gap < Duration::from_secs(8),
-        "{} {gap:?}",
-        tokens.len()
+        seen.tokens.len() > 50 && seen.gap < Duration::from_secs(2),
+        "{} {:?}",
+        seen.tokens.len(),
+        seen.gap
     );
+    assert_eq!(seen.lost, 0);
+    assert!(!seen.failed.is_empty(), "no call met a killed connection");
+    let slowest = seen.failed.iter().map(|(_, took, _)| *took).max().unwrap_or_default();
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}: {:?}", seen.failed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,13 +174,14 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
         }
         server
     });
-    let (tokens, gap) = contend(&replicas, 2, Duration::from_secs(6)).await;
+    let seen = contend(&replicas, 2, Duration::from_secs(6)).await;
     drop(stop);
     kill.await.unwrap();
-    println!("{} hand-offs, longest gap {gap:?}", tokens.len());
     assert!(
-        tokens.len() >= 1_000 && gap < Duration::from_millis(1_500),
-        "{} {gap:?}",
-        tokens.len()
+        seen.tokens.len() >= 1_000 && seen.gap < Duration::from_secs(1),
+        "{} {:?}",
+        seen.tokens.len(),
+        seen.gap
     );
+    assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }

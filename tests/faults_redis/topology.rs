@@ -2,12 +2,37 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::{Servers, connection_info};
+use fencepost::backend::BackendError;
+use fencepost::backend::redis_server::settings::{Servers, Settings, connection_info};
+use fencepost::error::Error;
+use fencepost::locks::{Lease, Locks};
 
-use crate::bench::{contend, replica, serves, settings, take, token};
-use crate::servers::{Cluster, Sentinels, available, eventually};
+use crate::bench::{HOT_TTL, acquire, contend, replica, settings, take, token};
+use crate::servers::{Cluster, RedisServer, Sentinels, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
+
+fn through(servers: &Sentinels) -> Settings {
+    let info = |address: &String| connection_info(&format!("redis://{address}")).unwrap();
+    let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
+    settings(Servers::Sentinel {
+        master: "mymaster".into(),
+        login: sentinels[0].clone(),
+        sentinels,
+    })
+}
+
+/// Tries until the lock is had, for at most `limit`.
+async fn insist(locks: &Locks, lock: &str, limit: Duration) -> Lease {
+    let end = Instant::now() + limit;
+    loop {
+        match acquire(locks, lock, TTL, Duration::ZERO).await {
+            Ok(lease) => return lease,
+            Err(error) => assert!(Instant::now() < end, "not within {limit:?}: {error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_and_tokens_rise() {
@@ -15,34 +40,102 @@ async fn a_failover_is_followed_and_tokens_rise() {
         return;
     }
     let servers = Sentinels::start();
-    let info = |address: &String| connection_info(&format!("redis://{address}")).unwrap();
-    let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
-    let settings = settings(Servers::Sentinel {
-        master: "mymaster".into(),
-        login: sentinels[0].clone(),
-        sentinels,
-    });
-    let locks = replica(&settings).await;
+    let locks = replica(&through(&servers)).await;
     let held = take(&locks, "a", TTL).await;
     let settled = take(&locks, "settled", TTL).await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    servers.fail_over();
+    replicated(&servers.servers[0]).await;
+    let port = tokio::task::block_in_place(|| servers.fail_over());
     let switched = Instant::now();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    serves(&locks, Duration::from_secs(5)).await;
-    let lease = loop {
-        match crate::bench::acquire(&locks, "b", TTL, Duration::ZERO).await {
-            Ok(lease) => break lease,
-            Err(error) => assert!(switched.elapsed() < Duration::from_secs(5), "{error:?}"),
+    assert_eq!(port, servers.servers[1].port());
+    // From the promoted server: what is taken from the demoted one meanwhile may not last.
+    let served = loop {
+        let tried = acquire(&locks, "b", Duration::from_secs(1), Duration::ZERO).await;
+        let there = servers.servers[1].cli(&["EXISTS", "fencepost:faults:l:b"]) == "1";
+        if tried.is_ok() && there {
+            break switched.elapsed();
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(switched.elapsed() < Duration::from_secs(5), "{tried:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    println!("served {:?} after the switch", switched.elapsed());
-    assert!(token(&lease) > 0);
+    println!("served {served:?} after the switch");
+    assert!(served < Duration::from_secs(1), "{served:?}");
     // What was replicated is still held; its token is passed only upwards.
     locks.release(&held.key).await.unwrap();
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
     locks.renew(&settled.key, None).await.unwrap();
+}
+
+/// Waits until the replica has what the master has.
+async fn replicated(master: &RedisServer) {
+    tokio::task::block_in_place(|| {
+        eventually("the replica has it all", Duration::from_secs(10), || {
+            let text = master.cli(&["INFO", "replication"]);
+            let offset = text.lines().find_map(|line| line.strip_prefix("master_repl_offset:"))?;
+            text.contains(&format!("offset={},", offset.trim())).then_some(())
+        });
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demoted_master_gets_no_more_writes() {
+    if !available() {
+        return;
+    }
+    let servers = Sentinels::start();
+    let settings = through(&servers);
+    let replicas = [replica(&settings).await, replica(&settings).await];
+    let load = tokio::spawn(async move { contend(&replicas, 4, Duration::from_secs(8)).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let demoted = &servers.servers[0];
+    let calls = || {
+        let stats = demoted.cli(&["INFO", "commandstats"]);
+        // A server that became a replica runs what its master replicates, which is no script.
+        let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
+        let scripts = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        scripts.filter_map(calls).sum::<u64>()
+    };
+    let (before, after) = tokio::task::block_in_place(|| {
+        servers.fail_over();
+        std::thread::sleep(Duration::from_secs(1));
+        let before = calls();
+        std::thread::sleep(Duration::from_secs(2));
+        (before, calls())
+    });
+    assert!(before > 100, "it never served: {before}");
+    assert_eq!(after, before, "it is still written to");
+    let seen = load.await.unwrap();
+    assert!(seen.tokens.len() > 100, "{}", seen.tokens.len());
+    // A Release that was not replicated is a lease held to its TTL; that is the longest wait, for the
+    // waiters that the promoted server has and nobody knows are disowned.
+    assert!(seen.gap < HOT_TTL + Duration::from_secs(3), "{:?}", seen.gap);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_was_not_replicated_is_passed_by_a_larger_token() {
+    if !available() {
+        return;
+    }
+    let mut servers = Sentinels::start();
+    let locks = replica(&through(&servers)).await;
+    let replicated_one = take(&locks, "old", TTL).await;
+    replicated(&servers.servers[0]).await;
+    // Without its connection it gets nothing more, and stopped it does not make a new one.
+    servers.servers[1].pause();
+    servers.servers[0].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let first = take(&locks, "a", TTL).await;
+    servers.servers[0].kill9();
+    servers.servers[1].resume();
+    let second = insist(&locks, "a", Duration::from_secs(20)).await;
+    // Two hold now, well within the first one's TTL; the protected resource tells them apart.
+    assert!(token(&second) > token(&first));
+    let lost = locks.renew(&first.key, None).await;
+    assert!(matches!(lost, Err(Error::LeaseLost { .. })), "{lost:?}");
+    assert!(matches!(locks.release(&first.key).await, Err(Error::LeaseLost { .. })));
+    locks.renew(&second.key, None).await.unwrap();
+    // What was replicated is held as before.
+    let refused = acquire(&locks, "old", TTL, Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::LockHeld { .. })), "{refused:?}");
+    locks.renew(&replicated_one.key, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,44 +148,107 @@ async fn a_slot_moves_under_load_and_no_call_fails() {
     let settings = settings(Servers::Cluster(seeds));
     let replicas = [replica(&settings).await, replica(&settings).await];
     take(&replicas[0], "warm", TTL).await;
-    let slot = fencepost::backend::redis_server::cluster::slot(b"fencepost:faults:l:hot").to_string();
+    let slot = slot_of("hot").to_string();
     let moves = tokio::task::spawn_blocking(move || {
         std::thread::sleep(Duration::from_millis(500));
-        move_slot(&cluster, &slot);
-        cluster
+        let keys = move_slot(&cluster, &slot);
+        (cluster, keys)
     });
-    let (tokens, gap) = contend(&replicas, 4, Duration::from_secs(5)).await;
-    moves.await.unwrap();
-    println!("{} grants, longest gap {gap:?}", tokens.len());
+    let time = Duration::from_secs(5);
+    let (seen, slowest) = tokio::join!(contend(&replicas, 4, time), use_once(&replicas[0], "hot", time));
+    println!("slowest use of a new lock {slowest:?}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let (_cluster, keys) = moves.await.unwrap();
+    assert!(keys >= 1, "the lock did not move");
+    assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
     assert!(
-        tokens.len() > 100 && gap < Duration::from_secs(2),
-        "{} {gap:?}",
-        tokens.len()
+        seen.tokens.len() > 100 && seen.gap < Duration::from_secs(1),
+        "{:?}",
+        seen.gap
+    );
+    // A hand-off waits for others; a Release waits for its own redirection alone.
+    assert!(
+        seen.slowest_release < Duration::from_millis(500),
+        "{:?}",
+        seen.slowest_release
     );
 }
 
-/// Moves a slot to another master, its keys one by one, as resharding does.
-fn move_slot(cluster: &Cluster, slot: &str) {
+fn slot_of(lock: &str) -> u16 {
+    fencepost::backend::redis_server::cluster::slot(format!("fencepost:faults:l:{lock}").as_bytes())
+}
+
+/// Takes and gives back locks of the same slot, each a few times: those that a moving slot does not
+/// have yet are served where it goes to. No call may fail; the longest one.
+async fn use_once(locks: &Locks, like: &str, time: Duration) -> Duration {
+    let until = Instant::now() + time;
+    let mut slowest = Duration::ZERO;
+    for name in (0..)
+        .map(|n| format!("new{n}"))
+        .filter(|name| slot_of(name) == slot_of(like))
+    {
+        if Instant::now() > until {
+            break;
+        }
+        for _ in 0..3 {
+            let asked = Instant::now();
+            let lease = take(locks, &name, TTL).await;
+            locks.renew(&lease.key, None).await.unwrap();
+            locks.release(&lease.key).await.unwrap();
+            slowest = slowest.max(asked.elapsed());
+        }
+    }
+    slowest
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_of_a_cluster_that_dies_is_followed() {
+    if !available() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let seeds = cluster.urls().iter().map(|url| connection_info(url).unwrap()).collect();
+    let settings = settings(Servers::Cluster(seeds));
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", TTL).await;
+    let owner = owner(&cluster, slot_of("a")).port();
+    // The replicas began after the marker's first writing, which is repeated each second.
+    let at = cluster.nodes.iter().position(|node| node.port() == owner).unwrap();
+    replicated(&cluster.nodes[at]).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    cluster.nodes[at].kill9();
+    let killed = Instant::now();
+    // The node's timeout is 2 s, then the others vote. What was replicated is still held.
+    loop {
+        let tried = acquire(&two, "a", TTL, Duration::ZERO).await;
+        match tried {
+            Err(Error::LockHeld { .. }) => break,
+            Err(Error::Backend(BackendError::Away { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(killed.elapsed() < Duration::from_secs(15), "nobody was promoted");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!("served {:?} after the kill", killed.elapsed());
+    one.release(&held.key).await.unwrap();
+    assert!(token(&take(&two, "a", TTL).await) > token(&held));
+}
+
+/// Moves a slot to another master, its keys one by one, as resharding does. How many they were.
+fn move_slot(cluster: &Cluster, slot: &str) -> usize {
     let masters = cluster.masters();
-    let owns = |node: &&&crate::servers::RedisServer| {
-        let mine = node.cli(&["CLUSTER", "NODES"]);
-        let line = mine.lines().find(|line| line.contains("myself")).unwrap().to_owned();
-        let wanted: u16 = slot.parse().unwrap();
-        line.split_whitespace().skip(8).any(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&wanted)
-        })
-    };
-    let from = masters.iter().find(owns).unwrap();
+    let from = owner(cluster, slot.parse().unwrap());
     let to = masters.iter().find(|node| node.port() != from.port()).unwrap();
     let (from_id, to_id) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
     to.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id]);
     from.cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id]);
     std::thread::sleep(Duration::from_millis(500));
+    let mut moved = 0;
     eventually("the slot is empty", Duration::from_secs(10), || {
         let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "100"]);
         for key in keys.lines().filter(|key| !key.is_empty()) {
-            from.cli(&["MIGRATE", "127.0.0.1", &to.port().to_string(), key, "0", "1000"]);
+            let answer = from.cli(&["MIGRATE", "127.0.0.1", &to.port().to_string(), key, "0", "1000"]);
+            moved += usize::from(answer == "OK");
         }
         keys.is_empty().then_some(())
     });
@@ -100,4 +256,18 @@ fn move_slot(cluster: &Cluster, slot: &str) {
     for node in [to, from] {
         node.cli(&["CLUSTER", "SETSLOT", slot, "NODE", &to_id]);
     }
+    moved
+}
+
+/// The master that serves a slot.
+fn owner(cluster: &Cluster, slot: u16) -> &RedisServer {
+    let owns = |node: &RedisServer| {
+        let nodes = node.cli(&["CLUSTER", "NODES"]);
+        let mine = nodes.lines().find(|line| line.contains("myself")).unwrap();
+        mine.split_whitespace().skip(8).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&slot)
+        })
+    };
+    cluster.masters().into_iter().find(|node| owns(node)).unwrap()
 }

@@ -136,6 +136,14 @@ impl Space {
         args
     }
 
+    /// The arguments of `leave.lua` for a waiter of this replica that it does not know.
+    pub fn disown(&self, lock: &LockName, id: &ClaimId) -> Vec<Vec<u8>> {
+        let mut args = self.common(lock);
+        args.extend([text("W"), id.as_bytes().to_vec(), Vec::new(), Vec::new()]);
+        args.extend([Vec::new(), Vec::new()]);
+        args
+    }
+
     /// The arguments of `renew.lua`.
     pub fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Vec<Vec<u8>> {
         let mut args = self.common(&lease.lock.name);

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Takes a hold, a call's claim or a token's holder out, and may take `next` up in the same step.
+-- Takes a hold, a call's claim, a token's holder or a waiter that nobody knows out, and may take `next` up in the same
+-- step.
 -- KEYS  1 the lock's hash
--- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 who H|C|F and
---       H: 5 claim, 6 token, 7 secret   C: 5 id, 6 call, 7 ''   F: 5 '', 6 token, 7 '';
+-- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 who H|C|F|W and
+--       H: 5 claim, 6 token, 7 secret   C: 5 id, 6 call, 7 ''   F: 5 '', 6 token, 7 ''   W: 5 id, 6 '', 7 '';
 --       8 the id of `next` or '', 9 its call
 -- Returns  {ended|before|adopted|nothing, cause or '', what take_up returns for `next`}
 if not known and ARGV[4] ~= 'C' then return {'nothing', '', {'gone'}} end
@@ -60,11 +61,21 @@ local function leave_token(token)
   return 'nothing', ''
 end
 
+-- A waiter of this replica whose call has ended: data that went back has brought it back.
+local function leave_waiter(id)
+  local q = record('q' .. id)
+  if not q or q.replica ~= replica then return 'nothing', '' end
+  end_waiter(id, q)
+  return 'ended', 'L'
+end
+
 local found, cause
 if ARGV[4] == 'H' then
   found, cause = leave_hold(ARGV[5], tonumber(ARGV[6]), ARGV[7])
 elseif ARGV[4] == 'C' then
   found, cause = leave_call(ARGV[5], ARGV[6])
+elseif ARGV[4] == 'W' then
+  found, cause = leave_waiter(ARGV[5])
 else
   found, cause = leave_token(tonumber(ARGV[6]))
 end

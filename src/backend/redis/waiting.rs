@@ -3,8 +3,12 @@
 //! A beat is one short call per lock, however many wait for it. It answers when the lock's hash was
 //! born; a claim that was entered under another birth has been lost with the data. One more beat
 //! comes shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls.
+//!
+//! Data that went back, as in a failover, brings back waiters of this replica whose calls have
+//! ended. As they would be kept alive, they are disowned as soon as their turn shows them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -29,7 +33,27 @@ const AT_ONCE: usize = 64;
 #[derive(Debug, Default)]
 pub struct Waiting {
     by_lock: Mutex<HashMap<LockName, Line>>,
+    /// Those that may be in the store, and whose answer is not there yet.
+    entering: Mutex<HashMap<ClaimId, u32>>,
     sooner: Notify,
+}
+
+/// A claim on its way into the store, until this is dropped.
+#[derive(Debug)]
+pub struct Entering<'a> {
+    waiting: &'a Waiting,
+    id: ClaimId,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut times) = self.waiting.all_entering().entry(self.id) {
+            *times.get_mut() -= 1;
+            if *times.get() == 0 {
+                times.remove();
+            }
+        }
+    }
 }
 
 /// Those of one lock, and when it is told next.
@@ -64,6 +88,26 @@ struct Entered {
 impl Waiting {
     fn by_lock(&self) -> MutexGuard<'_, HashMap<LockName, Line>> {
         self.by_lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, u32>> {
+        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A claim is about to be entered.
+    pub fn entering(&self, id: ClaimId) -> Entering<'_> {
+        *self.all_entering().entry(id).or_default() += 1;
+        Entering { waiting: self, id }
+    }
+
+    /// Whether a claim in the store's queue is this replica's to serve.
+    pub fn knows(&self, lock: &LockName, id: &ClaimId) -> bool {
+        // In this order: a claim that has been entered waits before it stops entering.
+        self.all_entering().contains_key(id)
+            || self
+                .by_lock()
+                .get(lock)
+                .is_some_and(|line| line.claims.contains_key(id))
     }
 
     /// Whether nobody waits.
@@ -109,7 +153,7 @@ impl Waiting {
     }
 
     /// Takes in a beat's answer, and takes out the claims that the lock's hash does not have.
-    fn told(&self, lock: &LockName, beat: Beat) -> Vec<ClaimId> {
+    fn told(&self, lock: &LockName, beat: &Beat) -> Vec<ClaimId> {
         let mut by_lock = self.by_lock();
         let Some(line) = by_lock.get_mut(lock) else {
             return Vec::new();
@@ -128,17 +172,23 @@ impl Waiting {
 }
 
 /// What `beat.lua` returns.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Beat {
     born: u64,
     frees_in: Option<Duration>,
+    turns: Vec<ClaimId>,
 }
 
 impl Beat {
     fn read(answer: Value) -> Option<Self> {
-        let (born, frees_in): (u64, i64) = from_redis_value(answer).ok()?;
+        let (born, frees_in, turns): (u64, i64, Vec<Vec<u8>>) = from_redis_value(answer).ok()?;
         let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-        Some(Self { born, frees_in })
+        let turns = turns.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
+        Some(Self {
+            born,
+            frees_in,
+            turns: turns.collect::<Option<_>>()?,
+        })
     }
 }
 
@@ -161,9 +211,29 @@ async fn tell(core: &Arc<Core>, lock: LockName) {
     let Ok(Some(beat)) = ask(core, &lock).await else {
         return;
     };
-    for id in core.waiting.told(&lock, beat) {
+    for id in core.waiting.told(&lock, &beat) {
         core.wakes.send(Wake::Gone(lock.clone(), id));
     }
+    let disown = async {
+        for id in &beat.turns {
+            disown_unknown(core, &lock, id).await?;
+        }
+        Ok::<_, BackendError>(())
+    };
+    // What is not answered in time is tried again with the next beat: the other locks' cannot wait.
+    let _ = timeout(BEAT, disown).await;
+}
+
+/// Takes a waiter of this replica out of the queue if no call of it waits there.
+///
+/// # Errors
+/// Those of the store; the waiter is still shown by the next beat then, or buried in the end.
+pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Result<(), BackendError> {
+    if core.waiting.knows(lock, id) {
+        return Ok(());
+    }
+    let args = core.space.disown(lock, id);
+    core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await.map(drop)
 }
 
 async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError> {

@@ -10,6 +10,7 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::mpsc;
 
 use super::Core;
+use super::waiting::disown_unknown;
 use crate::backend::Wake;
 use crate::backend::redis_server::hub::Heard;
 use crate::name::{ClaimId, LockName};
@@ -77,9 +78,28 @@ pub async fn hear(core: Weak<Core>) {
             // Nobody who waits, nobody who missed anything.
             Heard::Gap if core.waiting.is_empty() => {}
             Heard::Gap => core.wakes.send(Wake::Gap),
-            Heard::Message(message) => read(&message).into_iter().for_each(|wake| core.wakes.send(wake)),
+            Heard::Message(message) => {
+                if let Some(wake) = read(&message) {
+                    hand_on(&core, wake);
+                }
+            }
         }
     }
+}
+
+/// Tells the waiter; one that no call waits for any more is taken out, for others wait behind it.
+fn hand_on(core: &Arc<Core>, wake: Wake) {
+    if let Wake::Next(lock, id) = &wake
+        && !core.waiting.knows(lock, id)
+    {
+        let (core, lock, id) = (Arc::clone(core), lock.clone(), *id);
+        tokio::spawn(async move {
+            if let Err(error) = disown_unknown(&core, &lock, &id).await {
+                tracing::debug!(%lock, %error, "a waiter whose call has ended was not taken out");
+            }
+        });
+    }
+    core.wakes.send(wake);
 }
 
 /// A message: `n` or `g`, the claim's 16 bytes, the lock's name.

@@ -34,7 +34,7 @@ impl Facts {
         info.arg(&["server", "memory", "persistence", "replication"]);
         let text: String = info.query_async(connection).await.map_err(away)?;
         let appendfsync = append_policy(connection).await.map_err(away)?;
-        Self::read(&text, &appendfsync).ok_or_else(|| away("INFO lacks run_id, role or maxmemory_policy"))
+        Self::read(&text, &appendfsync).ok_or_else(|| away("INFO lacks run_id, uptime, role or maxmemory_policy"))
     }
 
     fn read(info: &str, appendfsync: &str) -> Option<Self> {
@@ -43,10 +43,12 @@ impl Facts {
             .filter_map(|line| line.trim_end().split_once(':'))
             .collect();
         let get = |name: &str| fields.get(name).map(ToString::to_string);
+        // By the server's wall clock: below zero when that was stepped back behind the start.
+        let uptime: i64 = get("uptime_in_seconds")?.parse().ok()?;
         Some(Self {
             run_id: get("run_id")?,
             history: [get("master_replid")?, get("master_replid2")?],
-            uptime: Duration::from_secs(get("uptime_in_seconds")?.parse().ok()?),
+            uptime: Duration::from_secs(uptime.try_into().unwrap_or(0)),
             durable: get("aof_enabled")? == "1" && appendfsync == "always",
             role: get("role")?,
             policy: get("maxmemory_policy")?,
@@ -88,8 +90,12 @@ mod tests {
     use super::*;
 
     fn facts(role: &str, policy: &str, aof: u8, appendfsync: &str) -> Facts {
+        facts_after(7, role, policy, aof, appendfsync)
+    }
+
+    fn facts_after(uptime: i64, role: &str, policy: &str, aof: u8, appendfsync: &str) -> Facts {
         let info = format!(
-            "# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n\
+            "# Server\r\nrun_id:abc\r\nuptime_in_seconds:{uptime}\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n\
              aof_enabled:{aof}\r\nmaster_replid:x\r\nmaster_replid2:0\r\n"
         );
         Facts::read(&info, appendfsync).unwrap()
@@ -101,6 +107,18 @@ mod tests {
         assert!(facts("slave", "noeviction", 0, "").check().is_err());
         let evicting = facts("master", "allkeys-lru", 0, "").check().unwrap_err();
         assert!(evicting.to_string().contains("allkeys-lru"));
+    }
+
+    #[test]
+    fn a_server_whose_clock_was_stepped_back_behind_its_start_has_just_started() {
+        assert_eq!(
+            facts_after(7, "master", "noeviction", 0, "").uptime,
+            Duration::from_secs(7)
+        );
+        assert_eq!(
+            facts_after(-3_593, "master", "noeviction", 0, "").uptime,
+            Duration::ZERO
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 -- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
 --       6 known 1: the caller was admitted under this very run_id, 7 absent 1: no marker means a new store,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
---       10 a TTL in ms that must be covered, or 0, 11 the longest TTL in ms where no marker says it
+--       10 a TTL in ms that must be covered, or 0, 11 the longest TTL in ms that may have been granted
 -- Returns  {admitted, longest in ms, for how long still in ms} | {pending, nonce, longest in ms}
 local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
@@ -15,10 +15,11 @@ local longest, till, pending, nonce = tonumber(found[5] or '0'), tonumber(found[
 local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
--- than the marker's last writing: it did not restart with less.
+-- than the marker's last writing: it did not restart with less. Both ends of its uptime are whole
+-- seconds, so it may look a second older than it is.
 local function promoted()
   local follows = history and (history == ARGV[2] or history == ARGV[3])
-  return follows and now - tonumber(ARGV[4]) <= written + 1000
+  return follows and now - tonumber(ARGV[4]) <= written - 1000
 end
 local function trusted()
   if was == run_id or ARGV[6] == '1' then return true end
@@ -29,7 +30,8 @@ local function trusted()
 end
 if not trusted() then
   if pending == run_id then return {'pending', nonce, longest} end
-  longest = math.max(longest, was and 0 or tonumber(ARGV[11]))
+  -- The marker may be as old as the rest of the data: a longer TTL may have been granted since.
+  longest = math.max(longest, tonumber(ARGV[11]))
   redis.call('HSET', key, 'pending', run_id, 'nonce', ARGV[8], 'longest', whole(longest))
   return {'pending', ARGV[8], longest}
 end

@@ -1,10 +1,11 @@
 //! Whether a server remembers what was granted, and the quarantine if it may not.
 //!
 //! A marker in the store names the run of the process under which grants were made and the longest
-//! TTL among them. Who finds another run waits that long, on its own clock, from when it first saw
-//! a nonce in the marker; then the same nonce turns the marker over. A replica of ours that starts
-//! in between reads the same nonce. Runs that lose nothing (durable writes, a promoted replica) are
-//! taken over at once.
+//! TTL among them. Who finds another run waits so long, and at least the longest TTL that the
+//! namespaces grant, for the marker may be as old as the other data. It waits on its own clock, from
+//! when it first saw a nonce in the marker; then the same nonce turns the marker over. A replica of
+//! ours that starts in between reads the same nonce. Runs that lose nothing (durable writes, a
+//! promoted replica) are taken over at once.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub enum Trust {
 pub struct Marker {
     place: Place,
     first_start: FirstStart,
-    fallback: Duration,
+    longest_ttl: Duration,
     known: Mutex<Known>,
 }
 
@@ -128,22 +129,23 @@ fn key_in_slot(prefix: &str, wanted: u16) -> Vec<u8> {
 }
 
 impl Marker {
-    /// A marker under this key. `fallback` is the quarantine of a store that lost its marker too.
-    pub fn new(key: Vec<u8>, first_start: FirstStart, fallback: Duration) -> Self {
-        Self::at(Place::Fixed(key), first_start, fallback)
+    /// A marker under this key. `longest_ttl` is the longest that anybody may have granted: no
+    /// quarantine is shorter.
+    pub fn new(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration) -> Self {
+        Self::at(Place::Fixed(key), first_start, longest_ttl)
     }
 
     /// A marker of one node of a Cluster, in a slot that this node serves.
-    pub fn in_cluster(prefix: &str, first_start: FirstStart, fallback: Duration) -> Self {
+    pub fn in_cluster(prefix: &str, first_start: FirstStart, longest_ttl: Duration) -> Self {
         let place = Place::Slot(format!("{prefix}:admitted"), Mutex::default());
-        Self::at(place, first_start, fallback)
+        Self::at(place, first_start, longest_ttl)
     }
 
-    fn at(place: Place, first_start: FirstStart, fallback: Duration) -> Self {
+    fn at(place: Place, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self {
             place,
             first_start,
-            fallback,
+            longest_ttl,
             known: Mutex::default(),
         }
     }
@@ -247,7 +249,7 @@ impl Marker {
             nonce.to_vec(),
             waited.map(|one| one.nonce.clone()).unwrap_or_default(),
             number(known.wanted.as_nanos().div_ceil(1_000_000)),
-            number(self.fallback.as_millis()),
+            number(self.longest_ttl.as_millis()),
         ]
     }
 }

@@ -41,8 +41,8 @@ pub struct Settings {
     pub prefix: String,
     /// What a store without a marker means.
     pub first_start: FirstStart,
-    /// The longest TTL that any namespace of this store grants: how long a store that lost even its
-    /// marker is not trusted.
+    /// The longest TTL that any namespace of this store grants: for so long at least a store that
+    /// may have lost what was granted is not trusted.
     pub longest_ttl: Duration,
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,

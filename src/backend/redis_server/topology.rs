@@ -8,7 +8,7 @@ use redis::{ConnectionInfo, Value};
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
-use super::failure::of_script;
+use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
 use super::script::{Ask, Script};
@@ -103,15 +103,25 @@ impl Topology {
         }
     }
 
-    /// Ends the quarantine of all servers by hand, or of the one at `node`.
+    /// Ends the quarantine of all servers by hand, or of the one at `node`, as `host:port`.
     ///
     /// # Errors
-    /// Away when a server cannot be reached.
+    /// Away when a server cannot be reached; Unsupported when `node` is none of these servers.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         let nodes = match self {
-            Self::Single(node) => vec![Arc::clone(node)],
+            Self::Single(single) => {
+                let at = single.live()?.info.addr().to_string();
+                let named = node.is_none_or(|node| node == at);
+                named.then(|| Arc::clone(single)).into_iter().collect()
+            }
             Self::Cluster(cluster) => cluster.nodes(node),
         };
+        if nodes.is_empty() {
+            let foreign = BackendError::Unsupported {
+                what: "admitting a node that is none of this store's masters",
+            };
+            return Err(node.map_or_else(|| away("no master is known yet"), |_| foreign));
+        }
         let all = join_all(nodes.iter().map(|node| node.admit())).await;
         all.into_iter().collect()
     }

@@ -1,0 +1,136 @@
+//! A Redis whose wall clock is stepped. It is the only clock that its scripts have: forth, it ends
+//! leases early, as GUARANTEES.md says; everything else must stay as it is.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::Health;
+use fencepost::claim::Cause;
+use fencepost::error::Error;
+use fencepost::locks::{Lease, Locks};
+
+use crate::bench::{acquire, contend, replica, standalone, take, token};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(60);
+const HOUR: i64 = 3_600;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_stepped_forth_ends_leases_early_and_waiters_go_on() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", LONG).await;
+    let wait = |locks: &Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { acquire(&locks, "a", LONG, Duration::from_secs(30)).await })
+    };
+    let first = wait(&two);
+    waiting(&one, &held, 1).await;
+    let second = wait(&one);
+    waiting(&one, &held, 2).await;
+    let third = wait(&two);
+    waiting(&one, &held, 3).await;
+    server.shift_clock(HOUR);
+    let stepped = Instant::now();
+    let next = first.await.unwrap().unwrap();
+    assert!(stepped.elapsed() < Duration::from_secs(3), "{:?}", stepped.elapsed());
+    assert!(token(&next) > token(&held));
+    // The one that lost it is told so, and takes nothing from the other.
+    let lost = Error::LeaseLost {
+        cause: Some(Cause::Expired),
+    };
+    assert_eq!(one.renew(&held.key, None).await, Err(lost.clone()));
+    assert_eq!(one.release(&held.key).await, Err(lost));
+    two.renew(&next.key, None).await.unwrap();
+    // The correction is a step back: it ends nothing, and tokens of the wrong hour are passed.
+    server.shift_clock(0);
+    two.renew(&next.key, None).await.unwrap();
+    two.release(&next.key).await.unwrap();
+    // No waiter was taken for dead after an hour that nobody lived through: that would have cost it
+    // its place.
+    let second = second.await.unwrap().unwrap();
+    assert!(token(&second) > token(&next) && !third.is_finished());
+    one.release(&second.key).await.unwrap();
+    assert!(token(&third.await.unwrap().unwrap()) > token(&second));
+    assert_eq!(*one.health().borrow(), Health::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_stepped_back_ends_no_lease_and_freezes_none() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let kept = take(&one, "kept", TTL).await;
+    let before = Instant::now();
+    let held = take(&one, "a", TTL).await;
+    server.shift_clock(-HOUR);
+    let waiter = two.clone();
+    let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, LONG).await });
+    // Kept alive, a lease outlives its TTL several times over, and nobody else gets in.
+    while before.elapsed() < 3 * TTL {
+        one.renew(&kept.key, None).await.unwrap();
+        let refused = acquire(&two, "kept", TTL, Duration::ZERO).await;
+        assert!(matches!(refused, Err(Error::LockHeld { .. })), "{refused:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if next.is_finished() {
+            break;
+        }
+    }
+    let next = next.await.unwrap().unwrap();
+    let lived = before.elapsed();
+    // Longer by the time between the step and the last call before it, which nobody can know.
+    assert!(lived >= TTL && lived < TTL + Duration::from_secs(2), "{lived:?}");
+    assert!(token(&next) > token(&held));
+    two.release(&next.key).await.unwrap();
+    let mut last = token(&next);
+    for _ in 0..20 {
+        let lease = take(&two, "a", TTL).await;
+        assert!(token(&lease) > last);
+        last = token(&lease);
+        two.release(&lease.key).await.unwrap();
+    }
+    assert_eq!(*one.health().borrow(), Health::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_and_grants_go_on_while_the_clock_is_stepped_under_load() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let settings = standalone(&server.url());
+    let replicas = [replica(&settings).await, replica(&settings).await];
+    let steps = if cfg!(feature = "soak") { 200 } else { 8 };
+    let pause = Duration::from_millis(500);
+    let step = tokio::task::spawn_blocking(move || {
+        for n in 0..steps {
+            server.shift_clock([HOUR, 0, -HOUR, 0][n % 4]);
+            std::thread::sleep(pause);
+        }
+        server
+    });
+    let seen = contend(&replicas, 6, pause * u32::try_from(steps).unwrap()).await;
+    let _server = step.await.unwrap();
+    assert!(seen.tokens.len() > 200 * steps / 8, "{}", seen.tokens.len());
+    assert!(seen.gap < Duration::from_secs(2), "{:?}", seen.gap);
+    assert!(seen.failed.is_empty(), "{:?}", seen.failed);
+    // Each step forth ends at most the lease that is held at that moment.
+    assert!(seen.lost <= steps / 2, "{}", seen.lost);
+    assert_eq!(*replicas[0].health().borrow(), Health::Serving);
+}
+
+/// Waits until so many claims wait behind a lease.
+async fn waiting(locks: &Locks, held: &Lease, waiters: usize) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while locks.look(&held.key.lock.name, 1).await.unwrap().waiter_count != waiters {
+        assert!(Instant::now() < end, "not {waiters} waiters");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

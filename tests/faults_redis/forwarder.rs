@@ -1,0 +1,121 @@
+//! A TCP forwarder before a server. Commands always pass; answers may be lost.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What becomes of answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// They pass.
+    Pass,
+    /// They come so much later.
+    Late(Duration),
+    /// They are lost, and the connections are not good for more: only [`Forwarder::cut`] ends this.
+    Lost,
+}
+
+/// A forwarder on a port of its own. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Forwarder {
+    port: u16,
+    answers: watch::Sender<Answers>,
+    cuts: watch::Sender<u64>,
+    task: JoinHandle<()>,
+}
+
+impl Forwarder {
+    /// Begins to forward to this port.
+    pub async fn before(server: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (answers, passing) = watch::channel(Answers::Pass);
+        let (cuts, cut) = watch::channel(0);
+        let task = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                tokio::spawn(forward(client, server, passing.clone(), cut.clone()));
+            }
+        });
+        Self {
+            port,
+            answers,
+            cuts,
+            task,
+        }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// What becomes of answers from now on.
+    pub fn answers(&self, answers: Answers) {
+        self.answers.send_replace(answers);
+    }
+
+    /// Ends all connections; what comes over new ones passes.
+    pub fn cut(&self) {
+        // In this order: nothing more comes over a connection that has lost something.
+        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.answers.send_replace(Answers::Pass);
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn forward(client: TcpStream, server: u16, answers: watch::Receiver<Answers>, mut cut: watch::Receiver<u64>) {
+    cut.mark_unchanged();
+    let was_cut = cut.clone();
+    // A server that is away ends the client's connection, too.
+    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        return;
+    };
+    for stream in [&client, &server] {
+        stream.set_nodelay(true).unwrap();
+    }
+    let ((mut commands, to_client), (from_server, mut to_server)) = (client.into_split(), server.into_split());
+    tokio::select! {
+        biased;
+        _ = cut.changed() => {}
+        // Either side's end is the end of both.
+        _ = tokio::io::copy(&mut commands, &mut to_server) => {}
+        () = pass(from_server, to_client, answers, was_cut) => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    answers: watch::Receiver<Answers>,
+    cut: watch::Receiver<u64>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    let mut broken = false;
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+            return;
+        };
+        let now = *answers.borrow();
+        match now {
+            Answers::Pass => {}
+            Answers::Late(time) => tokio::time::sleep(time).await,
+            Answers::Lost => broken = true,
+        }
+        if broken || cut.has_changed().unwrap_or(true) {
+            continue;
+        }
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}

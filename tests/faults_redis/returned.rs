@@ -1,0 +1,102 @@
+//! Data that goes back a little, as after a failover or from a snapshot, brings back waiters whose
+//! calls have ended. Their replica lives, so nobody else may call them dead.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::Health;
+use fencepost::locks::{Lease, Locks};
+use tokio::task::JoinHandle;
+
+use crate::bench::{acquire, health, replica, serves, standalone, take, token};
+use crate::forwarder::{Answers, Forwarder};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(60);
+/// Far less than it takes to bury a waiter that does not take its turn up.
+const SOON: Duration = Duration::from_secs(3);
+
+type Waiting = JoinHandle<Result<Lease, fencepost::error::Error>>;
+
+/// Begins to wait for "a", and returns when so many do.
+async fn wait_for(locks: &Locks, held: &Lease, waiters: usize) -> Waiting {
+    let other = locks.clone();
+    let call = tokio::spawn(async move { acquire(&other, "a", TTL, TTL).await });
+    let end = Instant::now() + SOON;
+    while locks.look(&held.key.lock.name, 1).await.unwrap().waiter_count != waiters {
+        assert!(Instant::now() < end, "not {waiters} waiters");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    call
+}
+
+/// Takes the server back to its last snapshot, and lets both replicas trust it.
+async fn back(server: &mut RedisServer, replicas: [&Locks; 2]) {
+    server.kill9();
+    server.restart();
+    for locks in replicas {
+        health(locks, SOON, |health| matches!(health, Health::Quarantined { .. })).await;
+    }
+    replicas[0].admit(None).await.unwrap();
+    for locks in replicas {
+        serves(locks, SOON).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_come_back_from_a_snapshot_hold_nobody_up() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[]);
+    let settings = standalone(&server.url());
+    let (one, two) = (replica(&settings).await, replica(&settings).await);
+    let held = take(&one, "a", TTL).await;
+    let ended = [
+        wait_for(&one, &held, 1).await,
+        wait_for(&two, &held, 2).await,
+        wait_for(&one, &held, 3).await,
+    ];
+    server.cli(&["SAVE"]);
+    for call in &ended {
+        call.abort();
+    }
+    let end = Instant::now() + SOON;
+    while one.look(&held.key.lock.name, 1).await.unwrap().waiter_count > 0 {
+        assert!(Instant::now() < end, "they do not leave");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    back(&mut server, [&one, &two]).await;
+    assert_eq!(one.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 3);
+    one.release(&held.key).await.unwrap();
+    let asked = Instant::now();
+    let lease = acquire(&two, "a", TTL, TTL).await.unwrap();
+    assert!(token(&lease) > token(&held));
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_comes_back_after_its_turn_was_told_holds_nobody_up() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[]);
+    let forwarder = Forwarder::before(server.port()).await;
+    let one = replica(&standalone(&forwarder.url())).await;
+    let two = replica(&standalone(&server.url())).await;
+    let held = take(&two, "a", TTL).await;
+    let ended = wait_for(&one, &held, 1).await;
+    // Its turn has come, and it does not hear so before the snapshot.
+    forwarder.answers(Answers::Lost);
+    two.release(&held.key).await.unwrap();
+    server.cli(&["SAVE"]);
+    assert_eq!(two.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
+    forwarder.cut();
+    let lease = ended.await.unwrap().unwrap();
+    one.release(&lease.key).await.unwrap();
+    back(&mut server, [&one, &two]).await;
+    assert_eq!(two.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
+    let asked = Instant::now();
+    let next = acquire(&one, "a", TTL, TTL).await.unwrap();
+    assert!(token(&next) > token(&lease));
+    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+}
