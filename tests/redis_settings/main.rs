@@ -6,6 +6,7 @@ mod access;
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod bench;
 mod certificates;
+mod failover;
 mod program;
 #[path = "../common/redis.rs"]
 mod servers;

@@ -25,8 +25,6 @@ use crate::backend::{BackendError, Health};
 
 /// How often a server is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest pause between two attempts to connect.
-const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
@@ -229,7 +227,7 @@ impl Watcher {
             };
             self.tell_away(&reason);
             sleep(jitter(pause)).await;
-            pause = (pause * 2).min(BACK_OFF);
+            pause = (pause * 2).min(self.finder.back_off());
         }
     }
 
