@@ -1,4 +1,5 @@
-//! What the settings of a Redis backend do, on servers that the tests start.
+//! What the settings of a Redis backend do, and what its rare long ways cost, on servers that the tests
+//! start.
 #![cfg(feature = "redis")]
 
 mod access;
@@ -7,6 +8,7 @@ mod access;
 mod bench;
 mod certificates;
 mod failover;
+mod long_queues;
 mod program;
 #[path = "../common/redis.rs"]
 mod servers;
