@@ -17,7 +17,6 @@ const RIGHTS: &[&str] = &[
     "+@scripting",
     "+@connection",
     "+time",
-    "+info",
     "-@dangerous",
     "+info",
 ];
@@ -75,6 +74,8 @@ async fn a_user_logs_in_with_a_password_from_a_file_or_the_environment() {
         return;
     }
     let server = RedisServer::start(&[]);
+    let told = include_str!("../../README.md");
+    assert!(told.contains(&RIGHTS.join(" ")), "README.md tells of other rights");
     with_user(&server, "locks", "right", RIGHTS);
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "off"]), "OK");
     let folder = tempfile::tempdir().unwrap();
