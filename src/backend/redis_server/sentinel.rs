@@ -95,6 +95,9 @@ pub fn located(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr
     }
 }
 
+/// The master's address, where it is known.
+type Address = Option<(String, u16)>;
+
 /// What one sentinel says.
 struct Named {
     at: (String, u16),
@@ -130,8 +133,7 @@ async fn ask(settings: &Settings, sentinel: &ConnectionInfo, master: &str) -> Re
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);
-    let answers: RedisResult<(Option<(String, u16)>, HashMap<String, String>)> =
-        both.query_async(&mut connection).await;
+    let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
     let (at, fields) = answers.map_err(|error| away(format!("a sentinel on master {master:?}: {error}")))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     match (at, epoch) {
