@@ -28,7 +28,7 @@ pub use error::{ConfigError, Place};
 pub use listen::Listen;
 pub use overrides::Overrides;
 #[cfg(feature = "redis")]
-pub use redis_config::RedisConfig;
+pub use redis_config::{RedisConfig, RedisSettingsError};
 
 use crate::api::{ListenAddress, Settings};
 use crate::backend::Guarantee;

@@ -36,7 +36,7 @@ pub enum OpenError {
         /// The first namespace that uses it.
         namespace: Namespace,
         /// What is wrong with its settings.
-        source: crate::backend::BackendError,
+        source: crate::config::RedisSettingsError,
     },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]

@@ -25,14 +25,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
-use redis::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::backend::redis_server::failure::away;
 use crate::backend::redis_server::hub::Hub;
-use crate::backend::redis_server::script::Script;
+use crate::backend::redis_server::script::{Answer, Script};
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::topology::{Needs, Topology};
 use crate::backend::{
@@ -124,11 +123,11 @@ pub struct Core {
 impl Core {
     async fn call(
         &self,
-        script: &Script,
+        script: &'static Script,
         lock: &LockName,
         args: &[Vec<u8>],
         needs: Needs,
-    ) -> Result<Value, BackendError> {
+    ) -> Result<Answer, BackendError> {
         let key = self.space.key(lock);
         self.shared.topology.call(script, &key, args, needs).await
     }
@@ -142,7 +141,7 @@ impl Core {
     async fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Result<answer::Look, BackendError> {
         let args = self.space.look(lock, most, watching);
         let answer = self.call(&scripts::LOOK, lock, &args, Needs::Nothing).await?;
-        answer::look(answer)
+        answer::look(answer.value)
     }
 }
 
@@ -176,7 +175,7 @@ impl Redis {
 
     async fn step(
         &self,
-        script: &Script,
+        script: &'static Script,
         lock: &LockName,
         claim: &NewClaim,
         args: Vec<Vec<u8>>,
@@ -184,7 +183,11 @@ impl Redis {
         let core = self.open()?;
         let sent = Instant::now();
         let answer = core.call(script, lock, &args, Needs::Grant(claim.ttl.get())).await?;
-        let (place, born) = answer::place(answer, claim, sent)?;
+        let (place, born) = answer::place(answer.value, claim, sent)?;
+        // A grant that may be lost with its server is none. Whoever asked takes it back, or asks again.
+        if let (Place::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
+            return Err(away(reason));
+        }
         match (&place, born) {
             (Place::Waiting(ahead), Some(born)) => core.waiting.add(lock, claim, *ahead, born),
             _ => core.waiting.remove(lock, &claim.id, claim.call),
@@ -227,8 +230,14 @@ impl Backend for Redis {
         let next = next.filter(|_| trusted);
         let sent = Instant::now();
         let args = core.space.leave(lock, who, next);
-        let answer = core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await?;
-        let departure = answer::departure(answer, next, sent)?;
+        let needs = next.map_or(Needs::Nothing, |_| Needs::Replicas);
+        let answer = core.call(&scripts::LEAVE, lock, &args, needs).await?;
+        let mut departure = answer::departure(answer.value, next, sent)?;
+        if let (Some(next), Some(_), Some(_)) = (next, &departure.next, answer.unconfirmed) {
+            // It asks for itself: the same grant, and once more whether the replicas have it.
+            departure.next = None;
+            core.wakes.send(Wake::Next(lock.clone(), next.id));
+        }
         if let (Some(next), Some(_)) = (next, &departure.next) {
             core.waiting.remove(lock, &next.id, next.call);
         }
@@ -242,7 +251,13 @@ impl Backend for Redis {
         let needs = Needs::Grant(ttl.map_or(Duration::ZERO, Ttl::get));
         let call = core.call(&scripts::RENEW, lock, &args, needs);
         let (answer, ()) = tokio::join!(call, core.index.name(core, lock));
-        answer::renewal(answer?, lease)
+        let answer = answer?;
+        let renewal = answer::renewal(answer.value, lease)?;
+        match (renewal, answer.unconfirmed) {
+            // It lives on at this server, and nobody was told so.
+            (Renewal::Renewed(_), Some(reason)) => Err(away(reason)),
+            (renewal, _) => Ok(renewal),
+        }
     }
 
     async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {

@@ -5,11 +5,13 @@
 //! - [`handshake`]: what a server says of itself, and whether that will do.
 //! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
 //! - [`node`]: one server, watched over.
+//! - [`confirming`]: steps that replicas of the server must have taken too.
 //! - [`sentinel`], [`cluster`], [`topology`]: which server serves a key.
 //! - [`hub`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
 
 pub mod cluster;
+pub mod confirming;
 pub mod failure;
 pub mod handshake;
 pub mod hub;

@@ -39,7 +39,7 @@ pub enum BackendConfig {
     },
     /// A Redis.
     #[cfg(feature = "redis")]
-    Redis(super::RedisConfig),
+    Redis(Box<super::RedisConfig>),
 }
 
 /// Where an embedded store keeps its locks.
@@ -86,7 +86,7 @@ impl Origin<'_> {
             #[cfg(feature = "redis")]
             REDIS => {
                 let settings = section.redis.get_or_insert_default();
-                Ok(BackendConfig::Redis(self.redis(settings)?))
+                Ok(BackendConfig::Redis(Box::new(self.redis(settings)?)))
             }
             other => Err(self.refuse(
                 &["backend"],

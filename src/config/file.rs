@@ -145,17 +145,32 @@ section! {
     /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings share
     /// its connections.
     pub struct RedisSection {
-        /// Where it is: redis://, rediss:// or unix://. One server; or the sentinels, with their
-        /// own credentials in the URLs; or some nodes of the cluster.
+        /// Where it is: redis://, rediss:// or unix://, without a user or a password. One server;
+        /// or the sentinels; or some nodes of the cluster.
         urls: Vec<String> = vec!["redis://127.0.0.1:6379".to_owned()],
         /// What the URLs lead to: "standalone", "sentinel" or "cluster".
         mode: String = "standalone".to_owned(),
         /// The name by which the sentinels know the master.
         master: Option<String> = None,
-        /// The ACL user.
+        /// The ACL user; without it, the default one.
         user: Option<String> = None,
-        /// The file with the password.
+        /// The file with the password; an end of line in it does not count.
         password_file: Option<PathBuf> = None,
+        /// The environment variable with the password.
+        password_env: Option<String> = None,
+        /// The ACL user at the sentinels.
+        sentinel_user: Option<String> = None,
+        /// The file with the password for the sentinels.
+        sentinel_password_file: Option<PathBuf> = None,
+        /// The environment variable with the password for the sentinels.
+        sentinel_password_env: Option<String> = None,
+        /// The file with the certificates (PEM) of those who may sign for the servers behind
+        /// rediss://; without it, those whom this machine trusts.
+        ca_file: Option<PathBuf> = None,
+        /// The file with the certificate (PEM) that this server shows there.
+        cert_file: Option<PathBuf> = None,
+        /// The file with its key (PEM).
+        key_file: Option<PathBuf> = None,
         /// The database.
         database: Count<0, 1_000_000> = Count::nearest(0),
         /// What every key begins with.
@@ -164,6 +179,13 @@ section! {
         /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
         /// a new one.
         first_start: String = "quarantine".to_owned(),
+        /// How many replicas of the Redis master must confirm a grant or a renewal before it is
+        /// answered. When fewer do, a grant is taken back, and the call fails with
+        /// BACKEND_UNAVAILABLE. It makes losing a lease in a failover unlikely, not impossible:
+        /// the guarantee stays AP.
+        wait_replicas: Count<0, 16> = Count::nearest(0),
+        /// How long they have for that.
+        wait_replicas_timeout: Period<10, { 2 * SECOND }> = period_s(1),
     }
 }
 

@@ -341,6 +341,39 @@ fn a_redis_is_refused_where_its_keys_do_not_go_together() {
         "f.toml:4:1: namespaces.a.redis.first_start: must be",
         "\"x\"",
     );
+    let at_4 = |keys: &str, key: &str, more: &str| {
+        refused(
+            &with(keys),
+            &format!("f.toml:4:1: namespaces.a.redis.{key}: must"),
+            more,
+        );
+    };
+    at_4("urls = ['redis://u:p@x']", "urls", "which have keys of their own");
+    at_4(
+        "password_env = 'A'\npassword_file = 'b'",
+        "password_env",
+        "password_file is set",
+    );
+    at_4("sentinel_user = 'a'", "sentinel_user", "mode is not \"sentinel\"");
+    at_4(
+        "sentinel_password_env = 'A'",
+        "sentinel_password_env",
+        "mode is not \"sentinel\"",
+    );
+    at_4("ca_file = '/x'", "ca_file", "no URL is rediss://");
+    let encrypted = "urls = ['rediss://x']";
+    at_4(&format!("cert_file = '/x'\n{encrypted}"), "cert_file", "key_file is");
+    at_4(&format!("key_file = '/x'\n{encrypted}"), "key_file", "cert_file is");
+    refused(
+        &with("wait_replicas = 17"),
+        "f.toml:4:17: namespaces.a.redis.wait_replicas: invalid value",
+        "from 0 to 16",
+    );
+    refused(
+        &with("wait_replicas_timeout = '3s'"),
+        "f.toml:4:25: namespaces.a.redis.wait_replicas_timeout: invalid value",
+        "written like \"30s\" or \"1h 5m\"",
+    );
     let cp = "[namespaces.a]\nbackend = 'redis'\nguarantee = 'cp'";
     refused(
         cp,

@@ -49,6 +49,12 @@ conformance_suite!(
     crate::redis_beds::cluster,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "redis")]
+conformance_suite!(
+    redis_confirmed,
+    crate::redis_beds::confirmed,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());

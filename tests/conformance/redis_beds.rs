@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings, connection_info};
 use fencepost::backend::{Backend, Health};
 
 use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
@@ -62,9 +62,32 @@ pub async fn cluster() -> Result<Bed, Missing> {
     bed(Servers::Cluster(seeds)).await
 }
 
+/// One server whose replica must confirm each grant.
+pub async fn confirmed() -> Result<Bed, Missing> {
+    static SERVERS: OnceLock<[RedisServer; 2]> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let [master, _] = shared(&SERVERS, || {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let replica = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+        [master, replica]
+    });
+    let info = connection_info(&master.url()).expect("a good URL");
+    let mut settings = Settings::new(Servers::Standalone(info));
+    settings.replicas = Some(Replicas {
+        count: 1,
+        timeout: Duration::from_secs(1),
+    });
+    opened(settings).await
+}
+
 async fn bed(servers: Servers) -> Result<Bed, Missing> {
+    opened(Settings::new(servers)).await
+}
+
+async fn opened(mut settings: Settings) -> Result<Bed, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
-    let mut settings = Settings::new(servers);
     settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
     settings.first_start = FirstStart::Admit;
     let stores = [Store::open(settings.clone()), Store::open(settings)];

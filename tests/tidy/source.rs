@@ -77,7 +77,7 @@ impl Source {
     /// What is built into the library and the program: the files of `src/` without their tests.
     pub fn product() -> Vec<Self> {
         let mut all = Self::all_in("src");
-        all.retain(|source| !source.path.ends_with("/tests.rs"));
+        all.retain(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"));
         for source in &mut all {
             source.code = without_tests(&source.code);
         }

@@ -239,5 +239,6 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
 async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError> {
     let args = core.space.beat(lock);
     let asked = core.call(&scripts::BEAT, lock, &args, Needs::Nothing);
-    Ok(timeout(BEAT, asked).await.ok().transpose()?.and_then(Beat::read))
+    let answer = timeout(BEAT, asked).await.ok().transpose()?;
+    Ok(answer.and_then(|answer| Beat::read(answer.value)))
 }

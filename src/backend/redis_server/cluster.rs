@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::{Node, connect};
-use super::script::{Ask, Script};
+use super::script::{Answer, Ask, Script};
 use super::sentinel::{Finder, located};
 use super::settings::Settings;
 use super::topology::{Needs, check};
@@ -108,11 +108,11 @@ impl Cluster {
     /// Away and Quarantined; Broken when the script itself failed.
     pub async fn call(
         &self,
-        script: &Script,
+        script: &'static Script,
         key: &[u8],
         args: &[Vec<u8>],
         needs: Needs,
-    ) -> Result<Value, BackendError> {
+    ) -> Result<Answer, BackendError> {
         let mut way = self.way(slot(key))?;
         for _ in 0..REDIRECTS {
             check(&way.node, needs).await?;
@@ -121,7 +121,7 @@ impl Cluster {
                 args,
                 asking: way.asking,
             };
-            match way.node.call(script, &ask).await? {
+            match way.node.call(script, &ask, needs).await? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => way = self.redirect(way, slot(key), &error).await?,
             }

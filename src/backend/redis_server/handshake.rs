@@ -20,6 +20,8 @@ pub struct Facts {
     pub uptime: Duration,
     /// Whether each write is on disk before its answer.
     pub durable: bool,
+    /// How many replicas it has.
+    pub replicas: u32,
     role: String,
     policy: String,
 }
@@ -50,6 +52,9 @@ impl Facts {
             history: [get("master_replid")?, get("master_replid2")?],
             uptime: Duration::from_secs(uptime.try_into().unwrap_or(0)),
             durable: get("aof_enabled")? == "1" && appendfsync == "always",
+            replicas: get("connected_slaves")
+                .and_then(|count| count.parse().ok())
+                .unwrap_or(0),
             role: get("role")?,
             policy: get("maxmemory_policy")?,
         })

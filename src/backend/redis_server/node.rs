@@ -13,18 +13,18 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::confirming::Confirming;
 use super::failure::{away, is_suspect, of_script};
 use super::handshake::Facts;
 use super::marker::{MOVED, Marker, Trust};
-use super::script::{Ask, Script};
+use super::script::{Answer, Ask, Script};
 use super::sentinel::Finder;
-use super::settings::Settings;
+use super::settings::{Replicas, Settings};
+use super::topology::Needs;
 use crate::backend::{BackendError, Health};
 
 /// How often a server is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The longest pause between two attempts to connect.
-const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
@@ -35,13 +35,16 @@ pub struct Live {
     pub facts: Facts,
     /// Whether it is trusted with grants.
     pub trust: Trust,
+    /// Why no grant could be confirmed: it has fewer replicas than are asked for.
+    bare: Option<String>,
     connection: MultiplexedConnection,
+    /// Where steps go that replicas must have taken.
+    confirming: Option<Confirming>,
 }
 
-#[derive(Clone)]
 enum State {
     Away(String),
-    Live(Box<Live>),
+    Live(Arc<Live>),
 }
 
 /// One server.
@@ -87,10 +90,10 @@ impl Node {
     ///
     /// # Errors
     /// Away, with the reason, while there is none.
-    pub fn live(&self) -> Result<Live, BackendError> {
+    pub fn live(&self) -> Result<Arc<Live>, BackendError> {
         match &*self.state.borrow() {
             State::Away(reason) => Err(away(reason)),
-            State::Live(live) => Ok(Live::clone(live)),
+            State::Live(live) => Ok(Arc::clone(live)),
         }
     }
 
@@ -112,9 +115,17 @@ impl Node {
     ///
     /// # Errors
     /// The client's own: who calls knows whether it is a redirection.
-    pub async fn call(&self, script: &Script, ask: &Ask<'_>) -> Result<redis::RedisResult<Value>, BackendError> {
-        let mut live = self.live()?;
-        let answer = script.call(&mut live.connection, ask).await;
+    pub async fn call(
+        &self,
+        script: &'static Script,
+        ask: &Ask<'_>,
+        needs: Needs,
+    ) -> Result<redis::RedisResult<Answer>, BackendError> {
+        let live = self.live()?;
+        let answer = match (&live.confirming, needs) {
+            (Some(confirming), Needs::Grant(_) | Needs::Replicas) => confirming.call(script, ask).await,
+            _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
+        };
         if answer.as_ref().is_err_and(is_suspect) {
             self.suspect();
         }
@@ -126,8 +137,8 @@ impl Node {
     /// # Errors
     /// Like [`Self::call`].
     pub async fn command(&self, command: &redis::Cmd) -> Result<redis::RedisResult<Value>, BackendError> {
-        let mut live = self.live()?;
-        let answer = live.connection.send_packed_command(command).await;
+        let mut connection = self.live()?.connection.clone();
+        let answer = connection.send_packed_command(command).await;
         Ok(answer.and_then(Value::extract_error))
     }
 
@@ -137,14 +148,13 @@ impl Node {
     /// # Errors
     /// Quarantined, or away.
     pub async fn may_grant(&self, ttl: Duration) -> Result<(), BackendError> {
-        let mut live = self.live()?;
-        live.check_trust()?;
+        let live = self.live()?;
+        live.check(&live.trust)?;
         if self.marker.covers(ttl) {
             return Ok(());
         }
-        let trust = self.marker.see(&mut live.connection, &live.facts).await?;
-        live.trust = trust;
-        live.check_trust()
+        let trust = self.marker.see(&mut live.connection.clone(), &live.facts).await?;
+        live.check(&trust)
     }
 
     /// Ends the quarantine of the present server by hand.
@@ -152,9 +162,9 @@ impl Node {
     /// # Errors
     /// Away while there is no server.
     pub async fn admit(&self) -> Result<(), BackendError> {
-        let mut live = self.live()?;
+        let live = self.live()?;
         self.marker.admit(&live.facts.run_id);
-        self.marker.see(&mut live.connection, &live.facts).await?;
+        self.marker.see(&mut live.connection.clone(), &live.facts).await?;
         self.suspect();
         Ok(())
     }
@@ -167,8 +177,20 @@ impl Drop for Node {
 }
 
 impl Live {
-    fn check_trust(&self) -> Result<(), BackendError> {
-        match self.trust {
+    /// Whether there is nothing new in `other`.
+    fn is_as(&self, other: &Self) -> bool {
+        self.facts.run_id == other.facts.run_id
+            && self.trust == other.trust
+            && self.bare == other.bare
+            && self.info.addr() == other.info.addr()
+    }
+
+    /// Whether grants may be made here, with this trust.
+    fn check(&self, trust: &Trust) -> Result<(), BackendError> {
+        if let Some(reason) = &self.bare {
+            return Err(away(reason));
+        }
+        match *trust {
             Trust::Admitted => Ok(()),
             Trust::Quarantined { until } => Err(BackendError::Quarantined {
                 left: until.saturating_duration_since(Instant::now()),
@@ -205,22 +227,53 @@ impl Watcher {
             };
             self.tell_away(&reason);
             sleep(jitter(pause)).await;
-            pause = (pause * 2).min(BACK_OFF);
+            pause = (pause * 2).min(self.finder.back_off());
         }
     }
 
     async fn connect(&self) -> Result<Link, BackendError> {
         let info = self.finder.find(&self.settings).await?;
         let closed = Arc::new(Notify::new());
-        let (mut connection, closed) = open(&self.settings, &info, closed).await?;
+        let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.shake(&mut connection).await?;
+        let confirming = match self.settings.replicas {
+            Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
+            None => None,
+        };
         let live = Live {
+            bare: self.bare(&facts),
             info,
             facts,
             trust,
             connection,
+            confirming,
         };
         Ok(Link { live, closed })
+    }
+
+    /// A second connection, for what replicas must confirm, to the very same run of the server.
+    async fn confirming(
+        &self,
+        replicas: Replicas,
+        info: &ConnectionInfo,
+        facts: &Facts,
+        closed: &Arc<Notify>,
+    ) -> Result<Confirming, BackendError> {
+        let mut settings = Settings::clone(&self.settings);
+        settings.response_timeout += replicas.timeout;
+        let mut connection = open(&settings, info, closed).await?;
+        let other = Facts::ask(&mut connection).await?;
+        other.check()?;
+        if other.run_id != facts.run_id {
+            return Err(away("the server was replaced while it was connected to"));
+        }
+        Ok(Confirming::over(connection, replicas, settings.response_timeout))
+    }
+
+    fn bare(&self, facts: &Facts) -> Option<String> {
+        let wanted = self.settings.replicas?.count;
+        let has = facts.replicas;
+        (has < wanted).then(|| format!("the server has {has} replicas, and wait_replicas is {wanted}"))
     }
 
     async fn shake(&self, connection: &mut MultiplexedConnection) -> Result<(Facts, Trust), BackendError> {
@@ -247,7 +300,10 @@ impl Watcher {
             }
             let shaken = timeout(self.settings.response_timeout, self.shake(&mut link.live.connection)).await;
             match shaken {
-                Ok(Ok((facts, trust))) => (link.live.facts, link.live.trust) = (facts, trust),
+                Ok(Ok((facts, trust))) => {
+                    link.live.bare = self.bare(&facts);
+                    (link.live.facts, link.live.trust) = (facts, trust);
+                }
                 Ok(Err(error)) => return error,
                 Err(_) => return away("no answer in time"),
             }
@@ -264,13 +320,13 @@ impl Watcher {
     }
 
     fn tell_live(&self, live: &Live) {
-        let same = |state: &State| matches!(state, State::Live(old) if old.facts.run_id == live.facts.run_id && old.trust == live.trust && old.info.addr() == live.info.addr());
-        if !same(&self.state.borrow()) {
-            self.state.send_replace(State::Live(Box::new(live.clone())));
+        if !matches!(&*self.state.borrow(), State::Live(old) if old.is_as(live)) {
+            self.state.send_replace(State::Live(Arc::new(live.clone())));
         }
-        self.tell_health(match live.trust {
-            Trust::Admitted => Health::Serving,
-            Trust::Quarantined { until } => Health::Quarantined {
+        self.tell_health(match (live.trust.clone(), live.bare.clone()) {
+            (Trust::Admitted, None) => Health::Serving,
+            (Trust::Admitted, Some(reason)) => Health::Away { reason },
+            (Trust::Quarantined { until }, _) => Health::Quarantined {
                 until,
                 reason: quarantine_reason(&live.facts),
             },
@@ -294,19 +350,19 @@ struct Link {
     closed: Arc<Notify>,
 }
 
-/// Opens a connection that says when it is closed.
+/// Opens a connection that notifies `closed` of its end.
 async fn open(
     settings: &Settings,
     info: &ConnectionInfo,
-    closed: Arc<Notify>,
-) -> Result<(MultiplexedConnection, Arc<Notify>), BackendError> {
-    let told = Arc::clone(&closed);
+    closed: &Arc<Notify>,
+) -> Result<MultiplexedConnection, BackendError> {
+    let told = Arc::clone(closed);
     let connection = connect(settings, info, move |push| {
         if push.kind == PushKind::Disconnection {
             told.notify_one();
         }
     });
-    Ok((connection.await?, closed))
+    connection.await
 }
 
 /// Opens a connection and hands on what the server pushes.

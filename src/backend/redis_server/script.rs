@@ -1,4 +1,4 @@
-//! A Lua script and how it is called.
+//! A Lua script, how it is called, and what comes back.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
@@ -32,32 +32,48 @@ impl Script {
     /// # Errors
     /// What the server answered, or that it did not.
     pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        let known = self.send(connection, ask, "EVALSHA", &self.sha).await;
+        let known = send(connection, ask, self.by_name(ask)).await;
         match known {
-            Err(error) if is_unknown(&error) => self.send(connection, ask, "EVAL", &self.source).await,
+            Err(error) if is_unknown(&error) => send(connection, ask, self.by_text(ask)).await,
             other => other,
         }
     }
 
-    async fn send(
-        &self,
-        connection: &mut MultiplexedConnection,
-        ask: &Ask<'_>,
-        command: &str,
-        script: &str,
-    ) -> RedisResult<Value> {
-        let mut eval = redis::cmd(command);
-        eval.arg(script).arg(1).arg(ask.key);
-        for arg in ask.args {
-            eval.arg(arg.as_slice());
-        }
-        if ask.asking {
-            send_asking(connection, eval).await
-        } else {
-            connection
-                .send_packed_command(&eval)
-                .await
-                .and_then(Value::extract_error)
+    /// The call of a script that the server has seen.
+    pub fn by_name(&self, ask: &Ask<'_>) -> Cmd {
+        eval("EVALSHA", &self.sha, ask)
+    }
+
+    /// The call of any script.
+    pub fn by_text(&self, ask: &Ask<'_>) -> Cmd {
+        eval("EVAL", &self.source, ask)
+    }
+}
+
+fn eval(command: &str, script: &str, ask: &Ask<'_>) -> Cmd {
+    let mut eval = redis::cmd(command);
+    eval.arg(script).arg(1).arg(ask.key);
+    for arg in ask.args {
+        eval.arg(arg.as_slice());
+    }
+    eval
+}
+
+/// What a script returned.
+#[derive(Debug)]
+pub struct Answer {
+    /// The value.
+    pub value: Value,
+    /// Why what the script wrote does not count: too few replicas have it. Nothing where enough
+    /// have it, or none are asked for.
+    pub unconfirmed: Option<String>,
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Self {
+        Self {
+            value,
+            unconfirmed: None,
         }
     }
 }
@@ -74,13 +90,18 @@ pub struct Ask<'a> {
     pub asking: bool,
 }
 
-async fn send_asking(connection: &mut MultiplexedConnection, eval: Cmd) -> RedisResult<Value> {
+async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) -> RedisResult<Value> {
+    if !ask.asking {
+        let answer = connection.send_packed_command(&eval).await;
+        return answer.and_then(Value::extract_error);
+    }
     let mut both = Pipeline::with_capacity(2);
     both.cmd("ASKING").ignore().add_command(eval);
     let mut answers = connection.send_packed_commands(&both, 0, 2).await?;
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-fn is_unknown(error: &RedisError) -> bool {
+/// Whether the server has not seen the script, or has forgotten it.
+pub fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

@@ -1,8 +1,11 @@
 //! Which server to use: a fixed one, or the one that the sentinels name as master.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisResult};
 use tokio::time::{sleep, timeout};
 
 use super::failure::away;
@@ -10,9 +13,12 @@ use super::node::connect;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
-/// How often the sentinels are asked while all is well: a failover is followed within this and
-/// one handshake.
+/// How often the sentinels are asked: a failover is followed within this and one handshake.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// How long the other sentinels have when the first one has answered.
+const OTHERS: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts to reach a server that always is the same.
+const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Finds the server.
 #[derive(Debug, Clone)]
@@ -49,6 +55,14 @@ impl Finder {
         }
     }
 
+    /// The longest pause between two attempts to reach the server.
+    pub fn back_off(&self) -> Duration {
+        match self {
+            Self::Fixed(_) => BACK_OFF,
+            Self::Sentinels { .. } => ASK_AGAIN,
+        }
+    }
+
     /// Waits until the server to use is another one than `now`.
     pub async fn moved(&self, now: &ConnectionInfo) {
         let Self::Sentinels { master, sentinels, .. } = self else {
@@ -81,26 +95,49 @@ pub fn located(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr
     }
 }
 
+/// The master's address, where it is known.
+type Address = Option<(String, u16)>;
+
+/// What one sentinel says.
+struct Named {
+    at: (String, u16),
+    /// Rises with each failover: whoever says more has heard of more.
+    epoch: u64,
+}
+
+/// Asks all sentinels at once, for some hear of a failover two seconds after the others, and one that
+/// hangs must not hold up the rest.
 async fn ask_all(
     settings: &Settings,
     sentinels: &[ConnectionInfo],
     master: &str,
 ) -> Result<(String, u16), BackendError> {
+    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|one| ask(settings, one, master)).collect();
+    let mut newest: Option<Named> = None;
     let mut last = away("there are no sentinels");
-    for sentinel in sentinels {
-        match timeout(settings.response_timeout, ask(settings, sentinel, master)).await {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = away("a sentinel did not answer in time"),
+    loop {
+        let next = match newest {
+            None => asked.next().await,
+            Some(_) => timeout(OTHERS, asked.next()).await.unwrap_or(None),
+        };
+        match (next, newest.take()) {
+            (Some(Ok(named)), before) => newest = before.filter(|one| one.epoch >= named.epoch).or(Some(named)),
+            (Some(Err(error)), before) => (last, newest) = (error, before),
+            (None, found) => return found.map(|named| named.at).ok_or(last),
         }
     }
-    Err(last)
 }
 
-async fn ask(settings: &Settings, sentinel: &ConnectionInfo, master: &str) -> Result<(String, u16), BackendError> {
+async fn ask(settings: &Settings, sentinel: &ConnectionInfo, master: &str) -> Result<Named, BackendError> {
     let mut connection = connect(settings, sentinel, |_| {}).await?;
-    let mut ask = redis::cmd("SENTINEL");
-    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-    let found: Option<(String, u16)> = ask.query_async(&mut connection).await.map_err(away)?;
-    found.ok_or_else(|| away(format!("the sentinels know no master {master:?}")))
+    let mut both = Pipeline::with_capacity(2);
+    both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    both.cmd("SENTINEL").arg("MASTER").arg(master);
+    let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
+    let (at, fields) = answers.map_err(|error| away(format!("a sentinel on master {master:?}: {error}")))?;
+    let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+    match (at, epoch) {
+        (Some(at), Some(epoch)) => Ok(Named { at, epoch }),
+        _ => Err(away(format!("the sentinels know no master {master:?}"))),
+    }
 }

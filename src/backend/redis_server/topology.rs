@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Ask, Script};
+use super::script::{Answer, Ask, Script};
 use super::sentinel::Finder;
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
@@ -24,11 +24,14 @@ pub enum Topology {
     Cluster(Arc<Cluster>),
 }
 
-/// What a step asks of the server's memory.
+/// What a step asks of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// It may grant a lease of this TTL.
+    /// It may grant a lease of this TTL, or lets one live on: the server must be trusted with it, and
+    /// its replicas must have it where that is asked for.
     Grant(Duration),
+    /// It may grant a lease, and whether the server may has been asked before.
+    Replicas,
     /// Only an answer.
     Nothing,
 }
@@ -62,11 +65,11 @@ impl Topology {
     /// Away and Quarantined; Broken when the script itself failed.
     pub async fn call(
         &self,
-        script: &Script,
+        script: &'static Script,
         key: &[u8],
         args: &[Vec<u8>],
         needs: Needs,
-    ) -> Result<Value, BackendError> {
+    ) -> Result<Answer, BackendError> {
         match self {
             Self::Single(node) => {
                 check(node, needs).await?;
@@ -75,7 +78,8 @@ impl Topology {
                     args,
                     asking: false,
                 };
-                node.call(script, &ask).await?.map_err(|error| of_script(&error))
+                let answer = node.call(script, &ask, needs).await?;
+                answer.map_err(|error| of_script(&error))
             }
             Self::Cluster(cluster) => cluster.call(script, key, args, needs).await,
         }
@@ -144,7 +148,7 @@ impl Topology {
             Self::Single(node) => Arc::clone(node),
             Self::Cluster(cluster) => cluster.any()?,
         };
-        Ok((node.live()?.info, node))
+        Ok((node.live()?.info.clone(), node))
     }
 }
 
@@ -155,6 +159,6 @@ impl Topology {
 pub async fn check(node: &Node, needs: Needs) -> Result<(), BackendError> {
     match needs {
         Needs::Grant(ttl) => node.may_grant(ttl).await,
-        Needs::Nothing => Ok(()),
+        Needs::Replicas | Needs::Nothing => Ok(()),
     }
 }

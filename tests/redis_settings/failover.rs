@@ -1,0 +1,93 @@
+//! How soon a failover is followed.
+
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fencepost::backend::redis_server::settings::{Servers, connection_info};
+use fencepost::locks::Locks;
+
+use crate::bench::{acquire, replica, settings};
+use crate::servers::{RedisServer, Sentinels, available, eventually};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// One replica that asks these sentinels, of which the first one never answers and the one that will
+/// lead the failover comes last.
+async fn behind(servers: &Sentinels, hung: &TcpListener) -> Locks {
+    let mut addresses = servers.addresses();
+    addresses.push(hung.local_addr().unwrap().to_string());
+    addresses.reverse();
+    let info = |address: &String| connection_info(&format!("redis://{address}")).unwrap();
+    let sentinels: Vec<_> = addresses.iter().map(info).collect();
+    let locks = replica(&settings(Servers::Sentinel {
+        master: "mymaster".into(),
+        login: sentinels[0].clone(),
+        sentinels,
+    }))
+    .await;
+    acquire(&locks, "before", TTL, Duration::ZERO).await.unwrap();
+    // The marker and the lock are on the replica too.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    locks
+}
+
+/// Which port a sentinel names as the master's.
+fn named_by(sentinel: &str) -> u16 {
+    let (_, port) = sentinel.rsplit_once(':').unwrap();
+    let ask = ["-p", port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"];
+    let output = Command::new("redis-cli").args(ask).output().unwrap();
+    let answer = String::from_utf8(output.stdout).unwrap();
+    answer.lines().nth(1).unwrap().parse().unwrap()
+}
+
+/// Tries locks until the new master holds one, and says how long after the switch that was.
+async fn followed(locks: &Locks, master: &RedisServer, switched: Instant) -> Duration {
+    for n in 0.. {
+        let lock = format!("after{n}");
+        let granted = acquire(locks, &lock, TTL, Duration::ZERO).await;
+        if granted.is_ok() && master.cli(&["EXISTS", &format!("fencepost:faults:l:{lock}")]) == "1" {
+            break;
+        }
+        assert!(switched.elapsed() < Duration::from_secs(20), "{granted:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    switched.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_that_one_sentinel_leads_is_followed_within_a_second() {
+    if !available() {
+        return;
+    }
+    let (servers, hung) = (Sentinels::start(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let locks = behind(&servers, &hung).await;
+    tokio::task::block_in_place(|| servers.fail_over());
+    let took = followed(&locks, &servers.servers[1], Instant::now()).await;
+    println!("followed {took:?} after the switch");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_successor_of_a_master_that_died_serves_within_a_second() {
+    if !available() {
+        return;
+    }
+    let (mut servers, hung) = (Sentinels::start(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let locks = behind(&servers, &hung).await;
+    let before = servers.servers[0].port();
+    servers.servers[0].kill9();
+    tokio::task::block_in_place(|| {
+        eventually("a sentinel names another", Duration::from_secs(30), || {
+            let named = servers
+                .addresses()
+                .iter()
+                .map(|address| named_by(address))
+                .collect::<Vec<_>>();
+            named.iter().any(|port| *port != before).then_some(())
+        })
+    });
+    let took = followed(&locks, &servers.servers[1], Instant::now()).await;
+    println!("served {took:?} after the switch");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}

@@ -1,0 +1,118 @@
+//! What the rare, long walks through a lock cost: Redis does nothing else meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fencepost::backend::redis::{Redis, Store};
+use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::name::{
+    CallId, ClaimId, FencingToken, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl,
+};
+use futures::{StreamExt, stream};
+
+use crate::bench::standalone;
+use crate::servers::{RedisServer, available};
+
+/// How long a replica that is silent counts as alive, and a beat.
+const SILENT: Duration = Duration::from_millis(7_500);
+/// For how long one script may keep Redis from everybody else: an answer may take a second.
+const LONGEST: Duration = Duration::from_millis(500);
+
+fn claim(number: u128) -> NewClaim {
+    let bytes = number.to_be_bytes();
+    NewClaim {
+        id: ClaimId::from_bytes(bytes),
+        call: CallId::from_bytes(bytes),
+        secret: Secret::from_bytes(bytes),
+        retryable: false,
+        owner: Owner::new("waiter").unwrap(),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        reentrant: false,
+        ttl: Ttl::new(Duration::from_secs(600)).unwrap(),
+        metadata: Metadata::default(),
+        patience: Patience::Wait,
+        limits: ClaimLimits {
+            queue: 20_000,
+            finished: 100_000,
+            holds: 10,
+        },
+        arrived: tokio::time::Instant::now(),
+    }
+}
+
+async fn open(server: &RedisServer) -> Arc<Redis> {
+    let backend = Store::open(standalone(&server.url())).namespace(&Namespace::new("long").unwrap());
+    let mut health = backend.health();
+    health.wait_for(|health| *health == Health::Serving).await.unwrap();
+    backend
+}
+
+/// The longest that one command has kept Redis busy since the log was emptied.
+fn longest(server: &RedisServer) -> Duration {
+    let log = server.cli(&["--json", "SLOWLOG", "GET", "-1"]);
+    let entries: Vec<serde_json::Value> = serde_json::from_str(&log).unwrap();
+    let micros = entries.iter().filter_map(|entry| entry[2].as_u64()).max();
+    Duration::from_micros(micros.unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "10000"]);
+    let (living, dying) = (open(&server).await, open(&server).await);
+    let lock = LockName::new("a").unwrap();
+    let held = living.enter(&lock, &claim(0)).await.unwrap();
+    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    let entered = stream::iter(1..=10_000).map(|number| {
+        let (dying, lock) = (&dying, &lock);
+        async move { dying.enter(lock, &claim(number)).await.unwrap() }
+    });
+    let waiting = entered.buffer_unordered(200);
+    let waiting = waiting.filter(|place| futures::future::ready(matches!(place, Place::Waiting(_))));
+    assert_eq!(waiting.count().await, 10_000);
+    drop(dying);
+    server.cli(&["SLOWLOG", "RESET"]);
+    let nobody = Most { holders: 0, waiters: 0 };
+    let end = tokio::time::Instant::now() + SILENT * 3;
+    while living.look(&lock, nobody).await.unwrap().waiter_count > 0 {
+        assert!(tokio::time::Instant::now() < end, "the dead replica's waiters stay");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let longest = longest(&server);
+    println!("the longest walk took {longest:?}");
+    assert!(longest > Duration::ZERO && longest < LONGEST, "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopping_redis() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&["--slowlog-log-slower-than", "1000", "--slowlog-max-len", "10000"]);
+    let (backend, lock) = (open(&server).await, LockName::new("a").unwrap());
+    let mut first = None;
+    for number in 1..=1_000 {
+        let claim = claim(number);
+        let place = backend.enter(&lock, &claim).await.unwrap();
+        let Place::Held(grant) = place else { panic!("{place:?}") };
+        first.get_or_insert(grant.token);
+        let left = backend.leave(&lock, Leaving::Call(&claim.id, claim.call), None).await;
+        assert!(matches!(left.unwrap().found, Found::Ended(_)));
+    }
+    server.cli(&["SLOWLOG", "RESET"]);
+    // The oldest that is remembered, and one that never was.
+    let oldest = backend
+        .leave(&lock, Leaving::Forced(first.unwrap()), None)
+        .await
+        .unwrap();
+    assert!(matches!(oldest.found, Found::EndedBefore(_)), "{oldest:?}");
+    let never = Leaving::Forced(FencingToken::new(1).unwrap());
+    let never = backend.leave(&lock, never, None).await.unwrap();
+    assert_eq!(never.found, Found::Nothing);
+    let longest = longest(&server);
+    println!("the longest search took {longest:?}");
+    assert!(longest < LONGEST, "{longest:?}");
+}
