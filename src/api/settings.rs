@@ -31,7 +31,7 @@ pub struct Settings {
     /// How long a ping may stay unanswered before the connection is closed, and with it all its
     /// calls; default 5 s. Together with the interval it must stay below 20 s.
     pub keepalive_timeout: Duration,
-    /// How long calls in flight may still take after the stop signal; default 10 s. Then their
+    /// How long calls in flight may still take after the stop signal; default 20 s. Then their
     /// connections are cut.
     pub drain_timeout: Duration,
 }
@@ -50,7 +50,7 @@ impl Default for Settings {
             page_limit: 1000,
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
-            drain_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(20),
         }
     }
 }

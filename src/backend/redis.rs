@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::backend::redis_server::failure::away;
+use crate::backend::redis_server::failure::{away, unsent};
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::script::{Answer, Script};
 use crate::backend::redis_server::settings::Settings;
@@ -168,7 +168,7 @@ impl Drop for Redis {
 impl Redis {
     fn open(&self) -> Result<&Core, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(away("the namespace is closed"));
+            return Err(unsent("the namespace is closed"));
         }
         Ok(&self.core)
     }

@@ -66,7 +66,10 @@ async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
 }
 
 fn is_away<T>(answer: &Result<T, Error>) -> bool {
-    matches!(answer, Err(Error::Backend(BackendError::Away { .. })))
+    matches!(
+        answer,
+        Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. }))
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -40,7 +40,9 @@ fn confirmed_by(count: u32, master: &RedisServer) -> Settings {
 fn is_unconfirmed<T: std::fmt::Debug>(asked: Instant, answer: Result<T, Error>, why: &str) {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     match answer {
-        Err(Error::Backend(BackendError::Away { reason })) => assert!(reason.contains(why), "{reason}"),
+        Err(Error::Backend(BackendError::Away { reason } | BackendError::Unsent { reason })) => {
+            assert!(reason.contains(why), "{reason}")
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -12,7 +12,7 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerEr
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::failure::{away, of_script};
+use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
 use super::script::{Answer, Ask, Script};
@@ -96,10 +96,10 @@ impl Cluster {
     /// Any master that can be used.
     ///
     /// # Errors
-    /// Away while there is none.
+    /// Unsent while there is none.
     pub fn any(&self) -> Result<Arc<Node>, BackendError> {
         let live = self.nodes(None).into_iter().find(|node| node.live().is_ok());
-        live.ok_or_else(|| away("no node of the cluster can be reached"))
+        live.ok_or_else(|| unsent("no node of the cluster can be reached"))
     }
 
     /// Calls a script where its key's slot is served.
@@ -159,7 +159,7 @@ impl Cluster {
         let node = self.map().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
-            away(format!("no node is known to serve slot {slot}"))
+            unsent(format!("no node is known to serve slot {slot}"))
         })?;
         Ok(Way { node, asking: false })
     }

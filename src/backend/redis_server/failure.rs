@@ -11,6 +11,13 @@ pub fn away(reason: impl ToString) -> BackendError {
     }
 }
 
+/// The store cannot be used, for this reason, and was not asked: the step has had no effect.
+pub fn unsent(reason: impl ToString) -> BackendError {
+    BackendError::Unsent {
+        reason: reason.to_string(),
+    }
+}
+
 /// The store answered what it never should.
 pub fn broken(reason: impl ToString) -> BackendError {
     BackendError::Broken {

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirming::Confirming;
-use super::failure::{away, is_suspect, of_script};
+use super::failure::{away, is_suspect, of_script, unsent};
 use super::handshake::Facts;
 use super::marker::{MOVED, Marker, Trust};
 use super::script::{Answer, Ask, Script};
@@ -89,10 +89,10 @@ impl Node {
     /// The connection to use.
     ///
     /// # Errors
-    /// Away, with the reason, while there is none.
+    /// Unsent, with the reason, while there is none.
     pub fn live(&self) -> Result<Arc<Live>, BackendError> {
         match &*self.state.borrow() {
-            State::Away(reason) => Err(away(reason)),
+            State::Away(reason) => Err(unsent(reason)),
             State::Live(live) => Ok(Arc::clone(live)),
         }
     }
@@ -188,7 +188,7 @@ impl Live {
     /// Whether grants may be made here, with this trust.
     fn check(&self, trust: &Trust) -> Result<(), BackendError> {
         if let Some(reason) = &self.bare {
-            return Err(away(reason));
+            return Err(unsent(reason));
         }
         match *trust {
             Trust::Admitted => Ok(()),

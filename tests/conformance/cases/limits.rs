@@ -67,5 +67,8 @@ pub async fn a_closed_store_answers_nothing(bed: &Bed) {
 
 #[track_caller]
 fn is_away<T: std::fmt::Debug>(answer: Result<T, BackendError>) {
-    assert!(matches!(answer, Err(BackendError::Away { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(BackendError::Away { .. } | BackendError::Unsent { .. })),
+        "{answer:?}"
+    );
 }
