@@ -57,6 +57,8 @@ pub(super) struct Connection {
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Until the client has sent its first byte; pings take over then.
     greeting: Option<Greeting>,
+    /// Whether the answers that are to be written had time to gather: see [`Connection::gathered`].
+    gathered: bool,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
 }
@@ -113,6 +115,7 @@ impl Terms {
                 patience: Box::pin(sleep(self.patience)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
             }),
+            gathered: false,
             _open: permit,
         })
     }
@@ -161,6 +164,17 @@ impl Connected for Connection {
 }
 
 impl Connection {
+    /// Lets the answers of calls that are ready to run gather, once before each burst of writing: the
+    /// connection goes to the end of its worker's queue and is there again when they have run. Each
+    /// answer would be a system call of its own otherwise, for whoever answers wakes the connection
+    /// and the runtime runs it next. With nothing else to run it is there again at once.
+    fn gathered(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.gathered {
+            cx.waker().wake_by_ref();
+        }
+        std::mem::replace(&mut self.gathered, true)
+    }
+
     /// What a step on the socket came to, unless the connection is over: cut, or opened by a client
     /// that says nothing. Only a step that would wait asks, so a busy connection pays nothing.
     fn unless_over<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -201,6 +215,9 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.gathered(cx) {
+            return Poll::Pending;
+        }
         let step = of_socket!(self.poll_write(cx, buf));
         self.unless_over(cx, step)
     }
@@ -210,6 +227,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !self.gathered(cx) {
+            return Poll::Pending;
+        }
         let step = of_socket!(self.poll_write_vectored(cx, bufs));
         self.unless_over(cx, step)
     }
@@ -223,6 +243,7 @@ impl AsyncWrite for Connection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let step = of_socket!(self.poll_flush(cx));
+        self.gathered &= step.is_pending();
         self.unless_over(cx, step)
     }
 
