@@ -129,6 +129,13 @@ async fn a_waiter_that_was_flushed_away_enters_again() {
 /// What a Redis without an append file has on disk: the last snapshot.
 const SNAPSHOTS: &[&str] = &["--dbfilename", "old.rdb"];
 
+/// Writes a snapshot: not while a child of the server writes one for a replica, when SAVE is refused.
+fn save(server: &RedisServer) {
+    eventually("a snapshot is written", Duration::from_secs(20), || {
+        (server.cli(&["SAVE"]).trim() == "OK").then_some(())
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_replica() {
     if !available() {
@@ -139,7 +146,7 @@ async fn an_older_snapshot_is_a_quarantine_of_the_longest_ttl_also_for_a_new_rep
     settings.longest_ttl = 2 * TTL;
     let one = replica(&settings).await;
     let known = take(&one, "known", TTL).await;
-    server.cli(&["SAVE"]);
+    save(&server);
     // Neither this lease nor that there is one of so long a TTL is in the snapshot.
     let held = take(&one, "a", 2 * TTL).await;
     let granted = Instant::now();
@@ -185,7 +192,7 @@ async fn admit_ends_the_quarantine_of_an_older_snapshot() {
     let settings = standalone(&server.url());
     let one = replica(&settings).await;
     let held = take(&one, "a", Duration::from_secs(60)).await;
-    server.cli(&["SAVE"]);
+    save(&server);
     let lost = take(&one, "b", Duration::from_secs(60)).await;
     server.kill9();
     server.restart();
@@ -218,7 +225,7 @@ async fn a_master_that_restarts_at_once_with_less_is_not_taken_for_a_promoted_re
     let settings = standalone(&server.url());
     let one = replica(&settings).await;
     let held = take(&one, "a", Duration::from_secs(60)).await;
-    server.cli(&["SAVE"]);
+    save(&server);
     let lost = take(&one, "b", Duration::from_secs(60)).await;
     one.close().await;
     drop(one);
