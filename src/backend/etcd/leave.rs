@@ -225,7 +225,7 @@ impl Replica {
         if let Some(next) = going.next
             && let Some(grant) = self.hand_over(going, entry, next, then.clone()).await?
         {
-            self.after(entry, cause);
+            self.after(going.name, entry, cause);
             return Ok(Some(Departure {
                 found: Found::Ended(cause),
                 next: Some(grant),
@@ -235,13 +235,14 @@ impl Replica {
         if !self.link.txn(step).await?.succeeded() {
             return Ok(None);
         }
-        self.after(entry, cause);
+        self.after(going.name, entry, cause);
         Ok(Some(found(Found::Ended(cause))))
     }
 
     /// A holder is gone, and this replica has the answer that says so.
-    fn after(&self, entry: &Entry, cause: Cause) {
+    fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
         self.ends.ended(&entry.id);
+        self.scenes.ended(name, entry);
         if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
             self.leases.put_back(entry.lease, entry.claim.span_s);
         }

@@ -144,6 +144,21 @@ impl Scenes {
         Some((entry.clone(), view.revision))
     }
 
+    /// A holder is gone, and this replica has the answer that says so: its event may come later.
+    pub fn ended(&self, name: &LockName, holder: &Entry) {
+        let Some(scene) = self.scene(name) else {
+            return;
+        };
+        let due = {
+            let mut scene = lock(&scene);
+            if let Some(view) = &mut scene.view {
+                view.end(holder);
+            }
+            scene.due()
+        };
+        self.tell(name, due);
+    }
+
     /// The view of a lock, if there is one.
     pub fn view(&self, name: &LockName) -> Option<View> {
         let scene = self.scene(name)?;

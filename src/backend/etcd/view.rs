@@ -164,6 +164,18 @@ impl View {
         Ok(step.unwrap_or(Step::Nothing))
     }
 
+    /// Takes a holder out that is known to be gone, ahead of its event. (Its view may be judged
+    /// from all the same: an end only makes room.)
+    pub fn end(&mut self, holder: &Entry) {
+        if self
+            .holders
+            .get(&holder.id)
+            .is_some_and(|known| known.created == holder.created)
+        {
+            self.holders.remove(&holder.id);
+        }
+    }
+
     /// The holder that has a hold of this id.
     pub fn holder_with(&self, hold: &ClaimId) -> Option<&Entry> {
         self.holders
