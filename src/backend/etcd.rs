@@ -7,7 +7,8 @@
 //! The rooms, from the request inwards: [`enter`], [`take_up`], [`leave`], [`renew`] and [`look`] are
 //! the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in; [`scenes`]
 //! is what happens on locks that this replica waits for, [`watching`] what people see;
-//! [`session`] and [`leases`] are the etcd leases, [`ends`] what is remembered; [`view`], [`survey`],
+//! [`turns`] is the group commit of them all;
+//! [`session`] and [`leases`] are the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
 //! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster.
 
 use std::fmt;
@@ -25,6 +26,7 @@ use self::link::Link;
 use self::scenes::Scenes;
 use self::session::Session;
 use self::settings::Settings;
+use self::turns::Turns;
 use self::watching::Watching;
 use super::{
     Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
@@ -42,6 +44,7 @@ mod leases;
 mod leave;
 mod link;
 mod look;
+mod pulse;
 mod record;
 mod renew;
 mod scenes;
@@ -49,6 +52,7 @@ mod session;
 pub mod settings;
 mod survey;
 mod take_up;
+mod turns;
 mod view;
 mod watching;
 
@@ -93,6 +97,7 @@ impl Store {
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Arc::new(Etcd {
             replica: Arc::new(Replica {
+                turns: turns::begin(Arc::clone(&link)),
                 keys,
                 link,
                 leases,
@@ -114,6 +119,7 @@ struct Replica {
     session: Arc<Session>,
     ends: Arc<Ends>,
     scenes: Arc<Scenes>,
+    turns: Turns,
 }
 
 /// One namespace of a cluster.

@@ -171,7 +171,7 @@ section! {
     pub struct EtcdSection {
         /// Its members: http:// or https://, the preferred one first.
         endpoints: Vec<String> = vec!["http://127.0.0.1:2379".to_owned()],
-        /// What every key begins with.
+        /// What every key begins with. No root of another deployment may lie below it.
         root: String = "/fencepost".to_owned(),
         /// How long a request may take.
         timeout: Period<100, { 9 * SECOND }> = period_s(3),

@@ -73,6 +73,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "leaves leases in the pool that are about to end",
     ),
     (
+        "src/backend/etcd/pulse.rs",
+        Clock::Running,
+        "ends a stream that does not answer",
+    ),
+    (
         "src/backend/etcd/session.rs",
         Clock::Running,
         "ends a session that the cluster did not answer for its whole TTL",

@@ -26,6 +26,11 @@ const BUCKET: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many ends are forgotten in one step at most.
 const FORGOTTEN_AT_ONCE: usize = 4;
+/// How many holds that end in one step are remembered, the latest ones: etcd limits the operations
+/// of a step.
+const REMEMBERED_AT_ONCE: usize = 16;
+/// From how many keys on a step forgets no more.
+const FORGOTTEN_KEYS: usize = 2 * REMEMBERED_AT_ONCE;
 
 /// See the module.
 #[derive(Debug)]
@@ -97,7 +102,7 @@ impl Ends {
         let bucket = self.bucket().await?;
         let end = End { cause, token }.encode();
         let mut puts = Vec::new();
-        for hold in holds {
+        for hold in latest(holds) {
             puts.push(self.keys.end(name, &hold.secret));
             // A take-back forgets the request.
             if hold.retryable && cause != Cause::TakenBack {
@@ -115,6 +120,9 @@ impl Ends {
         let mut written = lock(&self.written);
         let mut gone = Vec::new();
         for _ in 0..FORGOTTEN_AT_ONCE {
+            if gone.len() >= FORGOTTEN_KEYS {
+                break;
+            }
             let full = written.len() >= limit;
             let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT + BUCKET;
             if !full && !written.front().is_some_and(old) {
@@ -169,9 +177,7 @@ impl Ends {
     /// Writes down that a holder which is gone ran out, unless its end is known already, and
     /// forgets it.
     pub async fn expired(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
-        let unknown = entry
-            .claim
-            .holds
+        let unknown = latest(&entry.claim.holds)
             .iter()
             .map(|hold| Compare::create_revision(self.keys.end(name, &hold.secret), CompareOp::Equal, 0));
         let when: Vec<_> = unknown.collect();
@@ -215,6 +221,11 @@ impl Ends {
         }
         Ok(())
     }
+}
+
+/// Those of which the end is remembered where all end at once.
+fn latest(holds: &[Hold]) -> &[Hold] {
+    &holds[holds.len().saturating_sub(REMEMBERED_AT_ONCE)..]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,6 @@
 //! How a call comes to a lock: granted at once, queued, or finding a claim that is there already.
 
-use etcd_client::{GetOptions, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{Granting, absent, grant_of, guard, none_made_after, none_under, unchanged};
@@ -182,22 +182,21 @@ impl Replica {
         let put = TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session));
         let whole = TxnOp::get(lock.all(), Some(GetOptions::new().with_range(lock.behind())));
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let step = Txn::new().when(when).and_then([put, whole]).or_else(otherwise);
-        let answer = match self.link.txn(step).await {
+        let answer = match self.step(lock, when, vec![put, whole], otherwise).await {
             Err(Failure::LeaseGone) => {
                 self.session.is_over(*ticket);
                 return Ok(Tried::Again(None));
             }
             answer => answer?,
         };
-        if !answer.succeeded() {
+        if !answer.succeeded {
             return Ok(Tried::Again(Some(Survey::read(lock, &answer)?)));
         }
-        let revision = answer.header().map_or(0, |header| header.revision());
-        let Some(TxnOpResponse::Get(read)) = answer.op_responses().into_iter().nth(1) else {
+        let Some(read) = answer.reads.first() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
-        let view = View::read(lock, revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        let view =
+            View::read(lock, answer.revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         self.stand(*ticket, name, new, view).await.map(Tried::Placed)
     }
 
@@ -297,11 +296,8 @@ impl Replica {
             then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
         }
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self
-            .link
-            .txn(Txn::new().when(when).and_then(then).or_else(otherwise))
-            .await?;
-        if answer.succeeded() {
+        let answer = self.step(lock, when, then, otherwise).await?;
+        if answer.succeeded {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
         Ok(Tried::Again(Some(Survey::read(lock, &answer)?)))
@@ -399,14 +395,11 @@ impl Replica {
             Some(PutOptions::new().with_lease(entry.lease)),
         );
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self
-            .link
-            .txn(Txn::new().when(when).and_then([put]).or_else(otherwise))
-            .await?;
-        if !answer.succeeded() {
+        let answer = self.step(lock, when, vec![put], otherwise).await?;
+        if !answer.succeeded {
             return Ok(Err(Survey::read(lock, &answer)?));
         }
-        entry.modified = answer.header().map_or(0, |header| header.revision());
+        entry.modified = answer.revision;
         self.ends.granted(name, entry);
         Ok(Ok(()))
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::Replica;
@@ -12,6 +12,7 @@ use super::link::Failure;
 use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
+use super::turns::{Answer, Step};
 use super::view::{Entry, View};
 use crate::backend::{Grant, NewClaim};
 use crate::name::{LockName, Mode, Secret};
@@ -34,7 +35,7 @@ pub enum Granted {
     /// It holds.
     Yes(Grant),
     /// A condition was not met.
-    No(TxnResponse),
+    No(Answer),
 }
 
 /// That no key is there.
@@ -90,6 +91,19 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
 }
 
 impl Replica {
+    /// One transaction of a lock, together with those of others that come at the same time.
+    pub async fn step(
+        &self,
+        lock: &LockKeys,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        otherwise: Vec<TxnOp>,
+    ) -> Result<Answer, Failure> {
+        let asked = self.turns.ask(Step::new(lock.all(), when, then, otherwise));
+        let closed = |_| Failure::Away("the namespace is closed".into());
+        asked.await.map_err(closed)?
+    }
+
     /// That a call of this replica may still take effect.
     pub fn fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
         vec![
@@ -152,10 +166,10 @@ impl Replica {
         when.extend(granting.when.iter().cloned());
         let mut then = vec![put];
         then.extend(granting.with.iter().cloned());
-        let step = Txn::new().when(when).and_then(then).or_else(granting.otherwise.clone());
-        let (answer, alive) = tokio::join!(self.link.txn(step), self.sign_of_life(lease));
+        let step = self.step(granting.lock, when, then, granting.otherwise.clone());
+        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease));
         let answer = answer?;
-        if !answer.succeeded() {
+        if !answer.succeeded {
             // The answer says that no key is on it.
             self.leases.put_back(lease.id, lease.span_s);
             return Ok(Granted::No(answer));
@@ -163,7 +177,7 @@ impl Replica {
         if !alive? {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         }
-        entry.created = answer.header().map_or(0, |header| header.revision());
+        entry.created = answer.revision;
         entry.modified = entry.created;
         let waited = sent.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
@@ -221,7 +235,8 @@ impl Replica {
     pub async fn survey(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Survey, Failure> {
         let lock = self.keys.lock(name);
         let ops = Survey::ops(&self.keys, name, &lock, new, ticket);
-        Survey::read(&lock, &self.link.txn(Txn::new().and_then(ops)).await?)
+        let answer = self.link.txn(Txn::new().and_then(ops)).await?;
+        Survey::read(&lock, &Answer::of(&answer))
     }
 
     /// Follows what a survey says of the session and the base; whether both are as the ticket says.

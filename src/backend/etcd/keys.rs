@@ -1,8 +1,9 @@
 //! Where everything is kept: `<root>/<namespace>/…`.
 //!
-//! A lock's claims lie under `lock/<name><TAB>`. No name holds a tab, for it is a control
-//! character, and it sorts before all that names are made of: so names need no encoding, none
-//! reaches into another, and the order of the keys is the order of the names.
+//! A lock's claims lie under `lock/<name><TAB>`. No name holds a tab, for it is a control character
+//! (`LockName` refuses those), and its byte sorts before all that names are made of. So the first
+//! tab of a key ends the name: names need no encoding, none reaches into another whatever slashes
+//! it has, and the order of the keys is the order of the names.
 
 use crate::name::{CallId, ClaimId, Kind, LockName, Namespace, Secret};
 
@@ -163,6 +164,20 @@ mod tests {
         names.sort_unstable();
         let all: Vec<_> = names.iter().map(|text| keys.lock(&name(text)).waiters()).collect();
         assert!(all.is_sorted());
+    }
+
+    #[test]
+    fn no_character_that_a_name_may_have_is_or_sorts_before_the_tab() {
+        let mut allowed = 0;
+        for character in char::MIN..=char::MAX {
+            let Ok(name) = LockName::new(&character.to_string()) else {
+                continue;
+            };
+            allowed += 1;
+            assert!(name.as_str().bytes().all(|byte| byte > TAB as u8), "{character:?}");
+        }
+        // All but the control characters, of which there are 65.
+        assert_eq!(allowed, (char::MIN..=char::MAX).count() - 65);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::Error;
 use tokio::time::Instant;
 
 use super::link::{Failure, Link};
+use super::pulse::Pulse;
 
 /// How many leases of one TTL are kept.
 const POOLED: usize = 1024;
@@ -27,6 +27,7 @@ pub struct Lease {
 #[derive(Debug)]
 pub struct Leases {
     link: Arc<Link>,
+    pulse: Pulse,
     /// By TTL, each with the time at which it came.
     pool: Mutex<HashMap<i64, Vec<(i64, Instant)>>>,
 }
@@ -43,8 +44,10 @@ pub fn span(seconds: i64) -> Duration {
 }
 
 impl Leases {
+    /// Must be called within a tokio runtime.
     pub fn new(link: Arc<Link>) -> Self {
         Self {
+            pulse: Pulse::begin(&link),
             link,
             pool: Mutex::default(),
         }
@@ -84,14 +87,7 @@ impl Leases {
     /// Gives a lease a sign of life: it lives for its span from the sending of this on. False if it
     /// is dead, which is final; any failure says nothing.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
-        let asked = self.link.call(|mut client| async move {
-            match client.lease_keep_alive(id).await {
-                // The client reads the first answer itself; so it says that the TTL in it was zero.
-                Err(Error::LeaseKeepAliveError(said)) if said.contains("lease not found") => Ok(false),
-                answer => answer.map(|_| true),
-            }
-        });
-        asked.await
+        self.pulse.ask(id).await
     }
 
     /// What is left of a lease; nothing if it is dead.

@@ -1,6 +1,6 @@
 //! How a claim, or one hold of it, ends by somebody's will.
 
-use etcd_client::{Compare, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{Granted, Granting, absent, none_changed_after, unchanged};
@@ -120,7 +120,7 @@ impl Replica {
                 return self.take_out_waiter(going, entry).await;
             }
             let when = vec![unchanged(going.lock.waiter(*id), entry)];
-            return Ok(self.mark(when, call).await?.then(|| found(Found::Adopted)));
+            return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
         }
         let Some(entry) = view.holder_with(id) else {
             return self.undo_nothing(going, &view, id, call).await;
@@ -137,17 +137,16 @@ impl Replica {
             _ => {
                 let key = going.lock.holder(entry.claim.mode.into(), entry.id);
                 let when = vec![unchanged(key, entry)];
-                Ok(self.mark(when, call).await?.then(|| found(Found::Adopted)))
+                Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)))
             }
         }
     }
 
     async fn take_out_waiter(&self, going: &Going<'_>, entry: &Entry) -> Result<Option<Departure>, Failure> {
         let key = going.lock.waiter(entry.id);
-        let step = Txn::new()
-            .when([unchanged(key.clone(), entry)])
-            .and_then([TxnOp::delete(key, None)]);
-        let gone = self.link.txn(step).await?.succeeded();
+        let when = vec![unchanged(key.clone(), entry)];
+        let then = vec![TxnOp::delete(key, None)];
+        let gone = self.step(&going.lock, when, then, Vec::new()).await?.succeeded;
         Ok(gone.then(|| found(Found::Ended(Cause::Left))))
     }
 
@@ -163,7 +162,7 @@ impl Replica {
             none_changed_after(&going.lock.holders(), view.revision),
             absent(going.lock.waiter(*id)),
         ];
-        if !self.mark(when, call).await? {
+        if !self.mark(&going.lock, when, call).await? {
             return Ok(None);
         }
         let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
@@ -175,12 +174,12 @@ impl Replica {
 
     /// Leaves a cancel mark, if all is as it was seen. It lives as long as this replica's session:
     /// what was sent under that one fails afterwards anyhow.
-    async fn mark(&self, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
+    async fn mark(&self, lock: &LockKeys, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
         let ticket = self.session.ticket().await?;
         let on_session = PutOptions::new().with_lease(ticket.session);
         let put = TxnOp::put(self.keys.mark(call), "1", Some(on_session));
-        match self.link.txn(Txn::new().when(when).and_then([put])).await {
-            Ok(answer) => Ok(answer.succeeded()),
+        match self.step(lock, when, vec![put], Vec::new()).await {
+            Ok(answer) => Ok(answer.succeeded),
             Err(Failure::LeaseGone) => {
                 self.session.is_over(ticket);
                 Ok(false)
@@ -207,12 +206,12 @@ impl Replica {
             };
             let on_lease = PutOptions::new().with_lease(entry.lease);
             then.push(TxnOp::put(key.clone(), claim.encode(), Some(on_lease)));
-            let step = Txn::new().when([unchanged(key, entry)]).and_then(then);
-            let answer = self.link.txn(step).await?;
-            if !answer.succeeded() {
+            let when = vec![unchanged(key, entry)];
+            let answer = self.step(&going.lock, when, then, Vec::new()).await?;
+            if !answer.succeeded {
                 return Ok(None);
             }
-            let modified = answer.header().map_or(0, |header| header.revision());
+            let modified = answer.revision;
             let entry = Entry {
                 claim,
                 modified,
@@ -231,8 +230,8 @@ impl Replica {
                 next: Some(grant),
             }));
         }
-        let step = Txn::new().when([unchanged(key, entry)]).and_then(then);
-        if !self.link.txn(step).await?.succeeded() {
+        let when = vec![unchanged(key, entry)];
+        if !self.step(&going.lock, when, then, Vec::new()).await?.succeeded {
             return Ok(None);
         }
         self.after(going.name, entry, cause);

@@ -105,6 +105,11 @@ impl Link {
         self.call(|client| async { Ok(client) }).await
     }
 
+    /// How long a request may take.
+    pub fn patience(&self) -> Duration {
+        self.timeout
+    }
+
     /// Says that the member of a stream failed.
     pub fn turn_away(&self) {
         self.turn_away_from(self.current.load(Ordering::Acquire));

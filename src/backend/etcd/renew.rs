@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{grant_of, unchanged};
@@ -130,16 +130,17 @@ impl Replica {
             entry.claim.encode(),
             Some(PutOptions::new().with_lease(lease)),
         );
-        let step = Txn::new().when([unchanged(key, entry)]).and_then([put]);
-        let answer = match self.link.txn(step).await {
+        let when = vec![unchanged(key, entry)];
+        let lock = self.keys.lock(name);
+        let answer = match self.step(&lock, when, vec![put], Vec::new()).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };
-        if answer.succeeded() {
-            entry.modified = answer.header().map_or(0, |header| header.revision());
+        if answer.succeeded {
+            entry.modified = answer.revision;
             entry.lease = lease;
         }
-        Ok(answer.succeeded())
+        Ok(answer.succeeded)
     }
 
     /// A lock as it is now.

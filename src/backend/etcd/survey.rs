@@ -1,11 +1,12 @@
 //! What a step needs to know before it acts, read at one revision.
 
-use etcd_client::{GetOptions, GetResponse, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{GetOptions, GetResponse, TxnOp};
 
 use super::keys::{Keys, LockKeys};
 use super::link::Failure;
 use super::record::End;
 use super::session::Ticket;
+use super::turns::Answer;
 use super::view::View;
 use crate::backend::NewClaim;
 use crate::claim::Cause;
@@ -42,20 +43,12 @@ impl Survey {
     }
 
     /// Reads what those reads gave.
-    pub fn read(lock: &LockKeys, answer: &TxnResponse) -> Result<Self, Failure> {
-        let reads: Vec<GetResponse> = answer
-            .op_responses()
-            .into_iter()
-            .filter_map(|answer| match answer {
-                TxnOpResponse::Get(read) => Some(read),
-                _ => None,
-            })
-            .collect();
-        let [session, base, mark, request, end, claims] = reads.as_slice() else {
+    pub fn read(lock: &LockKeys, answer: &Answer) -> Result<Self, Failure> {
+        let [session, base, mark, request, end, claims] = answer.reads.as_slice() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
-        let revision = answer.header().map_or(0, |header| header.revision());
-        let view = View::read(lock, revision, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        let view =
+            View::read(lock, answer.revision, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         let base = base.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok());
         Ok(Self {
             view,
