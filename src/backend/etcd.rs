@@ -9,7 +9,8 @@
 //! is what happens on locks that this replica waits for, [`watching`] what people see;
 //! [`turns`] is the group commit of them all;
 //! [`session`] and [`leases`] are the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
-//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster.
+//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster,
+//! and [`checks`] what it is asked about itself.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +36,7 @@ use super::{
 use crate::claim::Queue;
 use crate::name::{LeaseKey, LockName, Namespace, Ttl};
 
+mod checks;
 mod clock;
 mod ends;
 mod enter;

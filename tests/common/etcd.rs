@@ -140,11 +140,19 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster of so many members that has a leader soon.
     pub fn start(members: usize) -> Self {
+        Self::start_with(members, &[])
+    }
+
+    /// A cluster whose members are given these arguments too.
+    pub fn start_with(members: usize, more: &[&str]) -> Self {
         let ports: Vec<(u16, u16)> = (0..members).map(|_| (free_port(), free_port())).collect();
         let initial = |(number, (_, peer)): (usize, &(u16, u16))| format!("m{number}=http://127.0.0.1:{peer}");
         let initial: Vec<_> = ports.iter().enumerate().map(initial).collect();
         let member = |(number, ports): (usize, &(u16, u16))| member(number, *ports, &initial.join(","));
         let mut members: Vec<_> = ports.iter().enumerate().map(member).collect();
+        for member in &mut members {
+            member.arguments.extend(more.iter().map(|more| (*more).to_owned()));
+        }
         members.iter_mut().for_each(Member::start);
         eventually("every member listens", || members.iter().all(Member::answers));
         Self { members }
@@ -203,7 +211,7 @@ fn member(number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
 }
 
 /// Waits until `check` is true.
-fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !check() {
         assert!(Instant::now() < end, "not in time: {what}");

@@ -99,9 +99,17 @@ impl Replica {
         then: Vec<TxnOp>,
         otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
-        let asked = self.turns.ask(Step::new(lock.all(), when, then, otherwise));
+        let step = Step::new(lock.all(), when, then, otherwise);
+        if step.puts() {
+            // Old servers let nested writes pass.
+            self.session.has_space()?;
+        }
         let closed = |_| Failure::Away("the namespace is closed".into());
-        asked.await.map_err(closed)?
+        let answer = self.turns.ask(step).await.map_err(closed)?;
+        if matches!(answer, Err(Failure::Full(_))) {
+            self.session.is_full();
+        }
+        answer
     }
 
     /// That a call of this replica may still take effect.
@@ -130,7 +138,13 @@ impl Replica {
     pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
-        let lease = self.leases.take(ttl).await?;
+        let lease = match self.leases.take(ttl).await {
+            Err(Failure::Full(reason)) => {
+                self.session.is_full();
+                return Err(Failure::Full(reason));
+            }
+            lease => lease?,
+        };
         match self.grant_on(ticket, &granting, lease, sent).await {
             // Nothing was written: a pooled lease had ended.
             Err(Failure::LeaseGone) if !lease.fresh => {

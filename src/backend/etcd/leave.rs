@@ -197,7 +197,11 @@ impl Replica {
             .iter()
             .cloned()
             .partition(|known| hold.is_none_or(|hold| known.secret == hold));
-        let mut then = self.ends.ops(going.name, entry, &gone, cause).await?;
+        let mut then = match self.ends.ops(going.name, entry, &gone, cause).await {
+            // A full store remembers nothing more.
+            Err(Failure::Full(_)) => Vec::new(),
+            ops => ops?,
+        };
         let key = going.lock.holder(entry.claim.mode.into(), entry.id);
         if !left.is_empty() {
             let claim = Claim {
@@ -230,8 +234,16 @@ impl Replica {
                 next: Some(grant),
             }));
         }
-        let when = vec![unchanged(key, entry)];
-        if !self.step(&going.lock, when, then, Vec::new()).await?.succeeded {
+        let when = || vec![unchanged(key.clone(), entry)];
+        let ended = match self.step(&going.lock, when(), then, Vec::new()).await {
+            // A full store takes only what writes nothing; so the end is not remembered.
+            Err(Failure::Full(_)) => {
+                let delete = vec![TxnOp::delete(key.clone(), None)];
+                self.step(&going.lock, when(), delete, Vec::new()).await?
+            }
+            answer => answer?,
+        };
+        if !ended.succeeded {
             return Ok(None);
         }
         self.after(going.name, entry, cause);
@@ -301,6 +313,8 @@ impl Replica {
             }
             // Nothing was written: it is released plainly.
             Ok(Granted::No(_)) | Err(Failure::LeaseGone) => Ok(None),
+            // If it was granted all the same, the plain release finds that this holder is gone.
+            Err(Failure::Full(_)) => Ok(None),
             Err(failure) => Err(failure),
         }
     }

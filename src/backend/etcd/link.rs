@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
 use super::settings::Settings;
@@ -22,6 +22,10 @@ pub enum Failure {
     /// The cluster refused the request; nothing was written.
     #[error("{0}")]
     Refused(String),
+    /// Its space is used up. Whether it took effect is unknown: who goes past the limit is refused
+    /// after the write.
+    #[error("{0}")]
+    Full(String),
     /// No leader, or no quorum; whether it took effect is unknown.
     #[error("{0}")]
     NoQuorum(String),
@@ -37,7 +41,7 @@ impl From<Failure> for BackendError {
             Failure::LeaseGone => Self::Away {
                 reason: "etcd: a lease ended".into(),
             },
-            Failure::Refused(reason) | Failure::Away(reason) => Self::Away { reason },
+            Failure::Refused(reason) | Failure::Full(reason) | Failure::Away(reason) => Self::Away { reason },
         }
     }
 }
@@ -51,8 +55,10 @@ pub struct Link {
     current: AtomicUsize,
     options: ConnectOptions,
     timeout: Duration,
-    /// The highest revision and term of any answer: one below tells of a restored snapshot.
+    /// The highest revision of any answer: one below tells of a restored snapshot.
     revision: AtomicI64,
+    /// How often one below was met.
+    restores: watch::Sender<u64>,
 }
 
 struct Member {
@@ -80,6 +86,7 @@ impl Link {
             options: settings.options(),
             timeout: settings.timeout,
             revision: AtomicI64::new(0),
+            restores: watch::Sender::new(0),
         }
     }
 
@@ -117,13 +124,22 @@ impl Link {
 
     /// A transaction, sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
+        let seen = self.revision();
         let answer = self.call(|mut client| async move { client.txn(txn).await }).await?;
-        self.note(answer.header());
+        self.note(seen, answer.header())?;
         Ok(answer)
     }
 
     /// A linearizable read, asked of several members if need be.
     pub async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+        let seen = self.revision();
+        let answer = self.get_whatever(key, options).await?;
+        self.note(seen, answer.header())?;
+        Ok(answer)
+    }
+
+    /// A read that may be of a store which was restored.
+    pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
         let mut tries = 1;
         loop {
@@ -131,11 +147,7 @@ impl Link {
             let asked = self.call(|mut client| async move { client.get(key, Some(options)).await });
             match asked.await {
                 Err(Failure::Away(_) | Failure::NoQuorum(_)) if tries < READ_TRIES => tries += 1,
-                Err(failure) => return Err(failure),
-                Ok(answer) => {
-                    self.note(answer.header());
-                    return Ok(answer);
-                }
+                answer => return answer,
             }
         }
     }
@@ -150,10 +162,22 @@ impl Link {
         self.revision.store(0, Ordering::Release);
     }
 
-    fn note(&self, header: Option<&ResponseHeader>) {
-        if let Some(header) = header {
-            self.revision.fetch_max(header.revision(), Ordering::AcqRel);
+    /// How often the store was found restored; changes with each.
+    pub fn restores(&self) -> watch::Receiver<u64> {
+        self.restores.subscribe()
+    }
+
+    /// An answer is never older than what was seen before it was asked for, unless the store was
+    /// restored. Nothing is taken from such an answer: the grant in it might have an old token.
+    fn note(&self, seen: i64, header: Option<&ResponseHeader>) -> Result<(), Failure> {
+        let revision = header.map_or(seen, ResponseHeader::revision);
+        if revision < seen {
+            self.restores.send_modify(|times| *times += 1);
+            let text = format!("etcd went back from revision {seen} to {revision}: it was restored from a snapshot");
+            return Err(Failure::Away(text));
         }
+        self.revision.fetch_max(revision, Ordering::AcqRel);
+        Ok(())
     }
 
     async fn client(&self, at: usize) -> Result<Client, Error> {
@@ -192,8 +216,10 @@ pub fn failure(error: &Error) -> Failure {
     };
     let said = status.message();
     match status.code() as i32 {
+        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
+        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
-        code::INVALID_ARGUMENT | code::PERMISSION_DENIED | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
             Failure::Refused(format!("etcd: {said}"))
         }
         _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {

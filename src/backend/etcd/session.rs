@@ -5,6 +5,7 @@
 //! when a session ends, everything late of that replica fails, and marks need no clock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp};
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::checks::Condition;
 use super::clock::{micros, wall};
 use super::keys::Keys;
 use super::leases::{Leases, seconds, span};
@@ -20,6 +22,10 @@ use crate::backend::Health;
 
 /// How soon a store that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
+/// How often it is asked how it is.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
 
 /// A session and the base, as a step is sent under them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub struct Session {
     patience: Duration,
     ticket: watch::Sender<Option<Ticket>>,
     health: watch::Sender<Health>,
+    /// The store takes no writes.
+    full: AtomicBool,
     closed: CancellationToken,
 }
 
@@ -54,6 +62,7 @@ impl Session {
             patience,
             ticket: watch::Sender::new(None),
             health: watch::Sender::new(Health::Away { reason }),
+            full: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
     }
@@ -95,6 +104,38 @@ impl Session {
         });
     }
 
+    /// The store says that its space is used up.
+    pub fn is_full(&self) {
+        self.full.store(true, Ordering::Release);
+        self.well();
+    }
+
+    /// That the store takes writes, as far as is known.
+    ///
+    /// # Errors
+    /// [`Failure::Full`] while it does not.
+    pub fn has_space(&self) -> Result<(), Failure> {
+        match self.full.load(Ordering::Acquire) {
+            true => Err(Failure::Full(NO_SPACE.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// The session lives: so it serves, if there is space.
+    fn well(&self) {
+        let health = match self.full.load(Ordering::Acquire) {
+            true => Health::Away {
+                reason: NO_SPACE.into(),
+            },
+            false => Health::Serving,
+        };
+        self.health.send_if_modified(|known| {
+            let changed = *known != health;
+            *known = health;
+            changed
+        });
+    }
+
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }
@@ -120,9 +161,18 @@ impl Session {
                 match self.open().await {
                     Ok(ticket) => {
                         self.ticket.send_replace(Some(ticket));
-                        self.health.send_replace(Health::Serving);
-                        self.keep(ticket).await;
+                        self.well();
+                        tokio::select! {
+                            () = self.keep(ticket) => {}
+                            () = self.check_again() => {}
+                        }
                         self.is_over(ticket);
+                        // What is on it goes at once, if it still lives; otherwise by itself.
+                        let leases = Arc::clone(&self.leases);
+                        tokio::spawn(async move {
+                            let revoked = leases.revoke(ticket.session).await;
+                            tracing::info!(revoked = revoked.is_ok(), "the session in etcd ended");
+                        });
                         lost();
                     }
                     Err(failure) => {
@@ -137,7 +187,34 @@ impl Session {
         self.closed.run_until_cancelled(run).await;
     }
 
+    /// Asks now and then how the cluster is.
+    async fn check_again(&self) {
+        loop {
+            sleep(CHECK_EVERY).await;
+            match Condition::of(&self.link).await {
+                Ok(condition) => self.note_space(&condition),
+                Err(failure) => tracing::debug!(%failure, "etcd does not say how it is"),
+            }
+        }
+    }
+
+    fn note_space(&self, condition: &Condition) {
+        if self.full.swap(condition.full, Ordering::AcqRel) != condition.full {
+            let db_bytes = condition.db_bytes;
+            match condition.full {
+                true => tracing::error!(db_bytes, "etcd has no space left: nothing is granted"),
+                false => tracing::info!(db_bytes, "etcd has space again"),
+            }
+            self.well();
+        }
+    }
+
     async fn open(&self) -> Result<Ticket, Failure> {
+        let condition = Condition::of(&self.link).await?;
+        condition.tell();
+        self.full.store(condition.full, Ordering::Release);
+        self.has_space()?;
+        // A read that needs a quorum, and a write that needs the right to write.
         let base = self.prove().await?;
         let lease = self.leases.fresh(self.ttl).await?;
         let key = self.keys.session(lease.id);
@@ -154,7 +231,7 @@ impl Session {
     async fn prove(&self) -> Result<u64, Failure> {
         loop {
             let seen = self.link.revision();
-            let read = self.link.get(self.keys.base(), GetOptions::new()).await?;
+            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
             let revision = read.header().map_or(0, |header| header.revision());
             if revision < seen {
                 tracing::warn!(
@@ -162,13 +239,9 @@ impl Session {
                     seen,
                     "etcd went back in time: it was restored from a snapshot"
                 );
-                self.leases.abandon();
                 self.link.forget();
-                let current = *self.ticket.borrow();
-                if let Some(ticket) = current {
-                    // A snapshot may have brought its keys back.
-                    let _ = self.leases.revoke(ticket.session).await;
-                }
+                // A snapshot may have brought back what is on them; who keeps the session ends it.
+                self.leases.abandon();
                 self.ticket.send_replace(None);
             }
             let kept = read.kvs().first();
@@ -200,6 +273,7 @@ impl Session {
         let mut alive = Instant::now();
         let mut stream = None;
         let mut over = self.ticket.subscribe();
+        let mut restores = self.link.restores();
         while alive.elapsed() < self.ttl {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, ticket)).await {
@@ -209,8 +283,13 @@ impl Session {
                 Err(_) => self.trouble_with(&mut stream, "etcd: a sign of life was not answered".into()),
             }
             let ended = over.wait_for(|current| current.is_none_or(|current| current.session != ticket.session));
-            if timeout(every, ended).await.is_ok() {
-                return;
+            tokio::select! {
+                _ = ended => return,
+                _ = restores.changed() => {
+                    tracing::warn!("etcd went back in time: it was restored from a snapshot");
+                    return;
+                }
+                () = sleep(every) => {}
             }
         }
     }
@@ -230,7 +309,10 @@ impl Session {
                 None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
             };
         }
-        // A new connection: what it leads to may have been restored from a snapshot.
+        // A new connection: what it leads to may have been restored from a snapshot. The leases of
+        // the pool go, for their worth is a round trip; the session stays while revisions have not
+        // fallen, for with it the waiters would lose their places.
+        self.leases.abandon();
         self.rebase(self.prove().await?);
         let mut client = self.link.streaming().await?;
         match client.lease_keep_alive(ticket.session).await {
@@ -238,7 +320,7 @@ impl Session {
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
             Err(error) => return Err(failure(&error)),
         }
-        self.health.send_replace(Health::Serving);
+        self.well();
         Ok(true)
     }
 }

@@ -73,6 +73,11 @@ impl Step {
         }
     }
 
+    /// Whether it may write a key.
+    pub fn puts(&self) -> bool {
+        self.puts
+    }
+
     /// How many operations it adds below the one that it is.
     fn width(&self) -> usize {
         self.when.len().max(self.then.len()).max(self.otherwise.len())
