@@ -119,6 +119,16 @@ impl Member {
         assert!(sent.expect("kill runs").success(), "{signal}");
     }
 
+    /// How much of the processor it has used, in the ticks of 10 ms that the system counts.
+    pub fn cpu(&self) -> Duration {
+        let id = self.child.as_ref().expect("it runs").id();
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("its figures");
+        let after_name = stat.rsplit_once(')').expect("its name").1;
+        let ticks = after_name.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(10 * ticks)
+    }
+
     fn answers(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.client_port)).is_ok()
     }
