@@ -83,6 +83,13 @@ impl Ends {
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
     }
 
+    /// How long a holder that this replica granted may still live, unless another renewed it.
+    pub fn left(&self, claim: &ClaimId) -> Option<Duration> {
+        let granted = lock(&self.granted);
+        let left = granted.get(claim)?.due.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
     /// Forgets a holder, for its end was seen.
     pub fn ended(&self, claim: &ClaimId) {
         lock(&self.granted).remove(claim);

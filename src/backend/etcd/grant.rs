@@ -15,7 +15,7 @@ use super::survey::Survey;
 use super::turns::{Answer, Step};
 use super::view::{Entry, View};
 use crate::backend::{Grant, NewClaim};
-use crate::name::{LockName, Mode, Secret};
+use crate::name::{ClaimId, LockName, Mode, Secret};
 
 /// A grant to be made.
 pub struct Granting<'a> {
@@ -196,6 +196,7 @@ impl Replica {
         let waited = sent.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
         self.ends.granted(granting.name, &entry);
+        self.scenes.granted(granting.name, &entry);
         Ok(Granted::Yes(grant))
     }
 
@@ -262,9 +263,14 @@ impl Replica {
         survey.in_session && survey.base == ticket.base
     }
 
-    /// When the next holder's TTL runs out.
-    pub async fn frees_in(&self, view: &View) -> Option<Duration> {
+    /// When the next holder's TTL runs out, as far as this replica knows; etcd is asked only for
+    /// the first waiter, who is to look then.
+    pub async fn frees_in(&self, view: &View, waiter: &ClaimId) -> Option<Duration> {
         let first = view.holders.iter().next()?;
+        if let Some(left) = self.ends.left(&first.id) {
+            return Some(left);
+        }
+        view.waiters.iter().next().filter(|next| next.id == *waiter)?;
         self.leases.remaining(first.lease).await.ok().flatten()
     }
 }

@@ -159,6 +159,16 @@ impl Scenes {
         self.tell(name, due);
     }
 
+    /// A grant of this replica: its event may come later, and a release before that one must know
+    /// who holds.
+    pub fn granted(&self, name: &LockName, holder: &Entry) {
+        if let Some(scene) = self.scene(name)
+            && let Some(view) = &mut lock(&scene).view
+        {
+            view.grant(holder);
+        }
+    }
+
     /// The view of a lock, if there is one.
     pub fn view(&self, name: &LockName) -> Option<View> {
         let scene = self.scene(name)?;

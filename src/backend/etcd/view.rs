@@ -1,7 +1,7 @@
 //! A lock's queue as it was at some revision: every holder ahead of every waiter, each in the order
 //! of (create revision, claim id), for the queue puts of one batch share a revision.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use etcd_client::{Event, EventType, KeyValue};
 
@@ -92,6 +92,8 @@ pub struct View {
     read_at: i64,
     pub holders: Line,
     pub waiters: Line,
+    /// Holders that are known to be gone ahead of their events, each with its grant's revision.
+    gone: HashSet<(ClaimId, i64)>,
 }
 
 /// What an event did to a view.
@@ -124,6 +126,9 @@ impl View {
         Ok(match keys.stand(kv.key()) {
             Some(Stand::Holder(id)) => {
                 let entry = Entry::read(id, kv)?;
+                if self.gone.contains(&(id, entry.created)) {
+                    return Ok(Step::Nothing);
+                }
                 let known = self
                     .holders
                     .get(&id)
@@ -157,21 +162,36 @@ impl View {
             return self.put(keys, kv);
         }
         let step = match keys.stand(kv.key()) {
-            Some(Stand::Holder(id)) => self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry))),
+            Some(Stand::Holder(id)) => {
+                self.gone.retain(|(gone, _)| *gone != id);
+                self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
+            }
             Some(Stand::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))
     }
 
+    /// Makes a claim a holder that is known to be granted, ahead of its events; nothing if they are
+    /// in the view already.
+    pub fn grant(&mut self, holder: &Entry) {
+        if self.revision < holder.created {
+            self.waiters.remove(&holder.id);
+            self.holders.insert(holder.clone());
+        }
+    }
+
     /// Takes a holder out that is known to be gone, ahead of its event. (Its view may be judged
     /// from all the same: an end only makes room.)
     pub fn end(&mut self, holder: &Entry) {
-        if self
+        let known = self
             .holders
             .get(&holder.id)
-            .is_some_and(|known| known.created == holder.created)
-        {
+            .is_some_and(|known| known.created == holder.created);
+        if known || self.revision < holder.created {
+            self.gone.insert((holder.id, holder.created));
+        }
+        if known {
             self.holders.remove(&holder.id);
         }
     }
