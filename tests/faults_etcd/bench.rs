@@ -36,10 +36,15 @@ pub async fn replica(cluster: &Cluster) -> Locks {
 
 /// One replica of a cluster that is reached there.
 pub async fn replica_of(urls: Vec<String>) -> Locks {
-    let backend = Store::open(Settings::new(urls)).namespace(&namespace());
-    let locks = Locks::new(namespace(), Limits::default(), backend);
+    let locks = unready(Settings::new(urls));
     health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
     locks
+}
+
+/// One replica, whatever it says of itself.
+pub fn unready(settings: Settings) -> Locks {
+    let backend = Store::open(settings).namespace(&namespace());
+    Locks::new(namespace(), Limits::default(), backend)
 }
 
 /// Waits until a replica's health is as `wanted`.

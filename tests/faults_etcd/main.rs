@@ -7,6 +7,7 @@ mod leader;
 mod leases;
 mod replicas;
 mod restore;
+mod rights;
 #[path = "../common/etcd.rs"]
 mod servers;
 mod space;
