@@ -19,10 +19,11 @@ use crate::batch::{self, Batch, Bounds};
 const DEPTH: usize = 128;
 /// How many bytes a request carries at most: a good part of what etcd takes by its defaults.
 const BYTES: usize = 512 * 1024;
-/// How much a turn takes, and how many are under way at once.
+/// How much a turn takes, and how many are under way at once: few, for the fuller a turn is the less
+/// each of its steps costs.
 const BOUNDS: Bounds = Bounds {
     turn: 192,
-    turns: 4,
+    turns: 2,
     queue: 4096,
 };
 
