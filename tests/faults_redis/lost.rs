@@ -214,7 +214,8 @@ async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
     let held = take(&bed.direct, "a", TTL).await;
     let waiter = bed.cut_off.clone();
     let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
-    until_waiting(&bed.direct, 1).await;
+    // Asked over the waiter's own connection, whose answers keep their order: it knows that it waits.
+    until_waiting(&bed.cut_off, 1).await;
     // From here on it is told nothing, neither its wake-up nor its grant.
     bed.forwarder.answers(Answers::Lost);
     bed.direct.release(&held.key).await.unwrap();
