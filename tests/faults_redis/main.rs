@@ -3,6 +3,7 @@
 
 mod bench;
 mod clock;
+#[path = "../common/forwarder.rs"]
 mod forwarder;
 mod lost;
 mod memory;

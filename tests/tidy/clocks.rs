@@ -7,6 +7,7 @@ use crate::source::{Source, place, tokens};
 
 /// Who reads which clock, and why.
 const READERS: &[(&str, Clock, &str)] = &[
+    ("src/clock.rs", Clock::Running, "is the clock since boot of those below"),
     (
         "src/backend/embedded/clock.rs",
         Clock::Running,
@@ -63,6 +64,37 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends the repeating of an undo that the store does not answer",
     ),
+    (
+        "src/client/acquire.rs",
+        Clock::Running,
+        "notes when an Acquire was sent, and ends the caller's own wait",
+    ),
+    (
+        "src/client/calls.rs",
+        Clock::Running,
+        "ends the repeating of a call that nobody answers",
+    ),
+    (
+        "src/client/guard.rs",
+        Clock::Running,
+        "tells a client until when it may count on its lease",
+    ),
+    (
+        "src/client/keeping.rs",
+        Clock::Running,
+        "renews in time, and ends a client's trust in a lease that was not renewed",
+    ),
+    (
+        "src/cli/lock.rs",
+        Clock::Running,
+        "ends a command before the lease that its client counts on",
+    ),
+    (
+        "src/cli/lock/warden.rs",
+        Clock::Running,
+        "ends a command whose keeper does not",
+    ),
+    ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
     (
         "src/api/convert/answer.rs",
@@ -86,7 +118,9 @@ fn readings(source: &Source) -> Vec<(Clock, usize)> {
     let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
     let clock = |at: usize| match texts[at..] {
         ["SystemTime" | "Utc" | "Local", "::", "now", ..] => Some(Clock::Wall),
-        ["Instant", "::", "now", ..] | [".", "elapsed", ..] | ["clock_gettime", ..] => Some(Clock::Running),
+        ["Instant", "::", "now", ..] | [".", "elapsed", ..] | ["clock_gettime" | "since_boot", "(", ..] => {
+            Some(Clock::Running)
+        }
         _ => None,
     };
     (0..tokens.len())
