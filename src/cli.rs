@@ -4,6 +4,7 @@
 
 mod admin;
 mod asking;
+mod bench;
 mod completions;
 mod config;
 mod exit;
@@ -66,10 +67,14 @@ enum Command {
     ForceRelease(admin::ForceRelease),
     /// Show every namespace with its store, limits and health
     Namespaces(admin::Namespaces),
+    /// Measure a running server
+    Bench(bench::Bench),
     /// Print a script that completes these commands in a shell
     Completions(completions::Completions),
     #[command(hide = true)]
     Warden,
+    #[command(hide = true)]
+    Echo(bench::EchoRole),
 }
 
 impl Cli {
@@ -95,7 +100,9 @@ impl Command {
             Self::Watch(watch) => looking::watch(watch),
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
+            Self::Bench(bench) => bench::run(bench),
             Self::Completions(completions) => completions::run(completions),
+            Self::Echo(role) => bench::echo(role),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+#[path = "../../src/cli/bench/cpu.rs"]
+mod cpu;
 mod echo;
 mod handoff;
 mod lone;

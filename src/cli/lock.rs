@@ -27,7 +27,8 @@ use super::output::say;
 use super::server::{Server, block_on};
 use super::{Failure, exit, waiting};
 
-/// How long before the end of its time the last process is killed: for a kill takes a moment.
+/// How long before the end of its time the last process is killed, for a kill takes a moment. Half of
+/// it is left when the warden does it.
 const MARGIN: Duration = Duration::from_millis(100);
 /// No more than this part of the time to live goes to the grace, and of that to the margin: the rest
 /// is for renewals.
@@ -185,7 +186,7 @@ async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut Passing) -> Res
     let mut warden = Warden::start().map_err(Failure::runtime)?;
     let terminal = Terminal::at_hand();
     let mut child = Child::start(&args.command, args.environment(guard))?;
-    warden.watch(child.group(), end);
+    warden.watch(child.group(), end.saturating_sub(limits.margin / 2));
     terminal.lend(child.group());
     let ending = guard.ending(before);
     tokio::pin!(ending);
@@ -201,7 +202,7 @@ async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut Passing) -> Res
             },
             renewed = guard.renewed() => if let Some(renewed) = renewed {
                 end = renewed;
-                warden.watch(child.group(), end);
+                warden.watch(child.group(), end.saturating_sub(limits.margin / 2));
             },
             signal = passing.next() => child.group().signal(signal),
         }

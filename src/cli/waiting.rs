@@ -1,5 +1,6 @@
 //! A sign of waiting, for who looks at a terminal.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -16,10 +17,22 @@ const TICK: Duration = Duration::from_secs(1);
 const CLEAR: &str = "\r\x1b[K";
 
 /// The line that shows it, emptied in the end.
-struct Sign;
+#[derive(Debug)]
+pub struct Sign {
+    shown: Cell<bool>,
+}
 
 impl Sign {
-    fn show(&self, text: &str) {
+    /// One on standard error, if that is a terminal.
+    pub fn at_hand() -> Option<Self> {
+        (io::stderr().is_terminal() && !is_dumb()).then(|| Self {
+            shown: Cell::new(false),
+        })
+    }
+
+    /// Shows this instead of what it showed before.
+    pub fn show(&self, text: &str) {
+        self.shown.set(true);
         let mut err = io::stderr();
         // Where nobody looks any more, nothing is missed.
         let _ = write!(err, "{CLEAR}{text}").and_then(|()| err.flush());
@@ -28,7 +41,9 @@ impl Sign {
 
 impl Drop for Sign {
     fn drop(&mut self) {
-        self.show("");
+        if self.shown.get() {
+            self.show("");
+        }
     }
 }
 
@@ -39,16 +54,15 @@ pub async fn shown<T>(
     asking: &Asking,
     acquire: impl IntoFuture<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    if asking.wait.is_none() || !io::stderr().is_terminal() || is_dumb() {
+    let (Some(_), Some(sign)) = (asking.wait, Sign::at_hand()) else {
         return acquire.await;
-    }
+    };
     let acquire = acquire.into_future();
     tokio::pin!(acquire);
     // A lock that is free at once is no reason to say anything.
     if let Ok(granted) = tokio::time::timeout(TICK / 4, &mut acquire).await {
         return granted;
     }
-    let sign = Sign;
     tokio::select! {
         granted = acquire => granted,
         never = tell(client, asking, &sign) => match never {},

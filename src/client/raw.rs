@@ -2,10 +2,12 @@
 //!
 //! Whoever uses a lock wants [`super::Client`].
 
+use std::time::Duration;
+
 use tonic::transport::Channel;
 
 use super::Address;
-use super::calls::incomplete;
+use super::calls::{incomplete, wire};
 use super::connections::endpoint;
 use super::error::{Error, Failed};
 use crate::api::proto::lock_service_client::LockServiceClient;
@@ -34,11 +36,21 @@ impl Raw {
         })
     }
 
-    /// Takes a lock.
+    /// Takes a lock: at once or within `wait`, for `ttl` or the namespace's default.
     ///
     /// # Errors
     /// As the server answers.
-    pub async fn acquire(&mut self, ask: AcquireRequest) -> Result<Lease, Error> {
+    pub async fn acquire(
+        &mut self,
+        ask: AcquireRequest,
+        wait: Option<Duration>,
+        ttl: Option<Duration>,
+    ) -> Result<Lease, Error> {
+        let ask = AcquireRequest {
+            wait: wait.map(wire),
+            ttl: ttl.map(wire),
+            ..ask
+        };
         let answer = self.locks.acquire(ask).await;
         let answer = answer.map_err(|status| Failed::of(&status, &self.address).error)?;
         answer.into_inner().lease.ok_or_else(|| incomplete().error)

@@ -67,7 +67,7 @@ fn no_server_is_told_at_once_by_every_command() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("its address").to_string();
     drop(free);
-    let all: [&[&str]; 10] = [
+    let all: [&[&str]; 11] = [
         &["acquire", "a/b"],
         &["renew", "x"],
         &["release", "x"],
@@ -78,6 +78,7 @@ fn no_server_is_told_at_once_by_every_command() {
         &["force-release", "a/b", "1"],
         &["namespaces"],
         &["lock", "a/b", "--wait", "60s", "--", "true"],
+        &["bench", "--time", "1s"],
     ];
     for arguments in all {
         let output = run(asking(&address, arguments));

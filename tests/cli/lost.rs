@@ -56,7 +56,7 @@ impl Clockwork {
 
     /// Waits for its end: it must be said with the code for a lost lease, and the command must have
     /// been over when the last lease that it can have had since `cut` ended.
-    fn is_over_in_time_since(mut self, cut: f64, what: &str) {
+    fn ends_in_time_since(mut self, cut: f64, what: &str) {
         assert_eq!(self.running.end(), Some(122), "{what}");
         let lived = self.last() - cut;
         assert!(lived <= TTL.as_secs_f64(), "{what}: it lived {lived} s");
@@ -77,7 +77,7 @@ fn a_killed_server_ends_the_command_in_time() {
     signal(bed.server.id(), "KILL");
     let cut = now();
     for clockwork in both {
-        clockwork.is_over_in_time_since(cut, "killed");
+        clockwork.ends_in_time_since(cut, "killed");
     }
 }
 
@@ -93,7 +93,7 @@ fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
     }
     signal(bed.server.id(), "CONT");
     for clockwork in both {
-        clockwork.is_over_in_time_since(cut, "stopped");
+        clockwork.ends_in_time_since(cut, "stopped");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
     forwarder.answers(Answers::Lost);
     let cut = now();
     for clockwork in both {
-        clockwork.is_over_in_time_since(cut, "cut off");
+        clockwork.ends_in_time_since(cut, "cut off");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
     }
     let cut = now();
     for clockwork in both {
-        clockwork.is_over_in_time_since(cut, "forced");
+        clockwork.ends_in_time_since(cut, "forced");
     }
 }
 
@@ -193,5 +193,5 @@ fn a_keeper_that_is_stopped_does_not_let_the_command_outlive_its_lease() {
     let lived = clockwork.last() - cut;
     assert!(lived <= TTL.as_secs_f64(), "it lived {lived} s");
     clockwork.running.signal("CONT");
-    clockwork.is_over_in_time_since(cut, "stopped");
+    clockwork.ends_in_time_since(cut, "stopped");
 }

@@ -3,6 +3,7 @@
 
 #![cfg(feature = "embedded")]
 
+mod bench;
 mod completions;
 mod counter;
 mod errors;

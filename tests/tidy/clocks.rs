@@ -84,6 +84,12 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "renews in time, and ends a client's trust in a lease that was not renewed",
     ),
+    ("src/cli/bench.rs", Clock::Running, "names a run by when it began"),
+    (
+        "src/cli/bench/load.rs",
+        Clock::Running,
+        "measures calls, and ends a slice of a measurement",
+    ),
     (
         "src/cli/lock.rs",
         Clock::Running,
