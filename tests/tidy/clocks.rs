@@ -60,11 +60,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the caller's own wait, and the riding out of a store that is away",
     ),
     (
-        "src/locks/undo.rs",
-        Clock::Running,
-        "ends the repeating of an undo that the store does not answer",
-    ),
-    (
         "src/client/acquire.rs",
         Clock::Running,
         "notes when an Acquire was sent, and ends the caller's own wait",
