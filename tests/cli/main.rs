@@ -14,6 +14,7 @@ mod lost;
 mod pinned;
 mod program;
 mod pty;
+mod recipes;
 #[path = "../server/mod.rs"]
 mod server;
 mod terminal;
