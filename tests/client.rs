@@ -229,6 +229,25 @@ async fn a_wait_goes_on_when_its_connection_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_while_no_server_answers_says_so() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let _held = hold(&client, "a").await;
+    let asked = Instant::now();
+    let wait = Duration::from_secs(2);
+    let waiting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(wait).await })
+    };
+    until_counts(&client, "a", (1, 1)).await;
+    bed.signal("KILL");
+    let error = waiting.await.expect("no panic").expect_err("nobody grants it");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let took = asked.elapsed();
+    assert!(took > wait / 2 && took < wait + Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_acquire_leaves_the_queue() {
     let bed = Bed::start().await;
     let client = bed.client().await;

@@ -35,6 +35,8 @@ const MARGIN: Duration = Duration::from_millis(100);
 const PARTS: u32 = 4;
 /// How often a group that was told to end is looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long a lease is tried to be given back at least.
+const LAST_RELEASE: Duration = Duration::from_millis(500);
 /// How long the system may take to end what was killed.
 const KILLED: Duration = Duration::from_secs(5);
 
@@ -105,8 +107,10 @@ async fn locked(args: &Lock) -> Result<ExitCode, Failure> {
         signal = passing.next() => return Ok(ExitCode::from(child::code_of(signal))),
     };
     let ended = under(&mut guard, args, &mut passing).await;
-    // What is lost already, or cannot be reached, gives itself back.
-    let released = guard.release().await;
+    // Past its end there is nothing left to give back, whoever does not answer.
+    let patience = guard.remaining().max(LAST_RELEASE);
+    let released = tokio::time::timeout(patience, guard.release()).await;
+    let released = released.unwrap_or_else(|_| Err(args.unanswered()));
     match (ended?, released) {
         (Ended::Lost(loss), _) => Err(args.lost(loss, "the command was ended")),
         (Ended::ByItself(_), Err(Error::LeaseLost { cause })) => Err(args.lost(
@@ -141,6 +145,14 @@ impl Lock {
                 consequence,
             },
         )
+    }
+
+    /// Nobody answered in time.
+    fn unanswered(&self) -> Error {
+        Error::Unreachable {
+            addresses: self.server.text(),
+            problem: "nothing came while the lease lived".to_owned(),
+        }
     }
 
     /// What the command finds in its environment.

@@ -142,12 +142,15 @@ impl Acquire {
                 Err(failed) => failed,
             };
             sends = sends.saturating_sub(1);
-            let waits = clock::since_boot() + pause < end;
             let tries = sends > 0 && self.wait.is_zero() && failed.again == Again::Elsewhere;
-            if failed.again == Again::Never || !(waits || tries) {
+            let waits = failed.again != Again::Never && clock::since_boot() + pause < end;
+            if tries || waits {
+                tokio::time::sleep(pause).await;
+            }
+            // Without time left it would be a try, and its answer about another question.
+            if !tries && (!waits || clock::since_boot() >= end) {
                 return Err(self.calls.error(failed));
             }
-            tokio::time::sleep(pause).await;
             pause = longer(pause);
         }
     }

@@ -69,8 +69,14 @@ impl Calls {
         Err(failed)
     }
 
+    /// A server that answered is left only where there is another.
     fn leave(&self, line: &Line, failed: &Failed) {
-        if failed.again != Again::Never {
+        let elsewhere = match failed.again {
+            Again::Elsewhere => true,
+            Again::Later => self.connections.count() > 1,
+            Again::Never => false,
+        };
+        if elsewhere {
             self.connections.leave(line);
         }
     }
