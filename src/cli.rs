@@ -14,6 +14,7 @@ mod lock;
 mod lock_name;
 mod looking;
 mod output;
+mod role;
 mod serve;
 mod server;
 mod signals;
@@ -26,6 +27,7 @@ use clap::{Parser, Subcommand};
 use fencepost::config::Overrides;
 
 use failure::{Failure, failure};
+pub use role::Role;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]
@@ -71,10 +73,6 @@ enum Command {
     Bench(bench::Bench),
     /// Print a script that completes these commands in a shell
     Completions(completions::Completions),
-    #[command(hide = true)]
-    Warden,
-    #[command(hide = true)]
-    Echo(bench::EchoRole),
 }
 
 impl Cli {
@@ -89,7 +87,6 @@ impl Command {
         let done = match self {
             Self::Lock(lock) => return lock::run(lock),
             Self::CheckToken(check) => return looking::check_token(check),
-            Self::Warden => return Ok(lock::warden()),
             Self::Serve(overrides) => serve::run(overrides),
             Self::Config(command) => config::run(command),
             Self::Acquire(acquire) => leases::acquire(acquire),
@@ -102,7 +99,6 @@ impl Command {
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
             Self::Bench(bench) => bench::run(bench),
             Self::Completions(completions) => completions::run(completions),
-            Self::Echo(role) => bench::echo(role),
         };
         done.map(|()| ExitCode::SUCCESS)
     }

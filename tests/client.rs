@@ -135,17 +135,18 @@ async fn a_guard_tells_that_its_lease_was_taken() {
 async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     let bed = Bed::start().await;
     let client = bed.client().await;
-    let guard = hold(&client, "a").await;
+    let ttl = TTL * 4;
+    let guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
     bed.signal("STOP");
     let stopped = Instant::now();
-    let soon = guard.ending(TTL / 3);
+    let soon = guard.ending(ttl / 3);
     assert_eq!(soon.await, Loss::Unrenewed);
     assert!(guard.is_held(), "there is time left to stop in");
     assert_eq!(guard.lost().await, Loss::Unrenewed);
     let told = stopped.elapsed();
     assert!(!guard.is_held());
     // A renewal sent before the stop counts from its sending.
-    assert!(told <= TTL + Duration::from_secs(1), "{told:?}");
+    assert!(told <= ttl + Duration::from_secs(1), "{told:?}");
     bed.signal("CONT");
     let other = bed
         .client()

@@ -23,7 +23,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use self::echo::EchoProcess;
-pub use self::echo::{EchoRole, echo};
+pub use self::echo::echo;
 use self::load::load;
 use self::pattern::{Pattern, Plan};
 use self::report::{Figures, Report, Slice};

@@ -152,3 +152,35 @@ async fn renew_until_lost(calls: &Calls, lease_id: &str, mut term: Term, told: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_lease_is_renewed_at_a_third_of_its_time() {
+        let term = Term::granted(at(100), TTL);
+        assert_eq!((term.due(), term.end), (at(110), at(130)));
+        let renewed = term.renewed(at(112), TTL);
+        assert_eq!((renewed.due(), renewed.end), (at(122), at(142)));
+    }
+
+    #[test]
+    fn a_renewal_with_less_takes_nothing_away() {
+        let renewed = Term::granted(at(100), TTL).renewed(at(101), at(3));
+        assert_eq!((renewed.due(), renewed.end), (at(102), at(130)));
+    }
+
+    #[test]
+    fn a_renewal_is_given_up_while_others_can_follow() {
+        assert_eq!(Term::granted(at(0), TTL).patience(), at(5));
+        assert_eq!(Term::granted(at(0), at(3)).patience(), Duration::from_millis(500));
+        assert_eq!(Term::granted(at(0), at(1)).patience(), SHORTEST_TRY);
+    }
+}

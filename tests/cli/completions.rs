@@ -12,6 +12,11 @@ fn complete(shell: &str, lines: &str) -> Option<String> {
         .output()
         .expect("it runs");
     assert!(script.status.success() && !script.stdout.is_empty());
+    let shown = text(&script.stdout);
+    assert!(
+        !shown.contains("warden") && !shown.contains("role:"),
+        "only commands are completed"
+    );
     let file = folder.path().join("_fencepost");
     std::fs::write(&file, script.stdout).expect("a file");
     let mut command = Command::new(shell);

@@ -119,8 +119,8 @@ fn what_the_command_leaves_running_is_ended_before_the_lock_is_given_back() {
 #[test]
 fn the_lease_is_renewed_for_as_long_as_the_command_runs() {
     let bed = Bed::start();
-    let line = "sleep 3; \"$0\" check-token default/a $FENCEPOST_TOKEN";
-    let arguments = [under(&["--ttl", "1s"], line), vec![crate::program::PROGRAM]].concat();
+    let line = "sleep 5; \"$0\" check-token default/a $FENCEPOST_TOKEN";
+    let arguments = [under(&["--ttl", "3s"], line), vec![crate::program::PROGRAM]].concat();
     let said = bed.said(&arguments);
     assert!(said.starts_with("held by me@"), "{said}");
 }

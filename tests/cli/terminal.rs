@@ -80,13 +80,15 @@ fn the_interrupt_key_reaches_the_command() {
 #[test]
 fn a_job_that_the_terminal_stops_goes_on_with_its_lock() {
     let bed = Bed::start();
-    let file = bed.path("keeper");
+    let file = bed.path("read");
     let script = format!(
-        "set -m; $0 lock default/a --ttl 1h -- sh -c 'echo $PPID > {0}; read a; echo got $a'; echo stopped; fg; echo done",
+        "set -m; $0 lock default/a --ttl 1h -- sh -c 'read a; echo $a > {0}; read b; echo got $b'; echo stopped; fg; echo done",
         file.display()
     );
     let shell = renamed(&bed.command(["-c", &script, crate::program::PROGRAM]), "bash");
     let mut terminal = Pty::run(&shell);
+    // What it has read shows that the terminal is lent.
+    terminal.press("y\n");
     until_written(&file);
     terminal.press("\x1a");
     terminal.until_shown("stopped");

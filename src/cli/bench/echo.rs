@@ -1,31 +1,21 @@
 //! The bare echo as a process beside the server: this program in its other role.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use fencepost::api::echo::Echo;
 use fencepost::client::Address;
 use tokio::runtime::Runtime;
 
-use crate::cli::Failure;
 use crate::cli::output::print;
 use crate::cli::server::finish;
+use crate::cli::{Failure, Role};
 
-/// This program, also where its file was replaced since.
-const OWN_PROGRAM: &str = "/proc/self/exe";
-
-/// Echo Acquires and Releases until standard input ends.
-#[derive(Debug, clap::Args)]
-pub struct EchoRole {
-    /// What every answer carries
-    lease_id: String,
-}
-
-/// The role itself. It ends with whoever started it, who holds the other end of its input.
-pub fn echo(role: EchoRole) -> Result<(), Failure> {
+/// The role itself, with the lease id that every answer carries. It ends with whoever started it, who
+/// holds the other end of its input.
+pub fn echo(lease_id: String) -> Result<(), Failure> {
     finish(Runtime::new().map_err(Failure::runtime)?, async {
-        let echo = Echo::bind(role.lease_id).map_err(Failure::runtime)?;
+        let echo = Echo::bind(lease_id).map_err(Failure::runtime)?;
         print(&format!("{}\n", echo.address())).map_err(Failure::runtime)?;
         // Whatever ends it, nobody is there any more.
         let input_ends = tokio::task::spawn_blocking(|| io::stdin().read(&mut [0]));
@@ -45,11 +35,10 @@ pub struct EchoProcess {
 }
 
 impl EchoProcess {
-    /// Starts one, out of reach of the keys that interrupt a measurement.
+    /// Starts one, out of reach of the key that interrupts a measurement.
     pub fn start(lease_id: &str) -> Result<Self, Failure> {
-        let mut process = Command::new(OWN_PROGRAM)
-            .args(["echo", lease_id])
-            .process_group(0)
+        let mut process = Role::Echo(lease_id.to_owned())
+            .command()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

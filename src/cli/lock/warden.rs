@@ -5,8 +5,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use fencepost::clock;
@@ -14,9 +13,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::child::Group;
+use crate::cli::Role;
 
-/// This program, also where its file was replaced since.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 /// How long it looks away from the clock, which may have run on through a suspend.
 const SLICE: Duration = Duration::from_millis(500);
 
@@ -29,15 +27,13 @@ pub struct Warden {
 }
 
 impl Warden {
-    /// Starts one, in a group of its own that no key reaches.
+    /// Starts one.
     pub fn start() -> io::Result<Self> {
         let (line, other) = UnixStream::pair()?;
         // One that does not read must not hold its keeper up: it then acts earlier, never later.
         line.set_nonblocking(true)?;
-        let process = Command::new(OWN_PROGRAM)
-            .arg0("fencepost")
-            .arg("warden")
-            .process_group(0)
+        let process = Role::Warden
+            .command()
             .stdin(Stdio::from(OwnedFd::from(other)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
