@@ -65,7 +65,7 @@ async fn a_certificate_is_shown_to_a_server_that_asks() {
         files.certificate, files.key
     );
     Program::start(&shown, &[]).serves().await;
-    Program::start(&bare, &[]).refuses("").await;
+    Program::start(&bare, &[]).refuses("ertificate").await;
 }
 
 #[tokio::test]
