@@ -51,6 +51,29 @@ async fn a_restart_without_data_is_a_quarantine_of_the_longest_ttl() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quarantine_is_as_long_as_the_longest_ttl_of_all_who_come() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[]);
+    let mut settings = standalone(&server.url());
+    settings.longest_ttl = LONGEST;
+    let one = replica(&settings).await;
+    server.kill9();
+    let down = Instant::now();
+    server.restart();
+    health(&one, SOON, is_quarantined).await;
+    // Who finds the quarantine may have granted more than who began it.
+    settings.longest_ttl = 2 * LONGEST;
+    let two = unready(&settings);
+    health(&two, SOON, is_quarantined).await;
+    for locks in [&one, &two] {
+        serves(locks, AT_LAST).await;
+        assert!(down.elapsed() >= 2 * LONGEST, "{:?}", down.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admit_ends_a_quarantine_for_all() {
     if !available() {
         return;
@@ -216,7 +239,20 @@ async fn a_master_that_restarts_at_once_with_less_is_not_taken_for_a_promoted_re
     if !available() {
         return;
     }
-    let mut server = RedisServer::start(&[SNAPSHOTS, &["--repl-diskless-sync-delay", "0"]].concat());
+    restart_with_less(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_is_one_whose_clock_is_behind_by_then() {
+    if !available() {
+        return;
+    }
+    restart_with_less(-3_600).await;
+}
+
+/// Restarts a master from an older snapshot, with its clock so many seconds ahead.
+async fn restart_with_less(clock: i64) {
+    let mut server = RedisServer::with_clock(&[SNAPSHOTS, &["--repl-diskless-sync-delay", "0"]].concat());
     // With a replica, the snapshot names the history that the restarted server goes on from.
     let follower = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", server.port())]);
     eventually("the replica follows", Duration::from_secs(20), || {
@@ -231,6 +267,7 @@ async fn a_master_that_restarts_at_once_with_less_is_not_taken_for_a_promoted_re
     one.close().await;
     drop(one);
     server.kill9();
+    server.shift_clock(clock);
     server.restart();
     let two = unready(&settings);
     health(&two, SOON, |health| !matches!(health, Health::Away { .. })).await;

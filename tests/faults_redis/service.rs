@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
+use futures::StreamExt;
 
 use crate::bench::{
     HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
@@ -72,6 +73,35 @@ async fn waiters_of_living_replicas_outlive_a_long_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_opened_while_redis_is_away_says_so() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    server.kill9();
+    health(&locks, AT_LAST, is_away).await;
+    let lock = fencepost::name::LockName::new("a").unwrap();
+    let seen = tokio::time::timeout(Duration::from_secs(10), locks.watch(&lock).next()).await;
+    let seen = seen.expect("it says so in time").expect("a watch does not just end");
+    assert!(
+        matches!(
+            seen,
+            Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. }))
+        ),
+        "{seen:?}"
+    );
+    // The next one finds it back.
+    server.restart();
+    locks.admit(None).await.ok();
+    let end = Instant::now() + AT_LAST;
+    while let Some(Err(error)) = locks.watch(&lock).next().await {
+        assert!(Instant::now() < end, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
     if !available() {
         return;
@@ -108,11 +138,9 @@ async fn with_full_memory_renew_and_release_still_work() {
     let held = take(&locks, "a", AT_LAST).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
+    // It has had no effect, so nothing of it is undone.
     assert!(
-        matches!(
-            refused,
-            Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
-        ),
+        matches!(refused, Error::Backend(BackendError::Unsent { .. })),
         "{refused:?}"
     );
     locks.renew(&held.key, None).await.unwrap();

@@ -181,7 +181,7 @@ async fn a_slot_moves_under_load_and_no_call_fails() {
     );
 }
 
-fn slot_of(lock: &str) -> u16 {
+pub fn slot_of(lock: &str) -> u16 {
     fencepost::backend::redis_server::cluster::slot(format!("fencepost:faults:l:{lock}").as_bytes())
 }
 
@@ -247,7 +247,7 @@ async fn a_master_of_a_cluster_that_dies_is_followed() {
 }
 
 /// Moves a slot to another master, its keys one by one, as resharding does. How many they were.
-fn move_slot(cluster: &Cluster, slot: &str) -> usize {
+pub fn move_slot(cluster: &Cluster, slot: &str) -> usize {
     let masters = cluster.masters();
     let from = owner(cluster, slot.parse().unwrap());
     let to = masters.iter().find(|node| node.port() != from.port()).unwrap();
@@ -272,14 +272,16 @@ fn move_slot(cluster: &Cluster, slot: &str) -> usize {
 }
 
 /// The master that serves a slot.
-fn owner(cluster: &Cluster, slot: u16) -> &RedisServer {
-    let owns = |node: &RedisServer| {
-        let nodes = node.cli(&["CLUSTER", "NODES"]);
-        let mine = nodes.lines().find(|line| line.contains("myself")).unwrap();
-        mine.split_whitespace().skip(8).any(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&slot)
-        })
-    };
-    cluster.masters().into_iter().find(|node| owns(node)).unwrap()
+pub fn owner(cluster: &Cluster, slot: u16) -> &RedisServer {
+    cluster.masters().into_iter().find(|node| owns(node, slot)).unwrap()
+}
+
+/// Whether a node says that it serves a slot.
+pub fn owns(node: &RedisServer, slot: u16) -> bool {
+    let nodes = node.cli(&["CLUSTER", "NODES"]);
+    let mine = nodes.lines().find(|line| line.contains("myself")).unwrap();
+    mine.split_whitespace().skip(8).any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        (first.parse().unwrap_or(1)..=last.parse().unwrap_or(0)).contains(&slot)
+    })
 }

@@ -18,7 +18,7 @@ const SILENT: Duration = Duration::from_millis(7_500);
 /// For how long one script may work, and Redis is there for nobody else: an answer may take a second.
 const LONGEST: Duration = Duration::from_millis(500);
 
-fn claim(number: u128) -> NewClaim {
+pub fn claim(number: u128) -> NewClaim {
     let bytes = number.to_be_bytes();
     NewClaim {
         id: ClaimId::from_bytes(bytes),
@@ -41,7 +41,7 @@ fn claim(number: u128) -> NewClaim {
     }
 }
 
-async fn open(server: &RedisServer) -> Arc<Redis> {
+pub async fn open(server: &RedisServer) -> Arc<Redis> {
     let backend = Store::open(standalone(&server.url())).namespace(&Namespace::new("long").unwrap());
     let mut health = backend.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();
