@@ -155,6 +155,9 @@ async fn a_next_that_a_call_elsewhere_has_taken_over_is_told_there() {
     let server = RedisServer::start(&[]);
     let (here, there) = (open(&server).await, open(&server).await);
     let mut wakes = there.wakes();
+    // Who has seen the state of any lock hears messages, the wakes too.
+    let state = there.watch(&LockName::new("warm").unwrap()).next().await;
+    assert!(matches!(state, Some(Ok(_))), "{state:?}");
     let held = hold(&*here, &claim(1)).await;
     let older = request(2);
     wait(&*here, &older).await;
