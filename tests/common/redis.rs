@@ -277,11 +277,11 @@ impl Sentinels {
         all
     }
 
-    /// The same, where a second of silence is enough: for tests in which a server dies.
+    /// The same, where three seconds of silence are enough: for tests in which a server dies.
     pub fn quick() -> Self {
         let all = Self::start();
         for sentinel in &all.sentinels {
-            let rule = ["SENTINEL", "SET", "mymaster", "down-after-milliseconds", "1000"];
+            let rule = ["SENTINEL", "SET", "mymaster", "down-after-milliseconds", "3000"];
             assert_eq!(sentinel.cli(&rule), "OK");
         }
         all
@@ -377,11 +377,11 @@ impl Cluster {
         cluster
     }
 
-    /// The same, where two seconds of silence are enough: for tests in which a node dies.
+    /// The same, where five seconds of silence are enough: for tests in which a node dies.
     pub fn quick() -> Self {
         let cluster = Self::start();
         for node in &cluster.nodes {
-            let rule = ["CONFIG", "SET", "cluster-node-timeout", "2000"];
+            let rule = ["CONFIG", "SET", "cluster-node-timeout", "5000"];
             assert_eq!(node.cli(&rule), "OK");
         }
         cluster

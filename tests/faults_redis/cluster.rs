@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fencepost::backend::redis_server::settings::{Servers, Settings, connection_info};
 
 use crate::bench::{acquire, replica, replicated, serves, settings, take, unready};
-use crate::servers::{Cluster, available};
+use crate::servers::{Cluster, RedisServer, available, eventually};
 use crate::topology::{move_slot, owner, slot_of};
 
 const TTL: Duration = Duration::from_secs(120);
@@ -34,8 +34,11 @@ async fn a_node_that_was_given_a_lower_slot_is_trusted_by_newcomers_and_after_a_
     let two = unready(&settings);
     serves(&two, TTL).await;
     let at = cluster.nodes.iter().position(|node| node.port() == to).unwrap();
-    // Two more writings of the marker, and its replica has them.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::task::block_in_place(|| {
+        eventually("its own marker lies in its first slot", TTL / 2, || {
+            has_marker_at(&cluster.nodes[at], "0").then_some(())
+        });
+    });
     replicated(&cluster.nodes[at]).await;
     cluster.nodes[at].kill9();
     let lock = (0..).map(|n| format!("lock{n}")).find(|lock| {
@@ -59,13 +62,25 @@ async fn a_node_that_was_given_a_lower_slot_is_trusted_by_newcomers_and_after_a_
     }
 }
 
+/// Whether a node has a marker in this slot that names its present run.
+fn has_marker_at(node: &RedisServer, slot: &str) -> bool {
+    let keys = node.cli(&["KEYS", "fencepost:admitted:*"]);
+    let run = node.cli(&["INFO", "server"]);
+    keys.lines().any(|key| {
+        node.cli(&["CLUSTER", "KEYSLOT", key]) == slot && {
+            let named = node.cli(&["HGET", key, "run_id"]);
+            run.lines().any(|line| line.trim() == format!("run_id:{named}"))
+        }
+    })
+}
+
 /// The port of the living node that serves a slot.
 fn owner_port(cluster: &Cluster, slot: u16) -> Option<u16> {
     cluster
         .masters()
         .into_iter()
         .find(|node| crate::topology::owns(node, slot))
-        .map(crate::servers::RedisServer::port)
+        .map(RedisServer::port)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

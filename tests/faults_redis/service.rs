@@ -41,7 +41,7 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
     health(&locks, AT_LAST, is_away).await;
     let asked = Instant::now();
     acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     tokio::time::sleep(TTL).await;
     server.resume();
     serves(&locks, AT_LAST).await;

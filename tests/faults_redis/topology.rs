@@ -225,7 +225,7 @@ async fn a_master_of_a_cluster_that_dies_is_followed() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     cluster.nodes[at].kill9();
     let killed = Instant::now();
-    // The node's timeout is 2 s, then the others vote. What was replicated is still held.
+    // The node's timeout is 5 s, then the others vote. What was replicated is still held.
     loop {
         let tried = acquire(&two, "a", TTL, Duration::ZERO).await;
         match tried {

@@ -116,8 +116,13 @@ impl Cluster {
 
     /// All nodes that are known, first those that serve slots.
     fn all(&self) -> Vec<Arc<Node>> {
-        let mut nodes = self.map().masters();
-        let others = self.nodes(None);
+        let map = self.map();
+        let mut nodes = map.masters();
+        let others = map
+            .nodes
+            .values()
+            .filter(|node| !nodes.iter().any(|one| Arc::ptr_eq(one, node)));
+        let others: Vec<_> = others.map(Arc::clone).collect();
         nodes.extend(others);
         nodes
     }
@@ -253,15 +258,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// The widest map that anybody tells: the first one that is whole ends the search. One who was
-    /// removed from the Cluster knows of no slots at all.
+    /// The widest map that a node tells, or else a seed: the first one that is whole ends the search.
+    /// One who was removed from the Cluster knows of no slots at all.
     async fn read(&self) -> Result<Ranges, BackendError> {
+        let (nodes, seeds) = (self.all(), self.seeds.iter().map(Teller::Seed));
+        let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(Teller::Node);
+        match self.widest(nodes).await {
+            Ok(ranges) => Ok(ranges),
+            Err(_) => self.widest(seeds).await,
+        }
+    }
+
+    async fn widest<'a>(&self, tellers: impl Iterator<Item = Teller<'a>>) -> Result<Ranges, BackendError> {
         let mut ask = redis::cmd("CLUSTER");
         ask.arg("SLOTS");
         let (mut widest, mut last) = (Ranges::new(), away("nobody tells of any slots"));
-        let nodes = self.all();
-        let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(Teller::Node);
-        for teller in nodes.chain(self.seeds.iter().map(Teller::Seed)) {
+        for teller in tellers {
             let told = match teller.tell(&self.settings, &ask).await {
                 Ok(answer) => ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read")),
                 Err(error) => Err(error),

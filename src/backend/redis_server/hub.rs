@@ -172,9 +172,9 @@ impl Ear {
                     self.tell(push);
                 }
                 _ = tries.tick() => {
-                    self.heard = true;
                     let speaks = self.topology.upgrade().is_some_and(|topology| topology.speaks(info));
                     if !speaks || !answers(&mut connection).await { return End::Lost }
+                    self.heard = true;
                     if self.drop_deaf(&mut connection).await.is_err() { return End::Lost }
                 }
             }
