@@ -3,10 +3,12 @@
 
 mod bench;
 mod clock;
+mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod lost;
 mod memory;
+mod names;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;
