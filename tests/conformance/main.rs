@@ -17,6 +17,11 @@ mod bed;
 mod beds;
 mod cases;
 mod claims;
+#[cfg(feature = "etcd")]
+mod etcd_beds;
+#[cfg(feature = "etcd")]
+#[path = "../common/etcd.rs"]
+mod etcd_servers;
 #[macro_use]
 mod grpc;
 #[cfg(feature = "redis")]
@@ -53,6 +58,19 @@ conformance_suite!(
 conformance_suite!(
     redis_confirmed,
     crate::redis_beds::confirmed,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd,
+    crate::etcd_beds::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_three,
+    crate::etcd_beds::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
 
