@@ -4,7 +4,7 @@
 //! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
 //! waiters, who live on the session of the replica that entered them.
 //!
-//! The rooms, from the request inwards: [`enter`], [`take_up`], [`leave`], [`renew`] and [`look`] are
+//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and [`look`] are
 //! the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in; [`scenes`]
 //! is what happens on locks that this replica waits for, [`watching`] what people see;
 //! [`turns`] is the group commit of them all;
@@ -13,12 +13,12 @@
 //! and [`checks`] what it is asked about itself.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use self::ends::Ends;
 use self::keys::Keys;
@@ -28,14 +28,16 @@ use self::scenes::Scenes;
 use self::session::Session;
 use self::settings::Settings;
 use self::turns::Turns;
+use self::wakes::Wakes;
 use self::watching::Watching;
 use super::{
     Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
     Renewal, Seen, Wake,
 };
-use crate::claim::Queue;
-use crate::name::{LeaseKey, LockName, Namespace, Ttl};
+use crate::claim::{Holder, Queue};
+use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
+mod adopt;
 mod checks;
 mod clock;
 mod ends;
@@ -56,6 +58,7 @@ mod survey;
 mod take_up;
 mod turns;
 mod view;
+mod wakes;
 mod watching;
 
 /// How long a lost wake may stay unnoticed.
@@ -91,8 +94,13 @@ impl Store {
             self.settings.timeout,
         ));
         let ends = Arc::new(Ends::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
-        let (post, unread) = mpsc::unbounded_channel();
-        let scenes = Scenes::new(keys.clone(), Arc::clone(&link), post);
+        let wakes = Arc::new(Wakes::default());
+        let scenes = Scenes::new(
+            keys.clone(),
+            Arc::clone(&link),
+            Arc::clone(&wakes),
+            session.closed().clone(),
+        );
         let lost = Arc::clone(&scenes);
         tokio::spawn(Arc::clone(&session).run(move || lost.lose_all()));
         let expiries = Arc::clone(&ends).watch_expiries();
@@ -107,7 +115,7 @@ impl Store {
                 ends,
                 scenes,
             }),
-            unread: Mutex::new(Some(unread)),
+            wakes,
         })
     }
 }
@@ -127,8 +135,7 @@ struct Replica {
 /// One namespace of a cluster.
 struct Etcd {
     replica: Arc<Replica>,
-    /// The wakes, until somebody reads them.
-    unread: Mutex<Option<mpsc::UnboundedReceiver<Wake>>>,
+    wakes: Arc<Wakes>,
 }
 
 impl fmt::Debug for Etcd {
@@ -143,7 +150,7 @@ impl Etcd {
     /// The replica, unless the namespace is closed.
     fn replica(&self) -> Result<&Replica, BackendError> {
         if self.replica.session.closed().is_cancelled() {
-            return Err(BackendError::Away {
+            return Err(BackendError::Unsent {
                 reason: "the namespace is closed".into(),
             });
         }
@@ -178,19 +185,17 @@ impl Backend for Etcd {
         Ok(self.replica()?.look(lock, most).await?)
     }
 
+    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
+        Ok(self.replica()?.holder_of(lock, token).await?)
+    }
+
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
         Ok(self.replica()?.list(prefix, &page).await?)
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
-        let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let closed = self.replica.session.closed().clone();
-        match unread {
-            Some(unread) => stream::unfold(unread, |mut unread| async move { Some((unread.recv().await?, unread)) })
-                .take_until(closed.cancelled_owned())
-                .boxed(),
-            None => stream::empty().boxed(),
-        }
+        self.wakes.open().take_until(closed.cancelled_owned()).boxed()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {

@@ -50,6 +50,8 @@ struct Granted {
     name: LockName,
     entry: Entry,
     due: Instant,
+    /// When the last sign of life of its lease was sent, if that is known.
+    alive: Option<Instant>,
 }
 
 impl Ends {
@@ -64,12 +66,22 @@ impl Ends {
         }
     }
 
-    /// Notes a grant of this replica, or what has become of it.
+    /// Notes a grant of this replica, whose lease had its last sign of life then.
+    pub fn granted_on(&self, name: &LockName, entry: &Entry, alive: Instant) {
+        self.note(name, entry, Some(alive));
+    }
+
+    /// Notes a holder that this replica has seen.
     pub fn granted(&self, name: &LockName, entry: &Entry) {
+        self.note(name, entry, None);
+    }
+
+    fn note(&self, name: &LockName, entry: &Entry, alive: Option<Instant>) {
         let granted = Granted {
             name: name.clone(),
             entry: entry.clone(),
             due: Instant::now() + span(entry.claim.span_s),
+            alive,
         };
         lock(&self.granted).insert(entry.id, granted);
     }
@@ -90,9 +102,10 @@ impl Ends {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Forgets a holder, for its end was seen.
-    pub fn ended(&self, claim: &ClaimId) {
-        lock(&self.granted).remove(claim);
+    /// Forgets a holder, for its end was seen; when the last sign of life of its lease was sent, if
+    /// that is known.
+    pub fn ended(&self, claim: &ClaimId) -> Option<Instant> {
+        lock(&self.granted).remove(claim)?.alive
     }
 
     /// What a step that ends these holds of a claim writes down with it.

@@ -13,9 +13,12 @@ use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
 use super::turns::{Answer, Step};
-use super::view::{Entry, View};
+use super::view::Entry;
 use crate::backend::{Grant, NewClaim};
 use crate::name::{ClaimId, LockName, Mode, Secret};
+
+/// How old a lease's last sign of life is at most, for a grant to count from that one.
+const JUST_NOW: Duration = Duration::from_millis(50);
 
 /// A grant to be made.
 pub struct Granting<'a> {
@@ -61,6 +64,12 @@ pub fn none_changed_after(prefix: &str, revision: i64) -> Compare {
 /// That a key is what it was.
 pub fn unchanged(key: impl Into<Vec<u8>>, entry: &Entry) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, entry.modified)
+}
+
+/// That this key is what it was, and the only one that begins so.
+pub fn only(prefix: &str, entry: &Entry) -> Compare {
+    // An empty range is judged as a key that is not there, which was changed at revision 0.
+    unchanged(prefix, entry).with_range(behind(prefix))
 }
 
 /// What must be so among the holders for a claim of this mode to be one more.
@@ -134,7 +143,8 @@ impl Replica {
     /// Makes a claim a holder, if all is as it must be.
     ///
     /// The lease's sign of life goes out beside the transaction, no earlier than what `waited`
-    /// counts to; the lease counts from its sending, and both must succeed.
+    /// counts to; the lease counts from its sending, and both must succeed. A lease that had one just
+    /// now, while the call waited, needs no other: `waited` counts to that one.
     pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
@@ -147,7 +157,7 @@ impl Replica {
         };
         match self.grant_on(ticket, &granting, lease, sent).await {
             // Nothing was written: a pooled lease had ended.
-            Err(Failure::LeaseGone) if !lease.fresh => {
+            Err(Failure::LeaseGone) if lease.used => {
                 let lease = self.leases.fresh(ttl).await?;
                 self.grant_on(ticket, &granting, lease, sent).await
             }
@@ -181,30 +191,36 @@ impl Replica {
         let mut then = vec![put];
         then.extend(granting.with.iter().cloned());
         let step = self.step(granting.lock, when, then, granting.otherwise.clone());
-        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease));
+        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease, new.arrived, sent));
         let answer = answer?;
         if !answer.succeeded {
             // The answer says that no key is on it.
-            self.leases.put_back(lease.id, lease.span_s);
+            let alive = alive.ok().flatten().or(lease.alive);
+            self.leases.put_back(Lease { alive, ..lease });
             return Ok(Granted::No(answer));
         }
-        if !alive? {
+        let Some(alive) = alive? else {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
-        }
+        };
         entry.created = answer.revision;
         entry.modified = entry.created;
-        let waited = sent.saturating_duration_since(new.arrived);
+        let waited = alive.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
-        self.ends.granted(granting.name, &entry);
+        self.ends.granted_on(granting.name, &entry, alive);
         self.scenes.granted(granting.name, &entry);
         Ok(Granted::Yes(grant))
     }
 
-    async fn sign_of_life(&self, lease: Lease) -> Result<bool, Failure> {
-        if lease.fresh {
-            return Ok(true);
+    /// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
+    /// counts, or nothing if it is dead.
+    async fn sign_of_life(&self, lease: Lease, arrived: Instant, sent: Instant) -> Result<Option<Instant>, Failure> {
+        if let Some(alive) = lease
+            .alive
+            .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
+        {
+            return Ok(Some(alive.min(sent)));
         }
-        self.leases.keep_alive(lease.id).await
+        Ok(self.leases.keep_alive(lease.id).await?.then_some(sent))
     }
 
     /// Makes a waiting claim that a view has shown within the prefix a holder.
@@ -265,12 +281,11 @@ impl Replica {
 
     /// When the next holder's TTL runs out, as far as this replica knows; etcd is asked only for
     /// the first waiter, who is to look then.
-    pub async fn frees_in(&self, view: &View, waiter: &ClaimId) -> Option<Duration> {
-        let first = view.holders.iter().next()?;
-        if let Some(left) = self.ends.left(&first.id) {
-            return Some(left);
+    pub async fn frees_in(&self, holder: (ClaimId, i64), is_first: bool) -> Option<Duration> {
+        let (claim, lease) = holder;
+        match self.ends.left(&claim) {
+            None if is_first => self.leases.remaining(lease).await.ok().flatten(),
+            left => left,
         }
-        view.waiters.iter().next().filter(|next| next.id == *waiter)?;
-        self.leases.remaining(first.lease).await.ok().flatten()
     }
 }

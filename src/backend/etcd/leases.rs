@@ -19,8 +19,11 @@ pub struct Lease {
     pub id: i64,
     /// What etcd granted, in seconds.
     pub span_s: i64,
-    /// It was granted just now, so it needs no sign of life.
-    pub fresh: bool,
+    /// When the last sign of life was sent that was answered, if that is known: it lives for its span
+    /// from then on at the least.
+    pub alive: Option<Instant>,
+    /// It was used before.
+    pub used: bool,
 }
 
 /// Leases for holders.
@@ -29,7 +32,7 @@ pub struct Leases {
     link: Arc<Link>,
     pulse: Pulse,
     /// By TTL, each with the time at which it came.
-    pool: Mutex<HashMap<i64, Vec<(i64, Instant)>>>,
+    pool: Mutex<HashMap<i64, Vec<(Lease, Instant)>>>,
 }
 
 /// Whole seconds that are at least as long.
@@ -63,6 +66,7 @@ impl Leases {
 
     /// A lease that lives for at least `ttl` from now on.
     pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
+        let sent = Instant::now();
         let granted = self
             .link
             .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
@@ -70,17 +74,18 @@ impl Leases {
         Ok(Lease {
             id: granted.id(),
             span_s: granted.ttl(),
-            fresh: true,
+            alive: Some(sent),
+            used: false,
         })
     }
 
     /// Keeps a lease for the next one. Only for a lease that certainly no key is on, and that no
     /// step of unknown outcome names.
-    pub fn put_back(&self, id: i64, span_s: i64) {
+    pub fn put_back(&self, lease: Lease) {
         let mut pool = self.pool();
-        let kept = pool.entry(span_s).or_default();
+        let kept = pool.entry(lease.span_s).or_default();
         if kept.len() < POOLED {
-            kept.push((id, Instant::now()));
+            kept.push((Lease { used: true, ..lease }, Instant::now()));
         }
     }
 
@@ -121,21 +126,17 @@ impl Leases {
     fn pooled(&self, span_s: i64) -> Option<Lease> {
         let mut pool = self.pool();
         let kept = pool.get_mut(&span_s)?;
-        while let Some((id, since)) = kept.pop() {
+        while let Some((lease, since)) = kept.pop() {
             // One that may be about to end would only cost a round trip.
             if since.elapsed() < span(span_s) / 2 {
-                return Some(Lease {
-                    id,
-                    span_s,
-                    fresh: false,
-                });
+                return Some(lease);
             }
         }
         pool.remove(&span_s);
         None
     }
 
-    fn pool(&self) -> MutexGuard<'_, HashMap<i64, Vec<(i64, Instant)>>> {
+    fn pool(&self) -> MutexGuard<'_, HashMap<i64, Vec<(Lease, Instant)>>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

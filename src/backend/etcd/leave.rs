@@ -3,8 +3,9 @@
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
-use super::grant::{Granted, Granting, absent, none_changed_after, unchanged};
+use super::grant::{Granted, Granting, absent, none_changed_after, only, unchanged};
 use super::keys::LockKeys;
+use super::leases::Lease;
 use super::link::Failure;
 use super::record::{Claim, End, Hold};
 use super::scenes;
@@ -252,10 +253,15 @@ impl Replica {
 
     /// A holder is gone, and this replica has the answer that says so.
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
-        self.ends.ended(&entry.id);
+        let alive = self.ends.ended(&entry.id);
         self.scenes.ended(name, entry);
         if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
-            self.leases.put_back(entry.lease, entry.claim.span_s);
+            self.leases.put_back(Lease {
+                id: entry.lease,
+                span_s: entry.claim.span_s,
+                alive,
+                used: true,
+            });
         }
     }
 
@@ -268,33 +274,21 @@ impl Replica {
         with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
         let (name, lock) = (going.name, &going.lock);
-        let view = match self
-            .scenes
-            .view(name)
-            .filter(|view| view.waiters.get(&next.id).is_some())
-        {
-            Some(view) => view,
-            None => scenes::read(&self.link, lock).await?,
+        let known = self.scenes.ask(name, |view| {
+            view.waiters
+                .get(&next.id)
+                .is_some()
+                .then(|| next_alone(view, entry, next))
+        });
+        let waiter = match known.flatten() {
+            Some(waiter) => waiter,
+            None => next_alone(&scenes::read(&self.link, lock).await?, entry, next),
         };
-        let alone = view.holders.iter().all(|holder| holder.id == entry.id);
-        let first = view
-            .next_without(Some(&entry.id))
-            .next()
-            .filter(|first| first.id == next.id);
-        let Some(waiter) =
-            first.filter(|first| alone && first.claim.holds.first().is_some_and(|hold| hold.call == next.call))
-        else {
+        let Some(waiter) = waiter else {
             return Ok(None);
         };
-        let key = lock.holder(entry.claim.mode.into(), entry.id);
-        let mut behind = key.clone().into_bytes();
-        behind.push(0);
-        let when = vec![
-            unchanged(key.clone(), entry),
-            unchanged(lock.waiter(next.id), waiter),
-            absent(lock.holders()).with_range(key),
-            absent(behind).with_range(super::keys::behind(&lock.holders())),
-        ];
+        let when = vec![only(&lock.holders(), entry), unchanged(lock.waiter(next.id), &waiter)];
+        let handing_over = self.scenes.hand_over(name, next.id);
         let mut with = with;
         with.push(TxnOp::delete(lock.waiter(next.id), None));
         let granting = Granting {
@@ -306,11 +300,13 @@ impl Replica {
             otherwise: Vec::new(),
         };
         let ticket = self.session.ticket().await?;
-        match self.grant(ticket, granting).await {
-            Ok(Granted::Yes(grant)) => {
-                self.scenes.part(name, &next.id, next.call);
-                Ok(Some(grant))
-            }
+        let granted = self.grant(ticket, granting).await;
+        if matches!(granted, Ok(Granted::Yes(_))) {
+            self.scenes.part(name, &next.id, next.call);
+        }
+        drop(handing_over);
+        match granted {
+            Ok(Granted::Yes(grant)) => Ok(Some(grant)),
             // Nothing was written: it is released plainly.
             Ok(Granted::No(_)) | Err(Failure::LeaseGone) => Ok(None),
             // If it was granted all the same, the plain release finds that this holder is gone.
@@ -318,6 +314,14 @@ impl Replica {
             Err(failure) => Err(failure),
         }
     }
+}
+
+/// The waiter of this call, if it is the first one and would be alone once this holder is gone.
+fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
+    let alone = view.holders.iter().all(|holder| holder.id == gone.id);
+    let first = view.next_without(Some(&gone.id)).next()?;
+    let ours = first.id == next.id && first.claim.holds.first().is_some_and(|hold| hold.call == next.call);
+    (alone && ours).then(|| first.clone())
 }
 
 fn found(found: Found) -> Departure {

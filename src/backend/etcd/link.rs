@@ -32,6 +32,16 @@ pub enum Failure {
     /// No answer; whether it took effect is unknown.
     #[error("{0}")]
     Away(String),
+    /// It was not sent, nor anything before it that had an effect.
+    #[error("{0}")]
+    Unsent(String),
+}
+
+impl Failure {
+    /// The same, where nothing had been sent yet.
+    pub fn unsent(self) -> Self {
+        Self::Unsent(self.to_string())
+    }
 }
 
 impl From<Failure> for BackendError {
@@ -41,6 +51,7 @@ impl From<Failure> for BackendError {
             Failure::LeaseGone => Self::Away {
                 reason: "etcd: a lease ended".into(),
             },
+            Failure::Unsent(reason) => Self::Unsent { reason },
             Failure::Refused(reason) | Failure::Full(reason) | Failure::Away(reason) => Self::Away { reason },
         }
     }

@@ -11,7 +11,7 @@ use super::link::Failure;
 use super::view::{Entry, View};
 use crate::backend::{Listing, Most, Page, Summary};
 use crate::claim::{Holder, Queue, Waiter};
-use crate::name::LockName;
+use crate::name::{FencingToken, LockName};
 
 /// How many leases are asked for their time at once.
 const ASKED_AT_ONCE: usize = 32;
@@ -20,6 +20,14 @@ impl Replica {
     /// See [`crate::backend::Backend::look`].
     pub async fn look(&self, name: &LockName, most: Most) -> Result<Queue, Failure> {
         self.show(&self.view(name).await?, most).await
+    }
+
+    /// See [`crate::backend::Backend::holder`].
+    pub async fn holder_of(&self, name: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
+        match self.view(name).await?.holder_of(token) {
+            Some(entry) => Ok(Some(self.show_holder(entry).await?)),
+            None => Ok(None),
+        }
     }
 
     /// A view as people see it.

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{GetOptions, WatchOptions, WatchStream};
-use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::keys::{Keys, LockKeys};
 use super::link::{Failure, Link, failure};
 use super::view::{Entry, Step, View};
-use crate::backend::Wake;
+use super::wakes::Wakes;
+use crate::backend::{NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
 
 /// How soon a watch that broke is opened again.
@@ -28,7 +29,8 @@ const READ_EVERY: u32 = 3;
 pub struct Scenes {
     keys: Keys,
     link: Arc<Link>,
-    post: mpsc::UnboundedSender<Wake>,
+    wakes: Arc<Wakes>,
+    closed: CancellationToken,
     by_lock: Mutex<HashMap<LockName, Arc<Mutex<Scene>>>>,
 }
 
@@ -48,11 +50,21 @@ struct Mine {
     told: bool,
 }
 
+impl Mine {
+    fn new(call: CallId, since: i64) -> Self {
+        Self {
+            call,
+            since,
+            told: false,
+        }
+    }
+}
+
 impl Scene {
     /// Takes a view over, unless events have brought a later one.
-    fn freshen(&mut self, view: View) {
-        if self.view.as_ref().is_none_or(|known| known.revision <= view.revision) {
-            self.view = Some(view);
+    fn freshen(&mut self, view: &View) {
+        if self.view.as_ref().is_none_or(|known| known.revision < view.revision) {
+            self.view = Some(view.clone());
         }
     }
 
@@ -87,25 +99,30 @@ impl Scene {
 }
 
 impl Scenes {
-    pub fn new(keys: Keys, link: Arc<Link>, post: mpsc::UnboundedSender<Wake>) -> Arc<Self> {
+    pub fn new(keys: Keys, link: Arc<Link>, wakes: Arc<Wakes>, closed: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             keys,
             link,
-            post,
+            wakes,
+            closed,
             by_lock: Mutex::default(),
         })
     }
 
     /// Wakes this waiting claim from now on when it should ask; it was seen waiting in `view`.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: &Entry, view: &View) {
-        let Some(hold) = waiter.claim.holds.first() else {
-            return;
-        };
-        let mine = Mine {
-            call: hold.call,
-            since: waiter.modified,
-            told: false,
-        };
+        if let Some(hold) = waiter.claim.holds.first() {
+            self.wait(name, waiter.id, Mine::new(hold.call, waiter.modified), Some(view));
+        }
+    }
+
+    /// The same for one that was just queued, at this revision. The view of its lock tells its place
+    /// as soon as the events up to there have come: before, somebody ahead might be missing.
+    pub fn join_behind(self: &Arc<Self>, name: &LockName, new: &NewClaim, queued: i64) {
+        self.wait(name, new.id, Mine::new(new.call, queued), None);
+    }
+
+    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, mine: Mine, view: Option<&View>) {
         let mut opened = false;
         let scene = Arc::clone(lock(&self.by_lock).entry(name.clone()).or_insert_with(|| {
             opened = true;
@@ -113,10 +130,12 @@ impl Scenes {
         }));
         let due = {
             let mut scene = lock(&scene);
-            scene.mine.insert(waiter.id, mine);
-            scene.freshen(view.clone());
+            scene.mine.insert(waiter, mine);
+            if let Some(view) = view {
+                scene.freshen(view);
+            }
             let mut due = scene.due();
-            due.extend(scene.is_lost(&waiter.id).then_some(waiter.id));
+            due.extend(scene.is_lost(&waiter).then_some(waiter));
             due
         };
         self.tell(name, due);
@@ -169,10 +188,37 @@ impl Scenes {
         }
     }
 
-    /// The view of a lock, if there is one.
-    pub fn view(&self, name: &LockName) -> Option<View> {
+    /// What the view of a lock says, if there is one.
+    pub fn ask<T>(&self, name: &LockName, question: impl FnOnce(&View) -> T) -> Option<T> {
         let scene = self.scene(name)?;
-        lock(&scene).view.clone()
+        lock(&scene).view.as_ref().map(question)
+    }
+
+    /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
+    /// a holder, and the events of that may come before its answer does.
+    pub fn hand_over<'a>(&'a self, name: &'a LockName, next: ClaimId) -> HandingOver<'a> {
+        self.hush(name, &next, true);
+        HandingOver {
+            scenes: self,
+            name,
+            next,
+        }
+    }
+
+    fn hush(&self, name: &LockName, id: &ClaimId, hushed: bool) {
+        let Some(scene) = self.scene(name) else {
+            return;
+        };
+        let due = {
+            let mut scene = lock(&scene);
+            if let Some(mine) = scene.mine.get_mut(id) {
+                mine.told = hushed;
+            }
+            let mut due = scene.due();
+            due.extend(scene.is_lost(id).then_some(*id));
+            due
+        };
+        self.tell(name, due);
     }
 
     fn scene(&self, name: &LockName) -> Option<Arc<Mutex<Scene>>> {
@@ -184,13 +230,12 @@ impl Scenes {
         for scene in lock(&self.by_lock).values() {
             lock(scene).mine.clear();
         }
-        let _ = self.post.send(Wake::Gap);
+        self.wakes.send(Wake::Gap);
     }
 
     fn tell(&self, name: &LockName, claims: impl IntoIterator<Item = ClaimId>) {
         for claim in claims {
-            // Nobody reads after the end.
-            let _ = self.post.send(Wake::Next(name.clone(), claim));
+            self.wakes.send(Wake::Next(name.clone(), claim));
         }
     }
 
@@ -211,7 +256,7 @@ impl Scenes {
     /// Takes the scene down if nobody waits.
     fn is_left(&self, name: &LockName, scene: &Mutex<Scene>) -> bool {
         let mut by_lock = lock(&self.by_lock);
-        let left = lock(scene).mine.is_empty() || self.post.is_closed();
+        let left = lock(scene).mine.is_empty() || self.closed.is_cancelled();
         if left {
             by_lock.remove(name);
         }
@@ -255,7 +300,7 @@ impl Scenes {
         let view = read(&self.link, keys).await?;
         let due = {
             let mut scene = lock(scene);
-            scene.freshen(view);
+            scene.freshen(&view);
             let mut due = scene.due();
             let all: Vec<_> = scene.mine.keys().copied().collect();
             due.extend(all.into_iter().filter(|id| scene.is_lost(id)));
@@ -293,6 +338,20 @@ impl Scenes {
         }
         self.tell(name, due);
         Ok(())
+    }
+}
+
+/// See [`Scenes::hand_over`].
+#[derive(Debug)]
+pub struct HandingOver<'a> {
+    scenes: &'a Scenes,
+    name: &'a LockName,
+    next: ClaimId,
+}
+
+impl Drop for HandingOver<'_> {
+    fn drop(&mut self) {
+        self.scenes.hush(self.name, &self.next, false);
     }
 }
 

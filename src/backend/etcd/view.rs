@@ -238,6 +238,16 @@ impl View {
             .take_while(move |entry| !full && push(&mut prefix, entry.claim.mode))
     }
 
+    /// The first holder, and its lease.
+    pub fn first_holder(&self) -> Option<(ClaimId, i64)> {
+        self.holders.iter().next().map(|first| (first.id, first.lease))
+    }
+
+    /// Whether this one is the first that waits.
+    pub fn is_first(&self, id: &ClaimId) -> bool {
+        self.waiters.iter().next().is_some_and(|first| first.id == *id)
+    }
+
     /// Whether this waiter is within the prefix.
     pub fn is_next(&self, id: &ClaimId) -> bool {
         self.next_without(None).any(|entry| entry.id == *id)
