@@ -1,7 +1,7 @@
 //! Acquire and Release through the backend against etcd's own lock calls, and the hand-offs of a hot
 //! lock against etcd's: one node of etcd on loopback, the same number of callers, in one run.
 //!
-//! `cargo bench --features etcd --bench etcd`
+//! `cargo bench --features etcd --bench etcd`; with `-- hot` only the hot locks.
 
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,9 @@ async fn run(cluster: &servers::Cluster) {
     let client = Client::connect([url], None).await.expect("etcd answers");
     let locks = replica(cluster).await;
 
+    if std::env::args().any(|word| word == "hot") {
+        return hot_locks(cluster, &client, &locks).await;
+    }
     println!("{CALLERS} callers, a lock each");
     let ours = measure("  Acquire, Release", cluster, CALLERS, |n, until| {
         pairs(locks.clone(), format!("own{n}"), until)
@@ -64,6 +67,10 @@ async fn run(cluster: &servers::Cluster) {
     .await;
     println!("  a cycle takes {:.2} times theirs (at most 1.4)", bare / lone);
 
+    hot_locks(cluster, &client, &locks).await;
+}
+
+async fn hot_locks(cluster: &servers::Cluster, client: &Client, locks: &Locks) {
     for (waiters, least) in [(16, 4.0), (64, 1.3)] {
         println!("one hot lock, {waiters} callers");
         let hot = format!("hot{waiters}");
@@ -87,7 +94,11 @@ async fn measure<F>(what: &str, cluster: &servers::Cluster, callers: usize, call
 where
     F: Future<Output = usize> + Send + 'static,
 {
-    let (cpu, began) = (cluster.members[0].cpu(), Instant::now());
+    let (cpu, own, began) = (
+        cluster.members[0].cpu(),
+        servers::cpu_of(std::process::id()),
+        Instant::now(),
+    );
     let until = began + TIME;
     let callers: Vec<_> = (0..callers).map(|n| tokio::spawn(call(n, until))).collect();
     let mut done = 0;
@@ -96,7 +107,8 @@ where
     }
     let rate = done as f64 / began.elapsed().as_secs_f64();
     let micros = (cluster.members[0].cpu() - cpu).as_secs_f64() * 1e6 / done as f64;
-    println!("{what}: {rate:.0}/s, {micros:.0} us of etcd's CPU each");
+    let own = (servers::cpu_of(std::process::id()) - own).as_secs_f64() * 1e6 / done as f64;
+    println!("{what}: {rate:.0}/s, {micros:.0} us of etcd's CPU each, {own:.0} us of this process");
     rate
 }
 

@@ -119,14 +119,9 @@ impl Member {
         assert!(sent.expect("kill runs").success(), "{signal}");
     }
 
-    /// How much of the processor it has used, in the ticks of 10 ms that the system counts.
+    /// How much of the processor it has used.
     pub fn cpu(&self) -> Duration {
-        let id = self.child.as_ref().expect("it runs").id();
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("its figures");
-        let after_name = stat.rsplit_once(')').expect("its name").1;
-        let ticks = after_name.split_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
-        Duration::from_millis(10 * ticks)
+        cpu_of(self.child.as_ref().expect("it runs").id())
     }
 
     fn answers(&self) -> bool {
@@ -218,6 +213,15 @@ fn member(number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
         client_port: client,
         child: None,
     }
+}
+
+/// How much of the processor a process has used, in the ticks of 10 ms that the system counts.
+pub fn cpu_of(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its figures");
+    let after_name = stat.rsplit_once(')').expect("its name").1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(10 * ticks)
 }
 
 /// Waits until `check` is true.

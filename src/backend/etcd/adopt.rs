@@ -11,6 +11,7 @@ use super::leases::{seconds, span};
 use super::link::Failure;
 use super::record::{Claim, Hold};
 use super::survey::Survey;
+use super::turns::Company;
 use super::view::{Entry, View};
 use crate::backend::{Patience, Place, Refusal};
 
@@ -67,7 +68,7 @@ impl Replica {
             then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
         }
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, when, then, otherwise).await?;
+        let answer = self.step(lock, Company::Alone, when, then, otherwise).await?;
         if answer.succeeded {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
@@ -166,7 +167,7 @@ impl Replica {
             Some(PutOptions::new().with_lease(entry.lease)),
         );
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, when, vec![put], otherwise).await?;
+        let answer = self.step(lock, Company::Alone, when, vec![put], otherwise).await?;
         if !answer.succeeded {
             return Ok(Err(Survey::read(lock, &answer)?));
         }

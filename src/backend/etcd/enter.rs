@@ -9,7 +9,7 @@ use super::link::Failure;
 use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
-use super::turns::Answer;
+use super::turns::{Answer, Company};
 use super::view::{Entry, View};
 use crate::backend::{Ahead, NewClaim, Patience, Place, Refusal};
 use crate::name::{LockName, Mode};
@@ -64,8 +64,12 @@ impl Replica {
     /// The first step: where this replica knows that others wait, the end of the queue, and
     /// otherwise the lock itself. The store judges the step, so an old view costs one more.
     async fn enter_first(&self, coming: &Coming<'_>) -> Result<Result<Place, Survey>, Failure> {
-        let behind = self.scenes.ask(coming.name, |view| is_behind(view, coming.new));
-        if behind == Some(true) {
+        let Coming { name, new, .. } = coming;
+        let behind = self
+            .scenes
+            .ask(name, |view| is_behind(view, new).then(|| view.len()))
+            .flatten();
+        if behind.is_some_and(|seen| seen + self.scenes.unseen(name) < new.limits.queue as usize) {
             match self.queue_behind(coming).await? {
                 Tried::Placed(place) => return Ok(Ok(place)),
                 Tried::Again(Some(survey)) => return Ok(Err(survey)),
@@ -99,6 +103,7 @@ impl Replica {
             name,
             lock,
             new,
+            company: Company::Alone,
             when,
             with: Vec::new(),
             otherwise: Survey::ops(&self.keys, name, lock, new, *ticket),
@@ -229,8 +234,7 @@ impl Replica {
         let Some(read) = answer.reads.first() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
-        let view =
-            View::read(lock, answer.revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        let view = View::read(lock, answer.read_at, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         self.stand(*ticket, name, new, view).await.map(Tried::Placed)
     }
 
@@ -252,7 +256,12 @@ impl Replica {
         let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
         then.extend(reads);
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        match self.step(lock, when, then, otherwise).await {
+        // A claim of a random id is known to no other step.
+        let company = match new.retryable {
+            true => Company::Alone,
+            false => Company::Tail,
+        };
+        match self.step(lock, company, when, then, otherwise).await {
             Err(Failure::LeaseGone) => {
                 self.session.is_over(*ticket);
                 Ok(Err(Tried::Again(None)))
@@ -316,7 +325,6 @@ fn is_behind(view: &View, new: &NewClaim) -> bool {
     new.patience == Patience::Wait
         && !new.reentrant
         && !view.admits(new.mode)
-        && view.len() < new.limits.queue as usize
         && view.waiters.get(&new.id).is_none()
         && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()

@@ -12,7 +12,7 @@ use super::link::Failure;
 use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
-use super::turns::{Answer, Step};
+use super::turns::{Answer, Company, Step};
 use super::view::Entry;
 use crate::backend::{Grant, NewClaim};
 use crate::name::{ClaimId, LockName, Mode, Secret};
@@ -25,6 +25,7 @@ pub struct Granting<'a> {
     pub name: &'a LockName,
     pub lock: &'a LockKeys,
     pub new: &'a NewClaim,
+    pub company: Company,
     /// What must be so beside the call's own conditions.
     pub when: Vec<Compare>,
     /// What is done with it.
@@ -104,11 +105,12 @@ impl Replica {
     pub async fn step(
         &self,
         lock: &LockKeys,
+        company: Company,
         when: Vec<Compare>,
         then: Vec<TxnOp>,
         otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
-        let step = Step::new(lock.all(), when, then, otherwise);
+        let step = Step::new(lock.all(), company, when, then, otherwise);
         if step.puts() {
             // Old servers let nested writes pass.
             self.session.has_space()?;
@@ -190,7 +192,7 @@ impl Replica {
         when.extend(granting.when.iter().cloned());
         let mut then = vec![put];
         then.extend(granting.with.iter().cloned());
-        let step = self.step(granting.lock, when, then, granting.otherwise.clone());
+        let step = self.step(granting.lock, granting.company, when, then, granting.otherwise.clone());
         let (answer, alive) = tokio::join!(step, self.sign_of_life(lease, new.arrived, sent));
         let answer = answer?;
         if !answer.succeeded {
@@ -239,6 +241,7 @@ impl Replica {
             name,
             lock: &lock,
             new,
+            company: Company::Host,
             when,
             with: vec![TxnOp::delete(lock.waiter(new.id), None)],
             otherwise: Survey::ops(&self.keys, name, &lock, new, ticket),

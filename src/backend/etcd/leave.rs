@@ -9,6 +9,7 @@ use super::leases::Lease;
 use super::link::Failure;
 use super::record::{Claim, End, Hold};
 use super::scenes;
+use super::turns::Company;
 use super::view::{Entry, View};
 use crate::backend::{Departure, Found, Grant, Leaving, NewClaim};
 use crate::claim::Cause;
@@ -147,7 +148,10 @@ impl Replica {
         let key = going.lock.waiter(entry.id);
         let when = vec![unchanged(key.clone(), entry)];
         let then = vec![TxnOp::delete(key, None)];
-        let gone = self.step(&going.lock, when, then, Vec::new()).await?.succeeded;
+        let gone = self
+            .step(&going.lock, Company::Host, when, then, Vec::new())
+            .await?
+            .succeeded;
         Ok(gone.then(|| found(Found::Ended(Cause::Left))))
     }
 
@@ -179,7 +183,7 @@ impl Replica {
         let ticket = self.session.ticket().await?;
         let on_session = PutOptions::new().with_lease(ticket.session);
         let put = TxnOp::put(self.keys.mark(call), "1", Some(on_session));
-        match self.step(lock, when, vec![put], Vec::new()).await {
+        match self.step(lock, Company::Alone, when, vec![put], Vec::new()).await {
             Ok(answer) => Ok(answer.succeeded),
             Err(Failure::LeaseGone) => {
                 self.session.is_over(ticket);
@@ -212,7 +216,7 @@ impl Replica {
             let on_lease = PutOptions::new().with_lease(entry.lease);
             then.push(TxnOp::put(key.clone(), claim.encode(), Some(on_lease)));
             let when = vec![unchanged(key, entry)];
-            let answer = self.step(&going.lock, when, then, Vec::new()).await?;
+            let answer = self.step(&going.lock, Company::Host, when, then, Vec::new()).await?;
             if !answer.succeeded {
                 return Ok(None);
             }
@@ -236,11 +240,12 @@ impl Replica {
             }));
         }
         let when = || vec![unchanged(key.clone(), entry)];
-        let ended = match self.step(&going.lock, when(), then, Vec::new()).await {
+        let ended = match self.step(&going.lock, Company::Host, when(), then, Vec::new()).await {
             // A full store takes only what writes nothing; so the end is not remembered.
             Err(Failure::Full(_)) => {
                 let delete = vec![TxnOp::delete(key.clone(), None)];
-                self.step(&going.lock, when(), delete, Vec::new()).await?
+                self.step(&going.lock, Company::Host, when(), delete, Vec::new())
+                    .await?
             }
             answer => answer?,
         };
@@ -295,6 +300,7 @@ impl Replica {
             name,
             lock,
             new: next,
+            company: Company::Host,
             when,
             with,
             otherwise: Vec::new(),

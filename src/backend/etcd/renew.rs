@@ -11,6 +11,7 @@ use super::leases::{seconds, span};
 use super::link::Failure;
 use super::record::Claim;
 use super::scenes;
+use super::turns::Company;
 use super::view::{Entry, View};
 use crate::backend::Renewal;
 use crate::name::{LeaseKey, LockName, Ttl};
@@ -132,7 +133,7 @@ impl Replica {
         );
         let when = vec![unchanged(key, entry)];
         let lock = self.keys.lock(name);
-        let answer = match self.step(&lock, when, vec![put], Vec::new()).await {
+        let answer = match self.step(&lock, Company::Host, when, vec![put], Vec::new()).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };

@@ -194,6 +194,16 @@ impl Scenes {
         lock(&scene).view.as_ref().map(question)
     }
 
+    /// How many waiters of this replica are not in the view of their lock yet.
+    pub fn unseen(&self, name: &LockName) -> usize {
+        let Some(scene) = self.scene(name) else {
+            return 0;
+        };
+        let scene = lock(&scene);
+        let seen = scene.view.as_ref().map_or(0, |view| view.revision);
+        scene.mine.values().filter(|mine| mine.since > seen).count()
+    }
+
     /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
     /// a holder, and the events of that may come before its answer does.
     pub fn hand_over<'a>(&'a self, name: &'a LockName, next: ClaimId) -> HandingOver<'a> {

@@ -48,7 +48,7 @@ impl Survey {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
         let view =
-            View::read(lock, answer.revision, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+            View::read(lock, answer.read_at, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         let base = base.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok());
         Ok(Self {
             view,

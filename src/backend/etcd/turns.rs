@@ -2,10 +2,12 @@
 //!
 //! Etcd judges every condition of a request before any of its writes, refuses a key that is written
 //! twice, counts operations along the depth against one limit, and refuses the whole request where
-//! one lease is dead. So two steps on one lock never go together: the second might be granted what
-//! the first takes. Who does not go with a request goes beside it, in another one of the same turn.
+//! one lease is dead. So two steps on one lock do not go together: the second might be granted what
+//! the first takes. The exception are claims at their way to the tail of a queue, which take nothing
+//! from anybody ([`Company`]). Who does not go with a request goes beside it, in another one of the
+//! same turn.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use etcd_client::proto::PbTxnOpRequest;
@@ -27,10 +29,35 @@ const BOUNDS: Bounds = Bounds {
     queue: 4096,
 };
 
+/// Which steps on its own lock a step goes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// None.
+    Alone,
+    /// Claims at their way to the tail: what it is about is in the store already, so it is not about
+    /// one of those.
+    Host,
+    /// A host, and others like itself: it puts a claim that no other step knows at the tail.
+    Tail,
+}
+
+impl Company {
+    /// Whether a step goes with those that are there already.
+    fn joins(self, there: &[Self]) -> bool {
+        let hosts = there.iter().filter(|there| **there != Self::Tail).count();
+        match self {
+            Self::Alone => there.is_empty(),
+            Self::Host => hosts == 0,
+            Self::Tail => !there.contains(&Self::Alone),
+        }
+    }
+}
+
 /// A transaction of one lock.
 #[derive(Debug, Clone)]
 pub struct Step {
     lock: String,
+    company: Company,
     when: Vec<Compare>,
     then: Vec<TxnOp>,
     otherwise: Vec<TxnOp>,
@@ -42,9 +69,10 @@ pub struct Step {
 impl Step {
     /// A step on the lock whose keys begin so. What it writes beside them no step on another lock
     /// may need.
-    pub fn new(lock: &str, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
+    pub fn new(lock: &str, company: Company, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
         let mut step = Self {
             lock: lock.to_owned(),
+            company,
             when,
             then: Vec::new(),
             otherwise,
@@ -101,6 +129,9 @@ pub struct Answer {
     pub succeeded: bool,
     /// The store's revision then; where it wrote, the revision of that.
     pub revision: i64,
+    /// Up to which revision its reads have everything: another step on the lock may have written
+    /// behind them in the same request.
+    pub read_at: i64,
     /// What its reads gave, in their order.
     pub reads: Vec<GetResponse>,
 }
@@ -108,11 +139,12 @@ pub struct Answer {
 impl Answer {
     /// The answer to a transaction that was sent alone.
     pub fn of(answer: &TxnResponse) -> Self {
-        Self::nested(answer, answer.header().map_or(0, etcd_client::ResponseHeader::revision))
+        let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Self::nested(answer, revision, revision)
     }
 
     /// A nested answer has no revision of its own.
-    fn nested(answer: &TxnResponse, revision: i64) -> Self {
+    fn nested(answer: &TxnResponse, revision: i64, read_at: i64) -> Self {
         let reads = answer.op_responses().into_iter().filter_map(|one| match one {
             TxnOpResponse::Get(read) => Some(read),
             _ => None,
@@ -120,17 +152,26 @@ impl Answer {
         Self {
             succeeded: answer.succeeded(),
             revision,
+            read_at,
             reads: reads.collect(),
         }
     }
 
-    fn of_each(answer: &TxnResponse) -> Vec<Self> {
+    fn of_each(answer: &TxnResponse, steps: &[Step]) -> Vec<Self> {
         let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+        let mut on_lock = HashMap::new();
+        for step in steps {
+            *on_lock.entry(step.lock.as_str()).or_insert(0) += 1;
+        }
         let nested = answer.op_responses().into_iter().filter_map(|one| match one {
-            TxnOpResponse::Txn(nested) => Some(Self::nested(&nested, revision)),
+            TxnOpResponse::Txn(nested) => Some(nested),
             _ => None,
         });
-        nested.collect()
+        let answers = nested.zip(steps).map(|(nested, step)| {
+            let beside = on_lock[step.lock.as_str()] > 1;
+            Self::nested(&nested, revision, revision - i64::from(beside))
+        });
+        answers.collect()
     }
 }
 
@@ -175,7 +216,7 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
     let all: Vec<TxnOp> = steps.iter().cloned().map(|step| TxnOp::txn(step.txn())).collect();
     match link.txn(Txn::new().and_then(all)).await {
         Ok(answer) => {
-            let mut answers = Answer::of_each(&answer).into_iter();
+            let mut answers = Answer::of_each(&answer, &steps).into_iter();
             let lost = || Failure::Away("etcd: a transaction lacks an answer".into());
             steps.iter().map(|_| answers.next().ok_or_else(lost)).collect()
         }
@@ -193,7 +234,7 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
 #[derive(Debug, Default)]
 struct Group<'a> {
     members: Vec<usize>,
-    locks: HashSet<&'a str>,
+    locks: HashMap<&'a str, Vec<Company>>,
     written: HashSet<&'a [u8]>,
     widest: usize,
     bytes: usize,
@@ -203,7 +244,7 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     fn takes(&self, step: &Step) -> bool {
         self.members.is_empty()
-            || (!self.locks.contains(step.lock.as_str())
+            || (self.locks.get(step.lock.as_str()).is_none_or(|there| step.company.joins(there))
                 && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
                 && self.members.len() + 1 + self.widest.max(step.width()) <= DEPTH
                 && self.bytes + step.size() <= BYTES
@@ -213,7 +254,7 @@ impl<'a> Group<'a> {
 
     fn take(&mut self, at: usize, step: &'a Step) {
         self.members.push(at);
-        self.locks.insert(&step.lock);
+        self.locks.entry(&step.lock).or_default().push(step.company);
         self.written.extend(step.written.iter().map(Vec::as_slice));
         self.widest = self.widest.max(step.width());
         self.bytes += step.size();
@@ -242,7 +283,13 @@ mod tests {
     use super::*;
 
     fn step(lock: &str, key: &str) -> Step {
-        Step::new(lock, Vec::new(), vec![TxnOp::put(key, "1", None)], Vec::new())
+        Step::new(
+            lock,
+            Company::Alone,
+            Vec::new(),
+            vec![TxnOp::put(key, "1", None)],
+            Vec::new(),
+        )
     }
 
     #[test]
@@ -252,9 +299,28 @@ mod tests {
     }
 
     #[test]
+    fn claims_for_the_tail_go_with_one_host_and_with_nobody_who_is_alone() {
+        let one = |company, key: &str| Step {
+            company,
+            ..step("a", key)
+        };
+        use Company::{Alone, Host, Tail};
+        let steps = [
+            one(Tail, "1"),
+            one(Host, "2"),
+            one(Tail, "3"),
+            one(Host, "4"),
+            one(Alone, "5"),
+            one(Tail, "6"),
+        ];
+        assert_eq!(pack(&steps), [vec![0, 1, 2, 5], vec![3], vec![4]]);
+    }
+
+    #[test]
     fn no_key_is_written_twice_in_one_request() {
         let forgets = Step::new(
             "b",
+            Company::Alone,
             Vec::new(),
             vec![TxnOp::put("b", "1", None), TxnOp::delete("x", None)],
             Vec::new(),
@@ -269,6 +335,7 @@ mod tests {
             let reads = vec![TxnOp::get("k", None); 28];
             Step::new(
                 &format!("w{n}"),
+                Company::Alone,
                 Vec::new(),
                 vec![TxnOp::put(format!("w{n}"), "1", None)],
                 reads,
@@ -283,7 +350,7 @@ mod tests {
     fn a_request_stays_below_the_limit_of_bytes_and_one_that_is_larger_goes_alone() {
         let large = |n: usize, bytes: usize| {
             let put = TxnOp::put(format!("l{n}"), vec![0; bytes], None);
-            Step::new(&format!("l{n}"), Vec::new(), vec![put], Vec::new())
+            Step::new(&format!("l{n}"), Company::Alone, Vec::new(), vec![put], Vec::new())
         };
         let steps = [
             large(0, BYTES * 2),
@@ -296,7 +363,13 @@ mod tests {
 
     #[test]
     fn what_puts_nothing_goes_apart_from_what_puts() {
-        let only_deletes = Step::new("b", Vec::new(), vec![TxnOp::delete("b", None)], Vec::new());
+        let only_deletes = Step::new(
+            "b",
+            Company::Alone,
+            Vec::new(),
+            vec![TxnOp::delete("b", None)],
+            Vec::new(),
+        );
         assert_eq!(pack(&[step("a", "a"), only_deletes]), [vec![0], vec![1]]);
     }
 }
