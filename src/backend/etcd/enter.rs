@@ -81,8 +81,7 @@ impl Replica {
 
     /// The short way: one transaction on a lock that nobody uses.
     async fn enter_free(&self, coming: &Coming<'_>) -> Result<Result<crate::backend::Grant, Survey>, Failure> {
-        let when = vec![none_under(&coming.lock.holders()), none_under(&coming.lock.waiters())];
-        self.grant_newcomer(coming, when).await
+        self.grant_newcomer(coming, vec![none_under(coming.lock.all())]).await
     }
 
     async fn grant_newcomer(
@@ -210,9 +209,10 @@ impl Replica {
     fn newcomer(&self, coming: &Coming<'_>) -> Vec<Compare> {
         let Coming { lock, new, ticket, .. } = coming;
         let mut when = self.fence(*ticket, new);
-        when.push(absent(lock.holder(new.mode.into(), new.id)));
-        when.push(absent(lock.waiter(new.id)));
+        // One of a random id is entered by this call alone, and once.
         if new.retryable {
+            when.push(absent(lock.holder(new.mode.into(), new.id)));
+            when.push(absent(lock.waiter(new.id)));
             when.push(absent(self.keys.request(new.id)));
         }
         when
