@@ -4,13 +4,13 @@
 //! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
 //! waiters, who live on the session of the replica that entered them.
 //!
-//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and [`look`] are
-//! the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in; [`scenes`]
-//! is what happens on locks that this replica waits for, [`watching`] what people see;
-//! [`turns`] is the group commit of them all;
-//! [`session`] and [`leases`] are the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
-//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster,
-//! and [`checks`] what it is asked about itself.
+//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
+//! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
+//! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
+//! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
+//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
+//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, and
+//! [`checks`] what it is asked about itself.
 
 use std::fmt;
 use std::sync::Arc;
