@@ -68,6 +68,7 @@ fn free_port() -> u16 {
 pub struct Member {
     directory: TempDir,
     arguments: Vec<String>,
+    scheme: &'static str,
     client_port: u16,
     child: Option<Child>,
 }
@@ -75,7 +76,7 @@ pub struct Member {
 impl Member {
     /// Where clients reach it.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.client_port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.client_port)
     }
 
     /// Its data.
@@ -150,10 +151,15 @@ impl Cluster {
 
     /// A cluster whose members are given these arguments too.
     pub fn start_with(members: usize, more: &[&str]) -> Self {
+        Self::start_over("http", members, more)
+    }
+
+    /// A cluster that clients reach over `http` or `https`.
+    pub fn start_over(scheme: &'static str, members: usize, more: &[&str]) -> Self {
         let ports: Vec<(u16, u16)> = (0..members).map(|_| (free_port(), free_port())).collect();
         let initial = |(number, (_, peer)): (usize, &(u16, u16))| format!("m{number}=http://127.0.0.1:{peer}");
         let initial: Vec<_> = ports.iter().enumerate().map(initial).collect();
-        let member = |(number, ports): (usize, &(u16, u16))| member(number, *ports, &initial.join(","));
+        let member = |(number, ports): (usize, &(u16, u16))| member(scheme, number, *ports, &initial.join(","));
         let mut members: Vec<_> = ports.iter().enumerate().map(member).collect();
         for member in &mut members {
             member.arguments.extend(more.iter().map(|more| (*more).to_owned()));
@@ -185,9 +191,9 @@ impl Cluster {
     }
 }
 
-fn member(number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
+fn member(scheme: &'static str, number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
     let directory = tempfile::tempdir().expect("a directory for etcd");
-    let client_url = format!("http://127.0.0.1:{client}");
+    let client_url = format!("{scheme}://127.0.0.1:{client}");
     let peer_url = format!("http://127.0.0.1:{peer}");
     let data = directory.path().join("data").display().to_string();
     let arguments = [
@@ -210,6 +216,7 @@ fn member(number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
             .into_iter()
             .flat_map(|(flag, value)| [flag.to_owned(), value])
             .collect(),
+        scheme,
         client_port: client,
         child: None,
     }

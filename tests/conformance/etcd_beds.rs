@@ -43,13 +43,14 @@ async fn bed(cluster: &'static OnceLock<Cluster>, members: usize) -> Result<Bed,
     let stores = [Store::open(settings.clone()), Store::open(settings)];
     let names = [namespace(NAMESPACE), namespace(ELSEWHERE)];
     let (first, second) = (stores[0].namespace(&names[0]), stores[1].namespace(&names[0]));
-    for replica in [&first, &second] {
+    let elsewhere = stores[0].namespace(&names[1]);
+    for replica in [&first, &second, &elsewhere] {
         serves(&**replica).await;
     }
     Ok(Bed {
-        elsewhere: stores[0].namespace(&names[1]),
         first,
         second,
+        elsewhere,
         pace: PACE,
         _keep: Box::new(stores),
     })

@@ -84,3 +84,9 @@ service_suite!(
     crate::redis_beds::standalone,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "etcd")]
+service_suite!(
+    etcd_service,
+    crate::etcd_beds::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);

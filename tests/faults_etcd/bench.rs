@@ -15,8 +15,13 @@ use crate::servers::{Cluster, program};
 
 /// A cluster of its own, where this machine can have one.
 pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {
+    cluster_over("http", members, more)
+}
+
+/// The same, reached over `http` or `https`.
+pub fn cluster_over(scheme: &'static str, members: usize, more: &[&str]) -> Option<Cluster> {
     // Here, where it may block: members end with the thread that started them.
-    let cluster = program().map(|_| Cluster::start_with(members, more));
+    let cluster = program().map(|_| Cluster::start_over(scheme, members, more));
     if cluster.is_none() {
         assert!(std::env::var("CI").is_err(), "there is neither Go nor etcd");
         println!("skipped: there is neither Go nor etcd");

@@ -14,7 +14,7 @@ const BETWEEN: Duration = Duration::from_secs(if cfg!(feature = "soak") { 10 } e
 /// takes up to two of their timeouts of a second, a session or a lease of the dead ends meanwhile.
 const LONGEST: Duration = Duration::from_secs(10);
 
-async fn leader(cluster: &Cluster) -> usize {
+pub async fn leader(cluster: &Cluster) -> usize {
     for _ in 0..200 {
         for (at, member) in cluster.members.iter().enumerate() {
             let asked = async {

@@ -3,8 +3,13 @@
 
 mod batches;
 mod bench;
+#[path = "../common/certificates.rs"]
+mod certificates;
+mod forwarder;
+mod late;
 mod leader;
 mod leases;
+mod partition;
 mod replicas;
 mod restore;
 mod rights;
