@@ -28,6 +28,8 @@ pub struct Pulse {
 struct Asked {
     lease: i64,
     alive: oneshot::Sender<Result<bool, Failure>>,
+    /// A stream broke under it before.
+    again: bool,
 }
 
 impl Asked {
@@ -62,7 +64,11 @@ impl Pulse {
         let stream = usize::try_from(lease.rem_euclid(STREAMS as i64)).unwrap_or(0);
         let asked = async {
             let closed = || Failure::Away("the namespace is closed".into());
-            let asked = Asked { lease, alive };
+            let asked = Asked {
+                lease,
+                alive,
+                again: false,
+            };
             self.streams[stream].send(asked).await.map_err(|_| closed())?;
             answered.await.map_err(|_| closed())?
         };
@@ -76,20 +82,19 @@ fn late() -> Failure {
     Failure::Away("etcd: a sign of life was not answered".into())
 }
 
-/// Serves the questions of one stream, over one after another where they break.
+/// Serves the questions of one stream, over one after another where they break: with their member, or
+/// with the token of the account that opened them. Each question is asked twice at most.
 async fn serve(link: Arc<Link>, mut questions: mpsc::Receiver<Asked>) {
-    while let Some(asked) = questions.recv().await {
-        let opened = link.call(|mut client| {
-            let lease = asked.lease;
-            async move {
-                match client.lease_keep_alive(lease).await {
-                    // The client reads the first answer itself; so it says that its TTL was zero.
-                    Err(etcd_client::Error::LeaseKeepAliveError(said)) if said.contains("lease not found") => Ok(None),
-                    opened => opened.map(Some),
-                }
-            }
-        });
-        match opened.await {
+    let mut broken = VecDeque::new();
+    loop {
+        let asked = match broken.pop_front() {
+            Some(asked) => asked,
+            None => match questions.recv().await {
+                Some(asked) => asked,
+                None => return,
+            },
+        };
+        match open(&link, asked.lease).await {
             Ok(None) => asked.answer(Ok(false)),
             Err(failure) => asked.answer(Err(failure)),
             Ok(Some((keeper, answers))) => {
@@ -99,13 +104,28 @@ async fn serve(link: Arc<Link>, mut questions: mpsc::Receiver<Asked>) {
                     answers,
                     under_way: VecDeque::new(),
                 };
-                let failure = stream.serve(&link, &mut questions).await;
-                for asked in stream.under_way {
-                    asked.answer(Err(failure.clone()));
+                let failure = stream.serve(&link, &mut broken, &mut questions).await;
+                for asked in stream.under_way.into_iter().chain(std::mem::take(&mut broken)) {
+                    match asked.again {
+                        true => asked.answer(Err(failure.clone())),
+                        false => broken.push_back(Asked { again: true, ..asked }),
+                    }
                 }
             }
         }
     }
+}
+
+/// Opens a stream with a sign of life for this lease; nothing if it is dead.
+async fn open(link: &Link, lease: i64) -> Result<Option<(LeaseKeeper, LeaseKeepAliveStream)>, Failure> {
+    let opened = link.call(|mut client| async move {
+        match client.lease_keep_alive(lease).await {
+            // The client reads the first answer itself; so it says that its TTL was zero.
+            Err(etcd_client::Error::LeaseKeepAliveError(said)) if said.contains("lease not found") => Ok(None),
+            opened => opened.map(Some),
+        }
+    });
+    opened.await
 }
 
 /// An open stream, and who waits for its answers, in order.
@@ -116,9 +136,20 @@ struct Stream {
 }
 
 impl Stream {
-    /// Until it breaks, or nobody asks any more; then why.
-    async fn serve(&mut self, link: &Link, questions: &mut mpsc::Receiver<Asked>) -> Failure {
+    /// First what another stream left, then the questions, until it breaks or nobody asks any more;
+    /// then why.
+    async fn serve(
+        &mut self,
+        link: &Link,
+        left: &mut VecDeque<Asked>,
+        questions: &mut mpsc::Receiver<Asked>,
+    ) -> Failure {
         let mut silent_since = Instant::now();
+        while let Some(asked) = left.pop_front() {
+            if let Err(failure) = self.send(link, asked).await {
+                return failure;
+            }
+        }
         loop {
             tokio::select! {
                 asked = questions.recv(), if self.under_way.len() < UNDER_WAY => {

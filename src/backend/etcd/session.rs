@@ -300,14 +300,17 @@ impl Session {
         self.health.send_replace(Health::Away { reason });
     }
 
-    /// One sign of life on the session's own stream; it is opened again where it broke.
+    /// One sign of life on the session's own stream; it is opened again where it broke, with its member
+    /// or with the token of the account.
     async fn beat(&self, stream: &mut Option<Beat>, ticket: Ticket) -> Result<bool, Failure> {
-        if let Some((keeper, answers)) = stream {
-            keeper.keep_alive().await.map_err(|error| failure(&error))?;
-            return match answers.message().await.map_err(|error| failure(&error))? {
-                Some(answer) => Ok(answer.ttl() > 0),
-                None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
-            };
+        if let Some(mut open) = stream.take() {
+            match beat_on(&mut open).await {
+                Ok(alive) => {
+                    *stream = Some(open);
+                    return Ok(alive);
+                }
+                Err(failure) => tracing::debug!(%failure, "the session's stream broke"),
+            }
         }
         // A new connection: what it leads to may have been restored from a snapshot. The leases of
         // the pool go, for their worth is a round trip; the session stays while revisions have not
@@ -322,6 +325,14 @@ impl Session {
         }
         self.well();
         Ok(true)
+    }
+}
+
+async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
+    keeper.keep_alive().await.map_err(|error| failure(&error))?;
+    match answers.message().await.map_err(|error| failure(&error))? {
+        Some(answer) => Ok(answer.ttl() > 0),
+        None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
     }
 }
 
