@@ -16,3 +16,5 @@ mod rights;
 #[path = "../common/etcd.rs"]
 mod servers;
 mod space;
+mod views;
+mod waking;

@@ -3,7 +3,7 @@
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
-use super::grant::{Granting, absent, guard, none_made_after, none_under};
+use super::grant::{Granting, absent, guard, none_made_after, none_under, some_under};
 use super::keys::LockKeys;
 use super::link::Failure;
 use super::record::Claim;
@@ -179,14 +179,13 @@ impl Replica {
         self.put_waiter(coming, when, &Claim::of(new)).await
     }
 
-    /// Puts a claim at the tail of a lock whose view is kept up: nothing is read, for its events will
-    /// tell when it is next.
+    /// Puts a claim at the tail of a lock whose view is kept up, if somebody keeps it out still: nothing
+    /// is read, for its events will tell when it is next.
     async fn queue_behind(&self, coming: &Coming<'_>) -> Result<Tried, Failure> {
         let Coming { name, new, .. } = coming;
-        let answer = match self
-            .write_waiter(coming, self.newcomer(coming), &Claim::of(new), Vec::new())
-            .await?
-        {
+        let mut when = self.newcomer(coming);
+        when.push(some_under(&blockers(&coming.lock, new.mode)));
+        let answer = match self.write_waiter(coming, when, &Claim::of(new), Vec::new()).await? {
             Ok(answer) => answer,
             Err(tried) => return Ok(tried),
         };
@@ -320,12 +319,21 @@ impl Replica {
     }
 }
 
-/// Whether a newcomer has to wait behind those that a view shows, whatever has changed since.
+/// Whether a newcomer has to wait, as far as a view knows.
 fn is_behind(view: &View, new: &NewClaim) -> bool {
+    let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
     new.patience == Patience::Wait
         && !new.reentrant
-        && !view.admits(new.mode)
+        && view.holders.iter().any(|holder| blocks(holder.claim.mode))
         && view.waiters.get(&new.id).is_none()
         && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()
+}
+
+/// The holders of which each one keeps out whoever comes with this mode.
+fn blockers(lock: &LockKeys, mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => lock.holders(),
+        Mode::Shared | Mode::Semaphore { .. } => lock.exclusive_holders(),
+    }
 }

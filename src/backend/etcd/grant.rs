@@ -52,6 +52,11 @@ pub fn none_under(prefix: &str) -> Compare {
     absent(prefix).with_range(behind(prefix))
 }
 
+/// That some key begins so. (An empty range is judged as a key that was never made.)
+pub fn some_under(prefix: &str) -> Compare {
+    Compare::create_revision(prefix, CompareOp::Greater, 0).with_range(behind(prefix))
+}
+
 /// That no key that begins so was made after this revision.
 pub fn none_made_after(prefix: &str, revision: i64) -> Compare {
     Compare::create_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
