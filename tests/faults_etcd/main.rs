@@ -6,6 +6,7 @@ mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod forwarder;
+mod history;
 mod late;
 mod leader;
 mod leases;

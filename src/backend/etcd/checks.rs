@@ -1,5 +1,7 @@
 //! What a cluster is asked about itself: at the start of each session, and now and then.
 
+use etcd_client::{Error, GetOptions};
+
 use super::link::{Failure, Link};
 
 /// How a cluster is.
@@ -12,23 +14,31 @@ pub struct Condition {
     /// The space that it may use is used up: it takes no writes until somebody frees some and
     /// disarms the alarm.
     pub full: bool,
+    /// It keeps the whole of a long history: nobody compacts it.
+    pub uncompacted: bool,
     /// What else it says is wrong.
     pub errors: Vec<String>,
 }
 
+/// From which revision on a history is long that still begins at its first one. A pair of an Acquire
+/// and a Release leaves half a kilobyte.
+const LONG_HISTORY: i64 = 10_000;
+
 impl Condition {
-    /// Asks the member that is in use.
+    /// Asks the member that is in use; this server may read that key.
     ///
     /// # Errors
     /// When it does not answer.
-    pub async fn of(link: &Link) -> Result<Self, Failure> {
+    pub async fn of(link: &Link, readable: &str) -> Result<Self, Failure> {
         let status = link.call(|mut client| async move { client.status().await }).await?;
         let (full, errors) = status
             .errors()
             .iter()
             .cloned()
             .partition::<Vec<_>, _>(|error| error.contains("NOSPACE"));
+        let revision = status.header().map_or(0, etcd_client::ResponseHeader::revision);
         Ok(Self {
+            uncompacted: revision > LONG_HISTORY && has_first_revision(link, readable).await?,
             version: status.version().to_owned(),
             db_bytes: status.db_size(),
             full: !full.is_empty(),
@@ -42,10 +52,27 @@ impl Condition {
         for fault in known_faults(&self.version) {
             tracing::warn!(version = self.version, fault, "etcd has a known fault: upgrade it");
         }
+        if self.uncompacted {
+            tracing::warn!(
+                "etcd has never compacted its history, which grows with every lock: let it (--auto-compaction-retention)"
+            );
+        }
         for error in &self.errors {
             tracing::warn!(error, "etcd says that something is wrong");
         }
     }
+}
+
+/// Whether the history begins at its first revision still.
+async fn has_first_revision(link: &Link, readable: &str) -> Result<bool, Failure> {
+    let first = GetOptions::new().with_revision(1).with_count_only();
+    let asked = link.call(|mut client| async move {
+        match client.get(readable, Some(first)).await {
+            Err(Error::GRpcStatus(status)) if status.message().contains("compacted") => Ok(false),
+            read => read.map(|_| true),
+        }
+    });
+    asked.await
 }
 
 /// What is known to be wrong with a version.

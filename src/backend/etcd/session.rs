@@ -191,7 +191,7 @@ impl Session {
     async fn check_again(&self) {
         loop {
             sleep(CHECK_EVERY).await;
-            match Condition::of(&self.link).await {
+            match Condition::of(&self.link, &self.keys.base()).await {
                 Ok(condition) => self.note_space(&condition),
                 Err(failure) => tracing::debug!(%failure, "etcd does not say how it is"),
             }
@@ -210,7 +210,7 @@ impl Session {
     }
 
     async fn open(&self) -> Result<Ticket, Failure> {
-        let condition = Condition::of(&self.link).await?;
+        let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
         self.has_space()?;
