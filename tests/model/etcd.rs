@@ -7,6 +7,7 @@
 
 use crate::explorer::{Model, Walked, walk};
 
+mod renewal;
 mod steps;
 mod store;
 

@@ -94,7 +94,7 @@ impl Replica {
                 return Ok(Tried::Again(Some(survey)));
             }
         }
-        let Some(left) = self.leases.remaining(entry.lease).await? else {
+        let Some(left) = self.remaining(&entry).await? else {
             return Ok(Tried::Again(None));
         };
         Ok(Tried::Placed(Place::Held(grant_of(

@@ -32,7 +32,7 @@ impl Replica {
             };
             let alive = self.keep_all(&entry).await?;
             let now = self.holder(lease).await?;
-            let proven = now.as_ref().filter(|now| alive && now.lease == entry.lease);
+            let proven = now.as_ref().filter(|now| alive && is_kept(&entry, now));
             if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
                 && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
             {
@@ -47,6 +47,17 @@ impl Replica {
             known = now;
         }
         Err(Failure::Away("etcd: the holder changes too fast".into()))
+    }
+
+    /// What is left of a holder's lease, or of the one that it may be moved to if that is less; nothing
+    /// if its own is dead.
+    pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
+        let left = self.leases.remaining(entry.lease).await?;
+        if entry.claim.moving_to == 0 {
+            return Ok(left);
+        }
+        let moving = self.leases.remaining(entry.claim.moving_to).await?;
+        Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
     }
 
     /// The holder of a lease as it is now.
@@ -148,4 +159,11 @@ impl Replica {
     pub async fn view(&self, name: &LockName) -> Result<View, Failure> {
         scenes::read(&self.link, &self.keys.lock(name)).await
     }
+}
+
+/// Whether every lease that a holder's record names now is one that its record named before, and its key
+/// on the same one.
+fn is_kept(before: &Entry, now: &Entry) -> bool {
+    let moving = now.claim.moving_to;
+    now.lease == before.lease && (moving == 0 || moving == before.claim.moving_to)
 }

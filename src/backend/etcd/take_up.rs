@@ -53,7 +53,7 @@ impl Replica {
             let Some(hold) = entry.claim.hold(&new.id).filter(|hold| hold.call == new.call) else {
                 return Ok(Some(Place::Superseded));
             };
-            let left = self.leases.remaining(entry.lease).await?;
+            let left = self.remaining(entry).await?;
             let left = left.ok_or_else(|| Failure::Away("etcd: a lease is about to end".into()))?;
             self.ends.granted(name, entry);
             return Ok(Some(Place::Held(grant_of(entry, hold.secret, left, Duration::ZERO)?)));
