@@ -2,8 +2,9 @@
 //! others; transactions that come late or never, answers that are lost, leases that are used again
 //! or end, sessions that end.
 //!
-//! Not in it: re-entry, a change of lease by renewal, and the base of the tokens. The guard over
-//! the holders in a take-up is redundant in these worlds: without it nothing goes wrong in them.
+//! Renewal, a change of lease and re-entry are in `renewal`. The base of the tokens is in neither. The guard
+//! over the holders matters to newcomers; in a take-up alone it is redundant in these worlds, for steps are
+//! judged by the very revision of the waiter's key.
 
 use crate::explorer::{Model, Walked, walk};
 
@@ -30,6 +31,10 @@ pub enum Flaw {
     NoSignOfLife,
     /// Two claims that may be granted go together in one transaction.
     TwoGrantsInOneBatch,
+    /// An undo takes the place of a claim whichever call waits for it.
+    UndoIgnoresCall,
+    /// Whoever is granted does not look at the holders in the same step.
+    NoGuard,
     /// Steps are not bound to the session that they were sent under.
     NoSession,
 }
@@ -40,8 +45,8 @@ pub struct World {
     pub flaw: Flaw,
     /// Each call: its claim, its replica.
     pub calls: &'static [(u8, u8)],
-    /// How many permits of the limit a claim takes.
-    pub permits: u8,
+    /// How many permits of the limit each claim takes.
+    pub permits: &'static [u8],
     pub limit: u8,
     /// How often an answer may be lost.
     pub losses: u8,
@@ -50,6 +55,17 @@ pub struct World {
     /// How often a TTL may pass, or a lease end.
     pub times: u8,
     pub leases: usize,
+}
+
+impl World {
+    pub fn permits_of(&self, claim: u8) -> u8 {
+        self.permits[usize::from(claim)]
+    }
+
+    /// A lock of one permit is held exclusively, the others are semaphores.
+    pub fn is_exclusive(&self) -> bool {
+        self.limit == 1
+    }
 }
 
 /// One state of it.
@@ -104,7 +120,7 @@ impl Model for Running {
         let mut held = 0;
         for (claim, lease) in state.believes.iter().enumerate() {
             let Some(lease) = lease else { continue };
-            held += self.world.permits;
+            held += self.world.permits_of(claim as u8);
             let kept = state
                 .store
                 .holders
@@ -149,7 +165,7 @@ fn explore(world: World) -> Walked {
 const RETRIED: World = World {
     flaw: Flaw::None,
     calls: &[(0, 0), (0, 1)],
-    permits: 1,
+    permits: &[1, 1, 1],
     limit: 1,
     losses: if cfg!(feature = "soak") { 2 } else { 1 },
     ends: 0,
@@ -222,6 +238,43 @@ fn sessions_that_end_are_safe() {
 #[test]
 fn two_permits_of_three_claims_are_safe() {
     sound(World { limit: 2, ..HANDED });
+}
+
+#[test]
+fn a_semaphore_claim_of_all_permits_between_small_ones_is_safe() {
+    sound(World {
+        permits: &[1, 2, 1],
+        limit: 2,
+        ..HANDED
+    });
+}
+
+#[test]
+fn small_semaphore_claims_beside_a_larger_one_are_safe() {
+    sound(World {
+        permits: &[2, 1, 1],
+        limit: 3,
+        ..HANDED
+    });
+}
+
+#[test]
+fn an_undo_that_ignores_the_call_is_noticed() {
+    let flaw = Flaw::UndoIgnoresCall;
+    broken(World { flaw, ..BESIDE }, "a place was taken");
+}
+
+#[test]
+fn grants_without_the_guard_over_the_holders_are_noticed() {
+    let flaw = Flaw::NoGuard;
+    broken(World { flaw, ..HANDED }, "than fit");
+    let semaphore = World {
+        flaw,
+        permits: &[1, 2, 1],
+        limit: 2,
+        ..HANDED
+    };
+    broken(semaphore, "than fit");
 }
 
 #[test]

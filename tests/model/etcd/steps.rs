@@ -114,8 +114,17 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
         }
     }
     if world.flaw == Flaw::TwoGrantsInOneBatch {
-        next.extend(together(world, state));
+        next.extend(together(world, state, |one, two| {
+            matches!((one, two), (Step::Enter { .. }, Step::Enter { .. }))
+        }));
     }
+    next.extend(together(world, state, |tail, host| {
+        let hosts = matches!(
+            host,
+            Step::TakeUp { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. }
+        );
+        tail == Step::Queue && hosts
+    }));
     if state.times > 0 {
         next.extend((0..state.store.leases.len()).filter_map(|lease| time(state, lease)));
     }
@@ -215,19 +224,21 @@ fn decide(world: &World, state: &State, at: usize) -> Option<State> {
             ),
         });
     }
-    let fits = (store.holders.len() as u8 + 1) * world.permits <= world.limit && store.waiters.is_empty();
+    let fits = taken(world, state) + world.permits_of(call.claim) <= world.limit && store.waiters.is_empty();
     let mut after = state.clone();
     if !fits {
         return Some(sent(after, at, Step::Queue));
     }
     let lease = lease(world, &mut after, call.replica)?;
     after.calls[at].stale = false;
-    let seen = if world.limit == world.permits {
-        0
-    } else {
-        store.revision
-    };
+    let seen = if world.is_exclusive() { 0 } else { store.revision };
     Some(sent(after, at, Step::Enter { lease, seen }))
+}
+
+/// How many permits the holders have.
+fn taken(world: &World, state: &State) -> u8 {
+    let holders = state.store.holders.iter();
+    holders.map(|holder| world.permits_of(holder.claim)).sum()
 }
 
 /// Whether a waiter is within the prefix.
@@ -237,19 +248,15 @@ fn next_in_line(world: &World, state: &State, waiter: &Waiter) -> bool {
         .waiters
         .iter()
         .filter(|other| other.created < waiter.created)
-        .count();
-    (state.store.holders.len() + ahead + 1) as u8 * world.permits <= world.limit
+        .map(|other| world.permits_of(other.claim));
+    taken(world, state) + ahead.sum::<u8>() + world.permits_of(waiter.claim) <= world.limit
 }
 
 fn take_up(world: &World, state: &State, at: usize, modified: u8) -> Option<State> {
     let mut after = state.clone();
     let lease = lease(world, &mut after, state.calls[at].replica)?;
     after.calls[at].stale = false;
-    let seen = if world.limit == world.permits {
-        0
-    } else {
-        state.store.revision
-    };
+    let seen = if world.is_exclusive() { 0 } else { state.store.revision };
     Some(sent(after, at, Step::TakeUp { modified, lease, seen }))
 }
 
@@ -336,7 +343,7 @@ fn leave(world: &World, state: &State, at: usize) -> State {
     let (store, id) = (&state.store, at as u8);
     let only_absent = world.flaw == Flaw::MarksOnlyAbsent;
     let step = if let Some(waiter) = store.waiter(state.calls[at].claim) {
-        match waiter.call == id {
+        match waiter.call == id || world.flaw == Flaw::UndoIgnoresCall {
             true => Step::RemoveWaiter {
                 modified: waiter.modified,
             },
@@ -380,14 +387,16 @@ fn holds(world: &World, state: &State, at: usize, step: Step, session: u8) -> bo
             .is_some_and(|waiter| waiter.modified == modified)
     };
     let absent = store.holder(call.claim).is_none() && store.waiter(call.claim).is_none();
-    let whole = world.limit == world.permits;
+    let whole = world.is_exclusive();
     let none_since = |seen| match whole {
+        _ if world.flaw == Flaw::NoGuard => true,
         true => store.holders.is_empty(),
         false => store.holders.iter().all(|holder| holder.created <= seen),
     };
     match step {
         Step::Enter { seen, .. } => {
-            let queue = store.waiters.iter().all(|waiter| !whole && waiter.created <= seen);
+            let queue =
+                store.waiters.iter().all(|waiter| !whole && waiter.created <= seen) || world.flaw == Flaw::NoGuard;
             absent && none_since(seen) && queue
         }
         Step::Queue | Step::MarkAbsent => absent,
@@ -428,16 +437,26 @@ fn act(world: &World, state: &mut State, at: usize, step: Step) {
     {
         state.wrong = Some("two claims on one lease");
     }
-    let overtakes =
-        |place: u8| world.limit == world.permits && store.waiters.iter().any(|waiter| waiter.created < place);
-    let granted = match step {
-        Step::TakeUp { .. } => store.waiter(claim),
-        Step::HandOver { next, .. } => store.waiter(state.calls[usize::from(next)].claim),
-        _ => None,
+    let (gone, granted) = match step {
+        Step::TakeUp { .. } => (None, state.store.waiter(claim)),
+        Step::HandOver { next, .. } => (Some(claim), state.store.waiter(state.calls[usize::from(next)].claim)),
+        _ => (None, None),
     };
-    if granted.is_some_and(|granted| overtakes(granted.created)) {
-        state.wrong = Some("a waiter was overtaken");
+    if let Some(granted) = granted {
+        let mut without = state.clone();
+        without.store.holders.retain(|holder| Some(holder.claim) != gone);
+        if !next_in_line(world, &without, granted) {
+            state.wrong = Some("a waiter was overtaken");
+        }
     }
+    if let Step::RemoveWaiter { .. } = step
+        && let Some(waiter) = state.store.waiter(claim)
+        && waiter.call != id
+        && state.calls[usize::from(waiter.call)].stage == Stage::Waiting
+    {
+        state.wrong = Some("a place was taken from a call that waits");
+    }
+    let store = &mut state.store;
     match step {
         Step::Enter { lease, .. } => store.hold(claim, id, lease),
         Step::Queue => store.queue(claim, id, replica),
@@ -557,25 +576,33 @@ fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8) -> 
     Some(after)
 }
 
-/// Two claims that come, judged together before either is written.
-fn together(world: &World, state: &State) -> Option<(Event, State)> {
-    let entering = |call: &Call| match call.stage {
-        Stage::Sent((step @ Step::Enter { .. }, session)) => Some((step, session)),
+/// Two steps in one request, judged together before either is written. A claim for the tail goes with
+/// another step only where no other call is on it.
+fn together(world: &World, state: &State, go: impl Fn(Step, Step) -> bool) -> Vec<(Event, State)> {
+    let sent = |at: usize| match state.calls[at].stage {
+        Stage::Sent((step, session)) if holds(world, state, at, step, session) => Some((at, step)),
         _ => None,
     };
-    let both: Vec<_> = (0..state.calls.len())
-        .filter_map(|at| Some((at, entering(&state.calls[at])?)))
-        .filter(|(at, (step, session))| holds(world, state, *at, *step, *session))
-        .collect();
-    let [(one, (first, _)), (two, (second, _)), ..] = both[..] else {
-        return None;
+    let sent: Vec<_> = (0..state.calls.len()).filter_map(sent).collect();
+    let claims = |at: usize| {
+        let claim = state.calls[at].claim;
+        state.calls.iter().filter(|call| call.claim == claim).count()
     };
-    let mut after = state.clone();
-    for (at, step) in [(one, first), (two, second)] {
-        act(world, &mut after, at, step);
-        answered(state, &mut after, at, step, true);
+    let mut both = Vec::new();
+    for (one, first) in &sent {
+        for (two, second) in &sent {
+            if one == two || !go(*first, *second) || (*first == Step::Queue && claims(*one) > 1) {
+                continue;
+            }
+            let mut after = state.clone();
+            for (at, step) in [(*one, *first), (*two, *second)] {
+                act(world, &mut after, at, step);
+                answered(state, &mut after, at, step, true);
+            }
+            both.push((Event::TwoGoTogether, after));
+        }
     }
-    Some((Event::TwoGoTogether, after))
+    both
 }
 
 /// Time passes for a lease.
