@@ -21,7 +21,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::asks;
-pub use crate::asks::{living, named, time};
+pub use crate::asks::{living, named, reason, time};
 use crate::bed::{Bed, ELSEWHERE, NAMESPACE, namespace};
 use crate::calls::Calls;
 
