@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(30);
 fn calls(cluster: &Cluster, method: &str) -> usize {
     let address = cluster.members[0].url().replace("http://", "");
     let mut stream = TcpStream::connect(&address).expect("etcd answers");
-    let request = format!("GET /metrics HTTP/1.0\r\n\r\n");
+    let request = "GET /metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("etcd reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("etcd answers");
