@@ -14,6 +14,9 @@ pub(super) const EMBEDDED: &str = "embedded";
 /// The kind of the Redis backend.
 #[cfg(feature = "redis")]
 const REDIS: &str = "redis";
+/// The kind of the etcd backend.
+#[cfg(feature = "etcd")]
+const ETCD: &str = "etcd";
 /// The path that stands for a store without a file.
 #[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
@@ -24,6 +27,8 @@ pub const BACKENDS: &[&str] = &[
     EMBEDDED,
     #[cfg(feature = "redis")]
     REDIS,
+    #[cfg(feature = "etcd")]
+    ETCD,
 ];
 
 /// The backend of a namespace and its settings.
@@ -40,6 +45,9 @@ pub enum BackendConfig {
     /// A Redis.
     #[cfg(feature = "redis")]
     Redis(Box<super::RedisConfig>),
+    /// An etcd cluster.
+    #[cfg(feature = "etcd")]
+    Etcd(Box<super::EtcdConfig>),
 }
 
 /// Where an embedded store keeps its locks.
@@ -67,6 +75,8 @@ impl BackendConfig {
             } => Guarantee::Cp,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Guarantee::Ap,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Guarantee::Cp,
         }
     }
 }
@@ -87,6 +97,11 @@ impl Origin<'_> {
             REDIS => {
                 let settings = section.redis.get_or_insert_default();
                 Ok(BackendConfig::Redis(Box::new(self.redis(settings)?)))
+            }
+            #[cfg(feature = "etcd")]
+            ETCD => {
+                let settings = section.etcd.get_or_insert_default();
+                Ok(BackendConfig::Etcd(Box::new(self.etcd(settings)?)))
             }
             other => Err(self.refuse(
                 &["backend"],

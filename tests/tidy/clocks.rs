@@ -53,6 +53,36 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "says how long a quarantine still lasts",
     ),
+    (
+        "src/backend/etcd/clock.rs",
+        Clock::Wall,
+        "scales tokens and dates what people see; decides nothing",
+    ),
+    (
+        "src/backend/etcd/ends.rs",
+        Clock::Running,
+        "times what is remembered of ends, and the looks for leases that ran out",
+    ),
+    (
+        "src/backend/etcd/grant.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent",
+    ),
+    (
+        "src/backend/etcd/leases.rs",
+        Clock::Running,
+        "leaves leases in the pool that are about to end",
+    ),
+    (
+        "src/backend/etcd/pulse.rs",
+        Clock::Running,
+        "ends a stream that does not answer",
+    ),
+    (
+        "src/backend/etcd/session.rs",
+        Clock::Running,
+        "ends a session that the cluster did not answer for its whole TTL",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",
