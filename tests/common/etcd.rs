@@ -79,6 +79,11 @@ impl Member {
         format!("{}://127.0.0.1:{}", self.scheme, self.client_port)
     }
 
+    /// The port for clients.
+    pub fn port(&self) -> u16 {
+        self.client_port
+    }
+
     /// Its data.
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -170,12 +175,12 @@ impl Cluster {
     }
 
     /// The one that all cases of a test program share.
-    pub fn shared(cluster: &'static OnceLock<Self>, members: usize) -> &'static Self {
+    pub fn shared(cluster: &'static OnceLock<Self>, start: fn() -> Self) -> &'static Self {
         let start = move || {
             let (sender, started) = std::sync::mpsc::channel();
             // The members end with the thread that started them, so that one stays.
             std::thread::spawn(move || {
-                sender.send(Self::start(members)).expect("somebody waits");
+                sender.send(start()).expect("somebody waits");
                 loop {
                     std::thread::park();
                 }
