@@ -75,6 +75,12 @@ conformance_suite!(
     crate::etcd_beds::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_old,
+    crate::etcd_beds::old,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());
