@@ -126,6 +126,8 @@ async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_has_not_seen
             last = token(&lease);
             busy.release(&lease.key).await.expect("it was held");
         }
+        // Nobody else is to raise the base.
+        busy.close().await;
         last
     })
     .await;
