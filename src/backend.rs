@@ -47,8 +47,10 @@ pub use self::view::{Change, ChangeKind, Listing, Most, Page, Seen, Summary, Wak
 pub mod embedded;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 pub mod redis_server;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
@@ -218,6 +220,8 @@ pub enum BackendError {
     NoQuorum {
         /// Which ones did not.
         reason: String,
+        /// Whether the step was sent to any.
+        sent: bool,
     },
     /// It is not trusted with grants yet.
     #[error("backend quarantined for another {left:?}: {reason}")]
@@ -254,7 +258,10 @@ impl BackendError {
     pub fn is_without_effect(&self) -> bool {
         matches!(
             self,
-            Self::Unsent { .. } | Self::Quarantined { .. } | Self::Unsupported { .. }
+            Self::Unsent { .. }
+                | Self::Quarantined { .. }
+                | Self::NoQuorum { sent: false, .. }
+                | Self::Unsupported { .. }
         )
     }
 }

@@ -14,6 +14,9 @@ pub(super) const EMBEDDED: &str = "embedded";
 /// The kind of the Redis backend.
 #[cfg(feature = "redis")]
 const REDIS: &str = "redis";
+/// The kind of the RedLock backend.
+#[cfg(feature = "redlock")]
+const REDLOCK: &str = "redlock";
 /// The path that stands for a store without a file.
 #[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
@@ -24,6 +27,8 @@ pub const BACKENDS: &[&str] = &[
     EMBEDDED,
     #[cfg(feature = "redis")]
     REDIS,
+    #[cfg(feature = "redlock")]
+    REDLOCK,
 ];
 
 /// The backend of a namespace and its settings.
@@ -40,6 +45,9 @@ pub enum BackendConfig {
     /// A Redis.
     #[cfg(feature = "redis")]
     Redis(Box<super::RedisConfig>),
+    /// Several Redis masters.
+    #[cfg(feature = "redlock")]
+    Redlock(Box<super::RedlockConfig>),
 }
 
 /// Where an embedded store keeps its locks.
@@ -67,6 +75,8 @@ impl BackendConfig {
             } => Guarantee::Cp,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Guarantee::Ap,
+            #[cfg(feature = "redlock")]
+            Self::Redlock(_) => Guarantee::Ap,
         }
     }
 }
@@ -87,6 +97,11 @@ impl Origin<'_> {
             REDIS => {
                 let settings = section.redis.get_or_insert_default();
                 Ok(BackendConfig::Redis(Box::new(self.redis(settings)?)))
+            }
+            #[cfg(feature = "redlock")]
+            REDLOCK => {
+                let settings = section.redlock.get_or_insert_default();
+                Ok(BackendConfig::Redlock(Box::new(self.redlock(settings)?)))
             }
             other => Err(self.refuse(
                 &["backend"],

@@ -21,9 +21,11 @@ mod claims;
 mod grpc;
 #[cfg(feature = "redis")]
 mod redis_beds;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 #[path = "../common/redis.rs"]
 mod redis_servers;
+#[cfg(feature = "redlock")]
+mod redlock_beds;
 mod replica;
 mod streams;
 mod walk;
@@ -56,11 +58,24 @@ conformance_suite!(
     (flavor = "multi_thread", worker_threads = 2)
 );
 
+#[cfg(feature = "redlock")]
+conformance_suite!(
+    redlock,
+    crate::redlock_beds::five,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());
 #[cfg(feature = "redis")]
 service_suite!(
     redis_service,
     crate::redis_beds::standalone,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redlock")]
+service_suite!(
+    redlock_service,
+    crate::redlock_beds::five,
     (flavor = "multi_thread", worker_threads = 2)
 );

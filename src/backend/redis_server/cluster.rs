@@ -118,6 +118,7 @@ impl Cluster {
             check(&way.node, needs).await?;
             let ask = Ask {
                 key,
+                beside: &[],
                 args,
                 asking: way.asking,
             };

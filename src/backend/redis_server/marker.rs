@@ -7,7 +7,8 @@
 //! ours that starts in between reads the same nonce. Runs that lose nothing (durable writes, a
 //! promoted replica) are taken over at once.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -22,6 +23,7 @@ use super::settings::FirstStart;
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
+static VOTER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
 
 /// Whether grants are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,10 +37,15 @@ pub enum Trust {
     },
 }
 
+/// What no number that any of several servers has handed out has reached, in microseconds.
+pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// What this replica knows of one server's marker.
-#[derive(Debug)]
 pub struct Marker {
     place: Place,
+    /// Where the server is one of several that vote: what no vote has reached. Such a one is admitted
+    /// anew after every restart, and when its marker is gone.
+    voter: Option<Floor>,
     first_start: FirstStart,
     longest_ttl: Duration,
     known: Mutex<Known>,
@@ -66,6 +73,18 @@ struct Known {
     covered: Option<Covered>,
     wanted: Duration,
     quarantine: Option<Quarantine>,
+    /// The run that is to be admitted by hand.
+    by_hand: Option<String>,
+    /// What names the present admission of a voter.
+    epoch: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Marker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Marker")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -73,6 +92,19 @@ struct Quarantine {
     run_id: String,
     nonce: Vec<u8>,
     until: Instant,
+}
+
+impl Known {
+    fn is_by_hand(&self, facts: &Facts) -> bool {
+        self.by_hand.as_ref() == Some(&facts.run_id)
+    }
+
+    /// The nonce whose time is over.
+    fn waited_for(&self, facts: &Facts) -> Vec<u8> {
+        let waited = self.quarantine.as_ref();
+        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
+        waited.map(|one| one.nonce.clone()).unwrap_or_default()
+    }
 }
 
 impl Place {
@@ -141,9 +173,18 @@ impl Marker {
         Self::at(place, first_start, longest_ttl)
     }
 
+    /// A marker of one of several servers that vote.
+    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, floor: Floor) -> Self {
+        Self {
+            voter: Some(floor),
+            ..Self::new(key, first_start, longest_ttl)
+        }
+    }
+
     fn at(place: Place, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self {
             place,
+            voter: None,
             first_start,
             longest_ttl,
             known: Mutex::default(),
@@ -157,6 +198,10 @@ impl Marker {
     /// Whether leases of this TTL may be granted from now on as far as the marker goes; otherwise
     /// the next [`Self::see`] asks for that.
     pub fn covers(&self, ttl: Duration) -> bool {
+        // Whether a voter is still admitted is asked with each vote.
+        if self.voter.is_some() {
+            return true;
+        }
         let mut known = self.known();
         known.wanted = known.wanted.max(ttl);
         let covered = known.covered;
@@ -166,8 +211,13 @@ impl Marker {
     /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.
     pub fn admit(&self, run_id: &str) {
         let mut known = self.known();
-        known.run_id = Some(run_id.to_owned());
+        known.by_hand = Some(run_id.to_owned());
         known.quarantine = None;
+    }
+
+    /// What names the admission of a voter that was admitted when it was last seen.
+    pub fn epoch(&self) -> Option<Vec<u8>> {
+        self.known().epoch.clone()
     }
 
     /// Reads the marker over a connection whose server said `facts`, and writes it as they ask.
@@ -175,6 +225,9 @@ impl Marker {
     /// # Errors
     /// Away when the server does not answer.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
+        if let (Some(floor), Place::Fixed(key)) = (&self.voter, &self.place) {
+            return self.see_voter(connection, facts, key, floor()).await;
+        }
         let asked = Instant::now();
         let args = self.args(facts);
         let Some(key) = self.place.key(connection).await? else {
@@ -184,6 +237,7 @@ impl Marker {
         };
         let ask = Ask {
             key: &key,
+            beside: &[],
             args: &args,
             asking: false,
         };
@@ -197,10 +251,61 @@ impl Marker {
         }
     }
 
+    async fn see_voter(
+        &self,
+        connection: &mut MultiplexedConnection,
+        facts: &Facts,
+        key: &[u8],
+        floor: u64,
+    ) -> Result<Trust, BackendError> {
+        let args = self.voter_args(facts, floor);
+        let ask = Ask {
+            key,
+            beside: &[],
+            args: &args,
+            asking: false,
+        };
+        let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
+        let words: Vec<Value> = from_redis_value(answer).map_err(broken)?;
+        let mut words = words.into_iter();
+        let mut next = || words.next().unwrap_or(Value::Nil);
+        let (word, name): (String, Vec<u8>) = (
+            from_redis_value(next()).map_err(broken)?,
+            from_redis_value(next()).map_err(broken)?,
+        );
+        if word == "pending" {
+            self.known().epoch = None;
+            return self.pending(facts, name, from_redis_value(next()).map_err(broken)?);
+        }
+        let mut known = self.known();
+        known.run_id = Some(facts.run_id.clone());
+        (known.quarantine, known.by_hand, known.epoch) = (None, None, Some(name));
+        Ok(Trust::Admitted)
+    }
+
+    fn voter_args(&self, facts: &Facts, floor: u64) -> Vec<Vec<u8>> {
+        let mut nonce = [0; 16];
+        // Without randomness two admissions of one run could not be told apart.
+        let _ = getrandom::fill(&mut nonce);
+        let known = self.known();
+        let number = |n: u128| n.to_string().into_bytes();
+        vec![
+            facts.run_id.clone().into_bytes(),
+            number(u128::from(known.is_by_hand(facts))),
+            number(u128::from(
+                self.first_start == FirstStart::Admit && known.run_id.is_none(),
+            )),
+            nonce.to_vec(),
+            known.waited_for(facts),
+            number(self.longest_ttl.as_millis()),
+            number(u128::from(floor)),
+        ]
+    }
+
     fn admitted(&self, facts: &Facts, asked: Instant, longest_ms: u64, left_ms: u64) -> Result<Trust, BackendError> {
         let mut known = self.known();
         known.run_id = Some(facts.run_id.clone());
-        known.quarantine = None;
+        (known.quarantine, known.by_hand) = (None, None);
         known.covered = Some(Covered {
             longest: Duration::from_millis(longest_ms),
             until: asked + Duration::from_millis(left_ms),
@@ -232,10 +337,8 @@ impl Marker {
         // Without randomness the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
         let known = self.known();
-        let mine = known.run_id.as_ref() == Some(&facts.run_id);
+        let mine = known.run_id.as_ref() == Some(&facts.run_id) || known.is_by_hand(facts);
         let absent_is_new = self.first_start == FirstStart::Admit && known.run_id.is_none();
-        let waited = known.quarantine.as_ref();
-        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
         let number = |n: u128| n.to_string().into_bytes();
         let flag = |set: bool| number(u128::from(set));
         vec![
@@ -247,7 +350,7 @@ impl Marker {
             flag(mine),
             flag(absent_is_new),
             nonce.to_vec(),
-            waited.map(|one| one.nonce.clone()).unwrap_or_default(),
+            known.waited_for(facts),
             number(known.wanted.as_nanos().div_ceil(1_000_000)),
             number(self.longest_ttl.as_millis()),
         ]

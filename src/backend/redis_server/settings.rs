@@ -184,7 +184,11 @@ impl Tls {
 }
 
 impl Access {
-    fn server(&self, url: &str) -> RedisResult<ConnectionInfo> {
+    /// One server.
+    ///
+    /// # Errors
+    /// What the client says about the URL or a certificate.
+    pub fn server(&self, url: &str) -> RedisResult<ConnectionInfo> {
         self.tls.over(self.login.over(connection_info(url)?))
     }
 

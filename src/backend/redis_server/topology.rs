@@ -75,6 +75,7 @@ impl Topology {
                 check(node, needs).await?;
                 let ask = Ask {
                     key,
+                    beside: &[],
                     args,
                     asking: false,
                 };
