@@ -195,11 +195,11 @@ impl Stores {
         if let Some(store) = self.redlock.get(config) {
             return Ok(store.clone());
         }
-        let setup = config.setup(self.longest_ttl).map_err(|source| OpenError::Redis {
+        let quorum = config.quorum(self.longest_ttl).map_err(|source| OpenError::Redis {
             namespace: namespace.clone(),
             source,
         })?;
-        let store = crate::backend::redlock::Store::open(setup);
+        let store = crate::backend::redlock::Store::open(quorum);
         self.redlock.insert(config.clone(), store.clone());
         Ok(store)
     }

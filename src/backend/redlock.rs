@@ -7,15 +7,17 @@
 //! `tests/model` explores the protocol.
 //!
 //! - [`scripts`], [`answer`]: what a node does, and what it says.
-//! - [`voters`], [`clock`]: all nodes at once, and what their clocks say.
+//! - [`voters`], [`health`], [`clock`]: all nodes at once, how they are, and what their clocks say.
 //! - [`attempt`], [`renewing`], [`ending`]: a lease's beginning, life and end at a majority.
-//! - [`waiting`]: this replica's waiters, of whom one contends.
+//! - [`waiting`], [`contending`]: this replica's waiters, of whom one contends.
 //! - [`looking`], [`watching`]: what people see.
 
 pub mod answer;
 pub mod attempt;
 pub mod clock;
+pub mod contending;
 pub mod ending;
+pub mod health;
 pub mod looking;
 pub mod renewing;
 pub mod scripts;
@@ -29,63 +31,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::future::{join_all, select_all};
+use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
-use redis::ConnectionInfo;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
 
 use crate::backend::redis_server::failure::unsent;
 use crate::backend::redis_server::hub::Heard;
-use crate::backend::redis_server::node::jitter;
-use crate::backend::redis_server::settings::{FirstStart, Servers, Settings};
+use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::wakes::Wakes;
 use crate::backend::{
-    Backend, BackendError, Departure, Found, Grant, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page,
+    Backend, BackendError, Departure, Found, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page,
     Patience, Place, Renewal, Seen, Wake,
 };
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
-use attempt::{Attempted, InTheWay};
 use voters::Voters;
-use waiting::{Contending, Turn, Waiting};
+use waiting::{Turn, Waiting};
 use watching::Watchers;
 
 /// How long a lost wake may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(1);
-/// How often attempts that are in each other's way are repeated at once, and the pause between.
-const REPEATS: u32 = 4;
-const PAUSE: Duration = Duration::from_millis(12);
-
-/// The nodes, and how they are used.
-#[derive(Debug, Clone)]
-pub struct Setup {
-    /// The masters: 3, 5 or 7.
-    pub nodes: Vec<ConnectionInfo>,
-    /// What every key begins with.
-    pub prefix: String,
-    /// What a node without a marker means.
-    pub first_start: FirstStart,
-    /// The longest TTL that any namespace of this store grants.
-    pub longest_ttl: Duration,
-    /// How long a node has for a vote.
-    pub node_timeout: Duration,
-}
-
-impl Setup {
-    /// These nodes, with the defaults.
-    pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
-        Self {
-            nodes,
-            prefix: "fencepost".into(),
-            first_start: FirstStart::default(),
-            longest_ttl: Duration::from_secs(24 * 3600),
-            node_timeout: Duration::from_millis(200),
-        }
-    }
-}
-
 /// The nodes that namespaces share: one set of connections.
 #[derive(Clone)]
 pub struct Store {
@@ -111,22 +77,22 @@ impl Store {
     /// Begins to reach the nodes; the health of a namespace says when a majority is there.
     ///
     /// Must be called within a tokio runtime.
-    pub fn open(setup: Setup) -> Self {
+    pub fn open(quorum: Quorum) -> Self {
         // Only the first installation counts, and every other part of the program installs the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
-        settings.prefix.clone_from(&setup.prefix);
-        settings.first_start = setup.first_start;
-        settings.longest_ttl = answer::asked(setup.longest_ttl);
-        let voters = Arc::new(Voters::start(&Arc::new(settings), setup.node_timeout, setup.nodes));
+        settings.prefix.clone_from(&quorum.prefix);
+        settings.first_start = quorum.first_start;
+        settings.longest_ttl = answer::asked(quorum.longest_ttl);
+        let voters = Arc::new(Voters::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
         let (told, health) = watch::channel(Health::Away {
             reason: "not connected yet".into(),
         });
-        let watching = tokio::spawn(watch_over(Arc::clone(&voters), told));
+        let watching = tokio::spawn(health::watch_over(Arc::clone(&voters), told));
         let inner = Arc::new(Shared {
             voters,
-            prefix: setup.prefix,
-            longest_ttl: setup.longest_ttl,
+            prefix: quorum.prefix,
+            longest_ttl: quorum.longest_ttl,
             health,
             watching,
         });
@@ -164,39 +130,6 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Sums the nodes' health up, and logs what happens to each.
-async fn watch_over(voters: Arc<Voters>, told: watch::Sender<Health>) {
-    let mut all: Vec<watch::Receiver<Health>> = voters.all.iter().map(|voter| voter.node.health()).collect();
-    let mut before: Vec<Option<Health>> = vec![None; all.len()];
-    loop {
-        let now: Vec<Health> = all.iter_mut().map(|one| one.borrow_and_update().clone()).collect();
-        for ((voter, was), is) in voters.all.iter().zip(&mut before).zip(&now) {
-            if was.as_ref() != Some(is) {
-                let node = &voter.name;
-                match is {
-                    Health::Serving => tracing::info!(%node, "the node votes"),
-                    Health::Quarantined { until, reason } => {
-                        let left = until.saturating_duration_since(tokio::time::Instant::now());
-                        tracing::warn!(%node, ?left, %reason, "the node is in quarantine");
-                    }
-                    Health::Away { reason } => tracing::warn!(%node, %reason, "the node is away"),
-                }
-                *was = Some(is.clone());
-            }
-        }
-        let sum = voters.sum(&now);
-        told.send_if_modified(|old| {
-            let changed = *old != sum;
-            *old = sum;
-            changed
-        });
-        let changes = all.iter_mut().map(|one| Box::pin(one.changed()));
-        if select_all(changes).await.0.is_err() {
-            return;
-        }
-    }
-}
-
 /// Hears what a node publishes, until the namespace is closed.
 async fn hear(core: Weak<Core>, node: usize) {
     let Some((hub, channel)) = core
@@ -230,13 +163,6 @@ pub struct Core {
     wakes: Arc<Wakes>,
 }
 
-/// What contending came to.
-enum Contended {
-    Held(Grant),
-    Busy(InTheWay),
-    Left,
-}
-
 impl Core {
     fn channel(&self) -> String {
         format!("{}c", self.base)
@@ -254,88 +180,6 @@ impl Core {
             self.waiting.freed(&lock);
         }
         self.watchers.changed(&lock);
-    }
-
-    /// Contends until somebody is seen to hold, or attempts have been in each other's way too often.
-    async fn contend(
-        &self,
-        lock: &LockName,
-        claim: &NewClaim,
-        contending: &mut Contending<'_>,
-    ) -> Result<Contended, BackendError> {
-        let mut repeats = 0;
-        loop {
-            let in_the_way = match self.attempt(lock, claim, contending.round).await? {
-                Attempted::Held(grant) => return Ok(Contended::Held(grant)),
-                Attempted::Left => return Ok(Contended::Left),
-                Attempted::Busy(in_the_way) => in_the_way,
-            };
-            repeats += 1;
-            if in_the_way.holder.is_some() || repeats > REPEATS {
-                return Ok(Contended::Busy(in_the_way));
-            }
-            sleep(jitter(PAUSE * repeats)).await;
-            contending.next_round();
-        }
-    }
-
-    /// Lets the one whose turn it is contend, and says where it stands then.
-    async fn settle(
-        &self,
-        lock: &LockName,
-        claim: &NewClaim,
-        mut contending: Contending<'_>,
-    ) -> Result<Place, BackendError> {
-        let place = match self.contend(lock, claim, &mut contending).await? {
-            Contended::Held(grant) => {
-                contending.is_over(Some(answer::asked(grant.ttl)));
-                Place::Held(grant)
-            }
-            Contended::Left => {
-                contending.is_over(None);
-                Place::Left
-            }
-            Contended::Busy(in_the_way) if claim.patience == Patience::Wait => {
-                // Where nobody holds, it is somebody's attempt that ends at once.
-                let frees_in = in_the_way.frees_in.filter(|_| in_the_way.holder.is_some());
-                match contending.waits(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE)))) {
-                    Ok(ahead) => Place::Waiting(ahead),
-                    Err(refusal) => Place::Refused(refusal),
-                }
-            }
-            Contended::Busy(in_the_way) => {
-                contending.is_over(None);
-                Place::Busy(in_the_way.holder.map(Box::new))
-            }
-        };
-        self.watchers.changed(lock);
-        Ok(place)
-    }
-
-    /// The grant of a call that holds already.
-    async fn held_by(&self, lock: &LockName, claim: &NewClaim) -> Result<Option<Grant>, BackendError> {
-        let look = self.look(lock, Duration::ZERO).await?;
-        let mine = look.holder.filter(|(_, call)| *call == claim.call);
-        Ok(mine.map(|(holder, _)| Grant {
-            claim: claim.id,
-            kind: claim.mode.into(),
-            secret: claim.secret,
-            token: holder.token,
-            owner: holder.owner,
-            ttl: holder.remaining,
-            waited: Duration::ZERO,
-            holds: 1,
-        }))
-    }
-
-    async fn hand_over(&self, lock: &LockName, next: &NewClaim) -> Option<Grant> {
-        let Turn::Contend(contending) = self.waiting.again(lock, next.call) else {
-            return None;
-        };
-        match self.settle(lock, next, contending).await {
-            Ok(Place::Held(grant)) => Some(grant),
-            _ => None,
-        }
     }
 }
 

@@ -7,8 +7,7 @@ use super::error::ConfigError;
 use super::file::RedlockSection;
 use super::namespace::Origin;
 use super::redis_access::{Keys, LoginFrom, RedisSettingsError, TlsFrom, unusable};
-use crate::backend::redis_server::settings::{Access, FirstStart, Login};
-use crate::backend::redlock::Setup;
+use crate::backend::redis_server::settings::{Access, FirstStart, Login, Quorum};
 
 /// The settings of a RedLock backend. Namespaces with the same ones share its connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +26,7 @@ impl RedlockConfig {
     ///
     /// # Errors
     /// When one of them cannot be read, or holds no certificate.
-    pub fn setup(&self, longest_ttl: Duration) -> Result<Setup, RedisSettingsError> {
+    pub fn quorum(&self, longest_ttl: Duration) -> Result<Quorum, RedisSettingsError> {
         let access = Access {
             login: Login {
                 database: self.database.into(),
@@ -43,14 +42,14 @@ impl RedlockConfig {
             .map(|node| access.server(node))
             .collect::<Result<_, _>>();
         let nodes = nodes.map_err(|error| unusable("ca_file, cert_file or key_file", error))?;
-        let mut setup = Setup::new(nodes);
-        setup.prefix.clone_from(&self.prefix);
-        setup.longest_ttl = longest_ttl;
-        setup.node_timeout = self.node_timeout;
+        let mut quorum = Quorum::new(nodes);
+        quorum.prefix.clone_from(&self.prefix);
+        quorum.longest_ttl = longest_ttl;
+        quorum.node_timeout = self.node_timeout;
         if self.admit_first {
-            setup.first_start = FirstStart::Admit;
+            quorum.first_start = FirstStart::Admit;
         }
-        Ok(setup)
+        Ok(quorum)
     }
 }
 

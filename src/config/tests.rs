@@ -86,7 +86,7 @@ fn an_unknown_key_is_refused_with_those_that_there_are() {
     refused(
         "[namespaces.a]\nttl = '1s'",
         "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
-        "`redis`",
+        "`redlock`",
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",
@@ -307,7 +307,7 @@ fn no_key_is_read_that_is_not_documented() {
     .concat();
     assert_eq!(fields::<File>(), with_tables);
     assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
-    let backends = vec!["embedded".into(), "redis".into()];
+    let backends = vec!["embedded".into(), "redis".into(), "redlock".into()];
     let with_backends = [documented::<NamespaceSection>(), backends].concat();
     assert_eq!(fields::<NamespaceSection>(), with_backends);
 }

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencepost::backend::redis_server::settings::{FirstStart, connection_info};
-use fencepost::backend::redlock::{Setup, Store};
+use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redlock::Store;
 use fencepost::backend::{Backend, Health};
 
 use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
@@ -28,12 +28,12 @@ pub async fn five() -> Result<Bed, Missing> {
     }
     let servers = shared(&SERVERS, || std::array::from_fn(|_| RedisServer::start(&[])));
     let info = |server: &RedisServer| connection_info(&server.url()).expect("a good URL");
-    let mut setup = Setup::new(servers.iter().map(info).collect());
-    setup.prefix = format!("redlock{}", CASE.fetch_add(1, Ordering::Relaxed));
-    setup.first_start = FirstStart::Admit;
+    let mut quorum = Quorum::new(servers.iter().map(info).collect());
+    quorum.prefix = format!("redlock{}", CASE.fetch_add(1, Ordering::Relaxed));
+    quorum.first_start = FirstStart::Admit;
     // A machine that is busy with other tests is no slow node.
-    setup.node_timeout = Duration::from_secs(2);
-    let stores = [Store::open(setup.clone()), Store::open(setup)];
+    quorum.node_timeout = Duration::from_secs(2);
+    let stores = [Store::open(quorum.clone()), Store::open(quorum)];
     let (first, second) = (
         stores[0].namespace(&namespace(NAMESPACE)),
         stores[1].namespace(&namespace(NAMESPACE)),

@@ -63,7 +63,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "dates waiters for people who look; decides nothing",
     ),
     (
-        "src/backend/redlock.rs",
+        "src/backend/redlock/health.rs",
         Clock::Running,
         "says in the log how long a quarantine still lasts",
     ),

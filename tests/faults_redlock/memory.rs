@@ -1,0 +1,221 @@
+//! Nodes that lose their memory: emptied, flushed, swapped, or back with an older one.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+
+use crate::bench::{
+    acquire, admission, admitted_anew, health, holding, nodes, of, replica, serves, take, take_soon, token, unready,
+};
+use crate::servers::{RedisServer, available, eventually};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What nodes are asked for with that TTL, and so how long they are not trusted.
+const QUARANTINE: Duration = Duration::from_millis(2_022);
+
+/// Loses the memory of a running node, or of its process.
+fn forget(server: &mut RedisServer, how: &str) {
+    match how {
+        "flushed" => drop(server.cli(&["FLUSHALL"])),
+        "swapped" => {
+            server.kill9();
+            server.wipe();
+            server.restart();
+        }
+        _ => {
+            server.kill9();
+            server.restart();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
+    if !available() {
+        return;
+    }
+    for how in ["restarted", "flushed", "swapped"] {
+        let mut servers = nodes::<3>();
+        let locks = replica(&of(&servers, TTL)).await;
+        let before = admission(&servers[0]);
+        forget(&mut servers[0], how);
+        let forgot = Instant::now();
+        // The others go on, and the one is not among those that hold.
+        while forgot.elapsed() < QUARANTINE - Duration::from_millis(300) {
+            let name = format!("{how}{}", forgot.elapsed().as_millis());
+            let lease = take_soon(&locks, &name, TTL).await;
+            assert_eq!(holding(&servers[..1], &name), 0, "{how}: it voted");
+            locks.release(&lease.key).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        admitted_anew(&servers[0], &before, QUARANTINE + Duration::from_secs(3));
+        assert!(forgot.elapsed() >= QUARANTINE, "{how}: after {:?}", forgot.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_time() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, TTL);
+    let one = replica(&quorum).await;
+    let held = take(&one, "a", TTL).await;
+    for server in &mut servers[..2] {
+        forget(server, "restarted");
+    }
+    let back = Instant::now();
+    health(&one, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    // Also for a replica that starts in between, though its own first start is admitted.
+    let two = unready(&quorum);
+    health(&two, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    for locks in [&one, &two] {
+        let refused = acquire(locks, "a", TTL, Duration::ZERO).await.unwrap_err();
+        let left = match &refused {
+            Error::Backend(BackendError::Quarantined { left, .. }) => *left,
+            other => panic!("{other:?}"),
+        };
+        assert!(!left.is_zero() && left <= QUARANTINE, "{left:?}");
+    }
+    serves(&one, QUARANTINE + Duration::from_secs(1)).await;
+    assert!(
+        back.elapsed() >= QUARANTINE - Duration::from_millis(100),
+        "{:?}",
+        back.elapsed()
+    );
+    serves(&two, Duration::from_secs(2)).await;
+    assert!(token(&take_soon(&two, "a", TTL).await) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_replica() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, TTL);
+    let replicas = [replica(&quorum).await, replica(&quorum).await];
+    let before = admission(&servers[0]);
+    servers[0].cli(&["FLUSHALL"]);
+    eventually("the node is in quarantine", TTL, || {
+        (servers[0].cli(&["HEXISTS", "fencepost:admitted", "pending"]) == "1").then_some(())
+    });
+    // Both count the time, and both have it nearly over.
+    tokio::time::sleep(QUARANTINE - Duration::from_millis(400)).await;
+    servers[0].cli(&["FLUSHALL"]);
+    let flushed = Instant::now();
+    admitted_anew(&servers[0], &before, 2 * QUARANTINE + Duration::from_secs(3));
+    assert!(flushed.elapsed() >= QUARANTINE, "{:?}", flushed.elapsed());
+    for locks in &replicas {
+        take_soon(locks, "a", TTL).await;
+        locks.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_snapshot_brings_no_old_holder_back() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&["--dbfilename", "old.rdb"]));
+    let locks = replica(&of(&servers, TTL)).await;
+    let old = take(&locks, "a", TTL).await;
+    for server in &servers {
+        eventually("a snapshot is written", Duration::from_secs(20), || {
+            (server.cli(&["SAVE"]).trim() == "OK").then_some(())
+        });
+    }
+    locks.release(&old.key).await.unwrap();
+    let held = take(&locks, "a", TTL).await;
+    let granted = Instant::now();
+    let before: Vec<String> = servers.iter().map(admission).collect();
+    for server in &mut servers[..2] {
+        server.kill9();
+        server.restart();
+        assert_eq!(
+            server.cli(&["EXISTS", "fencepost:faults:l:a"]),
+            "1",
+            "the snapshot is there"
+        );
+    }
+    let next = take_soon(&locks, "a", TTL).await;
+    assert!(
+        granted.elapsed() >= TTL,
+        "a second holder after {:?}",
+        granted.elapsed()
+    );
+    assert!(token(&next) > token(&held) && token(&held) > token(&old));
+    assert!(locks.renew(&old.key, None).await.is_err());
+    assert!(locks.renew(&held.key, None).await.is_err());
+    for (server, before) in servers[..2].iter().zip(&before) {
+        assert_ne!(&admission(server), before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admit_ends_the_quarantine_of_the_named_node_alone() {
+    if !available() {
+        return;
+    }
+    let long = Duration::from_secs(600);
+    let mut servers = nodes::<3>();
+    let locks = replica(&of(&servers, long)).await;
+    for server in &mut servers[..2] {
+        forget(server, "restarted");
+    }
+    health(&locks, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    let elsewhere = locks.admit(Some("127.0.0.1:1")).await;
+    assert!(
+        matches!(elsewhere, Err(Error::Backend(BackendError::Unsupported { .. }))),
+        "{elsewhere:?}"
+    );
+    let named = format!("127.0.0.1:{}", servers[1].port());
+    locks.admit(Some(&named)).await.unwrap();
+    serves(&locks, Duration::from_secs(3)).await;
+    take_soon(&locks, "a", TTL).await;
+    assert_eq!(admission(&servers[0]), "", "the other one still waits");
+    assert_ne!(admission(&servers[1]), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_through_cycles_of_rotating_data_loss() {
+    if !available() {
+        return;
+    }
+    let cycles = if cfg!(feature = "soak") { 300 } else { 24 };
+    let ttl = Duration::from_millis(500);
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, ttl);
+    let replicas = [replica(&quorum).await, replica(&quorum).await];
+    let (mut last, mut granted, mut refused) = (0, 0, 0);
+    for cycle in 0..cycles {
+        let before = admission(&servers[cycle % 3]);
+        forget(
+            &mut servers[cycle % 3],
+            ["restarted", "flushed", "swapped"][cycle / 3 % 3],
+        );
+        let forgot = Instant::now();
+        let mut turn = 0;
+        while forgot.elapsed() < ttl || granted == 0 {
+            let locks = &replicas[turn % 2];
+            turn += 1;
+            match acquire(locks, "rotating", ttl, Duration::from_millis(200)).await {
+                Ok(lease) => {
+                    assert!(token(&lease) > last, "cycle {cycle}: {} after {last}", token(&lease));
+                    last = token(&lease);
+                    granted += 1;
+                    // Some are given back, some are left to expire.
+                    if turn % 3 > 0 {
+                        locks.release(&lease.key).await.ok();
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        admitted_anew(&servers[cycle % 3], &before, Duration::from_secs(10));
+    }
+    println!("{cycles} cycles, {granted} grants, {refused} calls refused");
+    assert!(granted >= cycles, "{granted} grants in {cycles} cycles");
+}

@@ -1,0 +1,164 @@
+//! Nodes that die, hang and come back.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+use fencepost::locks::Locks;
+
+use crate::bench::{NODE_TIMEOUT, acquire, nodes, of, replica, serves, take, take_soon, token};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(20);
+
+/// Pairs of Acquire and Release on locks of their own, each within the node timeout and 100 ms.
+async fn pairs_in_time(locks: &Locks, what: &str) {
+    let mut last = 0;
+    for round in 0..20 {
+        let began = Instant::now();
+        let lease = take(locks, what, TTL).await;
+        assert!(
+            began.elapsed() < NODE_TIMEOUT + Duration::from_millis(100),
+            "{what}, {round}: {:?}",
+            began.elapsed()
+        );
+        assert!(token(&lease) > last);
+        last = token(&lease);
+        locks.release(&lease.key).await.unwrap();
+    }
+}
+
+async fn is_without_quorum(locks: &Locks) {
+    let began = Instant::now();
+    let refused = acquire(locks, "none", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        matches!(refused, Error::Backend(BackendError::NoQuorum { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
+    if !available() {
+        return;
+    }
+    for dead in 0..3 {
+        let mut servers = nodes::<3>();
+        let locks = replica(&of(&servers, TTL)).await;
+        let held = take(&locks, "held", TTL).await;
+        servers[dead].kill9();
+        pairs_in_time(&locks, "dead").await;
+        locks.renew(&held.key, None).await.unwrap();
+        let refused = acquire(&locks, "held", TTL, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(refused, Error::LockHeld { .. }), "{refused:?}");
+        let second = (dead + 1) % 3;
+        servers[second].kill9();
+        is_without_quorum(&locks).await;
+        servers[dead].restart();
+        servers[second].restart();
+        let back = Instant::now();
+        let next = take_soon(&locks, "dead", TTL).await;
+        // The nodes were empty: a TTL has to pass first, and a hundredth.
+        let quarantine = TTL + TTL / 100;
+        assert!(
+            back.elapsed() < quarantine + Duration::from_secs(1),
+            "{:?}",
+            back.elapsed()
+        );
+        assert!(token(&next) > token(&held));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_delays_nobody_and_without_a_majority_there_is_no_quorum() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let locks = replica(&of(&servers, LONG)).await;
+    for hung in 0..3 {
+        servers[hung].pause();
+        pairs_in_time(&locks, &format!("hung {hung}")).await;
+        let second = (hung + 1) % 3;
+        servers[second].pause();
+        is_without_quorum(&locks).await;
+        servers[hung].resume();
+        servers[second].resume();
+        serves(&locks, Duration::from_secs(5)).await;
+        // Nothing was forgotten, so nothing has to be waited for: the other nodes are back at once.
+        let began = Instant::now();
+        take_soon(&locks, &format!("back {hung}"), TTL).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        all_vote(&locks, &servers).await;
+    }
+}
+
+/// Waits until every node votes.
+async fn all_vote(locks: &Locks, servers: &[RedisServer]) {
+    let end = Instant::now() + Duration::from_secs(10);
+    for round in 0.. {
+        let name = format!("all{round}");
+        let lease = take_soon(locks, &name, TTL).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let held = crate::bench::holding(servers, &name);
+        locks.release(&lease.key).await.unwrap();
+        if held == servers.len() {
+            return;
+        }
+        assert!(Instant::now() < end, "only {held} nodes vote");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<5>();
+    let quorum = of(&servers, LONG);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let held = take(&one, "a", LONG).await;
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { acquire(&two, "a", LONG, LONG).await }
+    });
+    let lock = &held.key.lock.name;
+    let end = Instant::now() + Duration::from_secs(5);
+    while two.look(lock, 1).await.unwrap().waiter_count == 0 {
+        assert!(Instant::now() < end, "nobody waits");
+    }
+    servers[0].kill9();
+    servers[1].pause();
+    one.release(&held.key).await.unwrap();
+    let released = Instant::now();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(released.elapsed() < Duration::from_secs(2), "{:?}", released.elapsed());
+    assert!(token(&next) > token(&held));
+    two.release(&next.key).await.unwrap();
+    servers[1].resume();
+    assert_eq!(*two.health().borrow(), Health::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_taken_in_one_round_also_when_clocks_are_apart_and_the_token_follows_none_back() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    let quorum = of(&servers, LONG);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let mut last = 0;
+    for shift in [3_600, -3_600, 0, 7_200, 0] {
+        for at in 0..3 {
+            servers[at].shift_clock(shift);
+            for locks in [&one, &two] {
+                let lease = take_soon(locks, "stepped", TTL).await;
+                assert!(token(&lease) > last, "{} after {last}", token(&lease));
+                last = token(&lease);
+                locks.release(&lease.key).await.unwrap();
+            }
+        }
+    }
+}
