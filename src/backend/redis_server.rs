@@ -10,6 +10,7 @@
 //! - [`hub`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
 //! - [`shown`]: what a claim shows of itself, as it is stored.
+//! - [`voter`]: one of several servers that vote.
 //! - [`wakes`]: what waiting claims are told.
 
 pub mod cluster;
@@ -24,4 +25,5 @@ pub mod sentinel;
 pub mod settings;
 pub mod shown;
 pub mod topology;
+pub mod voter;
 pub mod wakes;

@@ -142,7 +142,7 @@ async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_taken_in_one_round_also_when_clocks_are_apart_and_the_token_follows_none_back() {
+async fn tokens_rise_while_clocks_are_stepped() {
     if !available() {
         return;
     }

@@ -102,6 +102,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "times the looks of one who watches",
     ),
+    (
+        "src/backend/redis_server/voter.rs",
+        Clock::Running,
+        "ends the wait for the other servers of a first start",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",

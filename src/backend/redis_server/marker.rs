@@ -8,7 +8,7 @@
 //! promoted replica) are taken over at once.
 
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -20,10 +20,10 @@ use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
+use super::voter::{Asks, Judged, Voter};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
-static VOTER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
 
 /// Whether grants are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +37,11 @@ pub enum Trust {
     },
 }
 
-/// What no number that any of several servers has handed out has reached, in microseconds.
-pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
-
 /// What this replica knows of one server's marker.
 pub struct Marker {
     place: Place,
-    /// Where the server is one of several that vote: what no vote has reached. Such a one is admitted
-    /// anew after every restart, and when its marker is gone.
-    voter: Option<Floor>,
+    /// Where the server is one of several that vote.
+    voter: Option<Voter>,
     first_start: FirstStart,
     longest_ttl: Duration,
     known: Mutex<Known>,
@@ -174,9 +170,9 @@ impl Marker {
     }
 
     /// A marker of one of several servers that vote.
-    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, floor: Floor) -> Self {
+    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, voter: Voter) -> Self {
         Self {
-            voter: Some(floor),
+            voter: Some(voter),
             ..Self::new(key, first_start, longest_ttl)
         }
     }
@@ -225,8 +221,20 @@ impl Marker {
     /// # Errors
     /// Away when the server does not answer.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
-        if let (Some(floor), Place::Fixed(key)) = (&self.voter, &self.place) {
-            return self.see_voter(connection, facts, key, floor()).await;
+        if let (Some(voter), Place::Fixed(key)) = (&self.voter, &self.place) {
+            let asked = self.voter_asks(facts);
+            return match voter.see(connection, key, &asked).await? {
+                Judged::Admitted(epoch) => {
+                    let mut known = self.known();
+                    known.run_id = Some(facts.run_id.clone());
+                    (known.quarantine, known.by_hand, known.epoch) = (None, None, Some(epoch));
+                    Ok(Trust::Admitted)
+                }
+                Judged::Pending { nonce, longest_ms } => {
+                    self.known().epoch = None;
+                    self.pending(facts, nonce, longest_ms)
+                }
+            };
         }
         let asked = Instant::now();
         let args = self.args(facts);
@@ -251,55 +259,15 @@ impl Marker {
         }
     }
 
-    async fn see_voter(
-        &self,
-        connection: &mut MultiplexedConnection,
-        facts: &Facts,
-        key: &[u8],
-        floor: u64,
-    ) -> Result<Trust, BackendError> {
-        let args = self.voter_args(facts, floor);
-        let ask = Ask {
-            key,
-            beside: &[],
-            args: &args,
-            asking: false,
-        };
-        let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
-        let words: Vec<Value> = from_redis_value(answer).map_err(broken)?;
-        let mut words = words.into_iter();
-        let mut next = || words.next().unwrap_or(Value::Nil);
-        let (word, name): (String, Vec<u8>) = (
-            from_redis_value(next()).map_err(broken)?,
-            from_redis_value(next()).map_err(broken)?,
-        );
-        if word == "pending" {
-            self.known().epoch = None;
-            return self.pending(facts, name, from_redis_value(next()).map_err(broken)?);
-        }
-        let mut known = self.known();
-        known.run_id = Some(facts.run_id.clone());
-        (known.quarantine, known.by_hand, known.epoch) = (None, None, Some(name));
-        Ok(Trust::Admitted)
-    }
-
-    fn voter_args(&self, facts: &Facts, floor: u64) -> Vec<Vec<u8>> {
-        let mut nonce = [0; 16];
-        // Without randomness two admissions of one run could not be told apart.
-        let _ = getrandom::fill(&mut nonce);
+    fn voter_asks(&self, facts: &Facts) -> Asks {
         let known = self.known();
-        let number = |n: u128| n.to_string().into_bytes();
-        vec![
-            facts.run_id.clone().into_bytes(),
-            number(u128::from(known.is_by_hand(facts))),
-            number(u128::from(
-                self.first_start == FirstStart::Admit && known.run_id.is_none(),
-            )),
-            nonce.to_vec(),
-            known.waited_for(facts),
-            number(self.longest_ttl.as_millis()),
-            number(u128::from(floor)),
-        ]
+        Asks {
+            run_id: facts.run_id.clone(),
+            by_hand: known.is_by_hand(facts),
+            may_be_new: self.first_start == FirstStart::Admit && known.run_id.is_none(),
+            waited_for: known.waited_for(facts),
+            longest_ttl: self.longest_ttl,
+        }
     }
 
     fn admitted(&self, facts: &Facts, asked: Instant, longest_ms: u64, left_ms: u64) -> Result<Trust, BackendError> {

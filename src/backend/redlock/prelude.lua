@@ -24,7 +24,7 @@ local function digits(n) return string.format('%.0f', n) end
 local function number(text) return tonumber(text or '0') end
 local stamp = call('TIME')
 local now = stamp[1] * 1000000 + stamp[2]
-local admitted = call('HMGET', marker, 'epoch', 'floor')
+local admitted = call('HMGET', marker, 'epoch', 'floor', 'used')
 local votes = admitted[1] and admitted[1] == ARGV[1]
 local floor = number(admitted[2])
 local raw = call('HMGET', key, 'c', 'secret', 'round', 'val', 'exp', 'epoch', 'claim', 'call', 'ttl', 'since', 'shown',

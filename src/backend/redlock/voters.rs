@@ -11,6 +11,7 @@ use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::Clocks;
+use crate::backend::redis_server;
 use crate::backend::redis_server::failure::of_script;
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::marker::Marker;
@@ -19,6 +20,7 @@ use crate::backend::redis_server::script::{Ask, Script};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
 use crate::backend::redis_server::topology::{Needs, Topology};
+use crate::backend::redis_server::voter::Company;
 use crate::backend::{BackendError, Health};
 
 /// One node.
@@ -77,7 +79,8 @@ impl Voters {
     /// Begins to watch over the nodes.
     pub fn start(settings: &Arc<Settings>, node_timeout: Duration, servers: Vec<redis::ConnectionInfo>) -> Self {
         let clocks = Arc::new(Clocks::new(servers.len()));
-        let voter = |info: redis::ConnectionInfo| {
+        let company = Company::new(servers.len());
+        let voter = |(at, info): (usize, redis::ConnectionInfo)| {
             let own = Arc::new(Settings {
                 servers: Servers::Standalone(info.clone()),
                 ..Settings::clone(settings)
@@ -85,7 +88,12 @@ impl Voters {
             let key = marker_key(&settings.prefix);
             let known = Arc::clone(&clocks);
             let floor = Arc::new(move || known.floor());
-            let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, floor);
+            let voter = redis_server::voter::Voter {
+                at,
+                company: Arc::clone(&company),
+                floor,
+            };
+            let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, voter);
             let name = info.addr().to_string();
             let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
@@ -98,7 +106,7 @@ impl Voters {
             }
         };
         Self {
-            all: servers.into_iter().map(voter).collect(),
+            all: servers.into_iter().enumerate().map(voter).collect(),
             clocks,
             key_prefix: settings.prefix.clone(),
             timeout: node_timeout,

@@ -1,0 +1,208 @@
+//! One of several servers that vote: its marker, and what makes it a new one.
+//!
+//! It is admitted anew after every restart and whenever its marker is gone, under another name each
+//! time. An empty server is a new one only in company: where the first start is admitted, when all of
+//! them have been reached and none has voted yet. A single empty one has forgotten.
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Value, from_redis_value};
+use tokio::time::Instant;
+
+use super::failure::{away, broken, of_script};
+use super::script::{Ask, Script};
+use crate::backend::BackendError;
+
+static VOTER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
+
+/// How long an empty server waits for the others before it counts as one that forgot.
+const COMPANY: Duration = Duration::from_secs(10);
+
+/// What no number that any of the servers has handed out has reached, in microseconds.
+pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What is known of one of the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Met {
+    Not,
+    /// It has no marker.
+    Empty,
+    /// It is admitted, and has not voted.
+    Unused,
+    /// It has voted, or may have forgotten that.
+    Used,
+}
+
+/// All the servers that vote together, as one replica has met them.
+#[derive(Debug)]
+pub struct Company {
+    met: Mutex<Vec<Met>>,
+    since: Instant,
+}
+
+/// Whether an empty server is new.
+enum Verdict {
+    New,
+    Forgot,
+    /// Not all have been met yet.
+    Unknown,
+}
+
+impl Company {
+    /// So many servers, none of which was met.
+    pub fn new(servers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            met: Mutex::new(vec![Met::Not; servers]),
+            since: Instant::now(),
+        })
+    }
+
+    fn meet(&self, at: usize, as_what: Met) {
+        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(met) = met.get_mut(at) {
+            *met = as_what;
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        if met.contains(&Met::Used) {
+            return Verdict::Forgot;
+        }
+        match (met.contains(&Met::Not), self.since.elapsed() < COMPANY) {
+            (false, _) => Verdict::New,
+            (true, true) => Verdict::Unknown,
+            (true, false) => Verdict::Forgot,
+        }
+    }
+}
+
+/// One of them.
+pub struct Voter {
+    /// Which one.
+    pub at: usize,
+    /// All of them.
+    pub company: Arc<Company>,
+    /// Where its numbers go on when it is admitted.
+    pub floor: Floor,
+}
+
+/// What is asked of its marker.
+pub struct Asks {
+    /// This run of the server.
+    pub run_id: String,
+    /// It is to be admitted whatever the marker says.
+    pub by_hand: bool,
+    /// Without a marker it may be new.
+    pub may_be_new: bool,
+    /// The nonce whose time is over, or nothing.
+    pub waited_for: Vec<u8>,
+    /// For how long at least it is not trusted when it may have forgotten.
+    pub longest_ttl: Duration,
+}
+
+/// What its marker says.
+pub enum Judged {
+    /// It votes, under this name.
+    Admitted(Vec<u8>),
+    /// It may have forgotten.
+    Pending {
+        /// Names the quarantine.
+        nonce: Vec<u8>,
+        /// For how long.
+        longest_ms: u64,
+    },
+}
+
+impl Voter {
+    /// Reads the marker, and writes it as it is to be.
+    ///
+    /// # Errors
+    /// Away when the server does not answer, or is empty and the others have not been reached yet.
+    pub async fn see(
+        &self,
+        connection: &mut MultiplexedConnection,
+        key: &[u8],
+        asks: &Asks,
+    ) -> Result<Judged, BackendError> {
+        let absent = if asks.may_be_new { "2" } else { "0" };
+        let mut answer = self.ask(connection, key, asks, absent).await?;
+        if answer.0 == "missing" {
+            self.company.meet(self.at, Met::Empty);
+            let absent = match self.company.verdict() {
+                Verdict::New => "1",
+                Verdict::Forgot => "0",
+                Verdict::Unknown => return Err(away("it is empty, and whether all are is not known yet")),
+            };
+            answer = self.ask(connection, key, asks, absent).await?;
+        }
+        let (word, name, more) = answer;
+        if word == "pending" {
+            self.company.meet(self.at, Met::Used);
+            let longest_ms = from_redis_value(more).map_err(broken)?;
+            return Ok(Judged::Pending {
+                nonce: name,
+                longest_ms,
+            });
+        }
+        let used: String = from_redis_value(more).map_err(broken)?;
+        self.company
+            .meet(self.at, if used.is_empty() { Met::Unused } else { Met::Used });
+        Ok(Judged::Admitted(name))
+    }
+
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        key: &[u8],
+        asks: &Asks,
+        absent: &str,
+    ) -> Result<(String, Vec<u8>, Value), BackendError> {
+        let mut nonce = [0; 16];
+        // Without randomness two admissions of one run could not be told apart.
+        getrandom::fill(&mut nonce).map_err(away)?;
+        let args = [
+            asks.run_id.clone().into_bytes(),
+            u8::from(asks.by_hand).to_string().into_bytes(),
+            absent.as_bytes().to_vec(),
+            nonce.to_vec(),
+            asks.waited_for.clone(),
+            asks.longest_ttl.as_millis().to_string().into_bytes(),
+            (self.floor)().to_string().into_bytes(),
+        ];
+        let ask = Ask {
+            key,
+            beside: &[],
+            args: &args,
+            asking: false,
+        };
+        let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
+        let words: Vec<Value> = from_redis_value(answer).map_err(broken)?;
+        let mut words = words.into_iter();
+        let mut next = || words.next().unwrap_or(Value::Nil);
+        let word = from_redis_value(next()).map_err(broken)?;
+        Ok((word, from_redis_value(next()).map_err(broken)?, next()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_server_is_new_only_among_others_that_have_not_voted() {
+        let company = Company::new(3);
+        company.meet(0, Met::Empty);
+        assert!(matches!(company.verdict(), Verdict::Unknown));
+        company.meet(1, Met::Empty);
+        company.meet(2, Met::Unused);
+        assert!(matches!(company.verdict(), Verdict::New));
+        company.meet(2, Met::Used);
+        assert!(matches!(company.verdict(), Verdict::Forgot));
+        company.meet(2, Met::Not);
+        tokio::time::sleep(COMPANY).await;
+        assert!(matches!(company.verdict(), Verdict::Forgot));
+    }
+}
