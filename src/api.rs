@@ -83,8 +83,8 @@ pub enum ServeError {
 /// Serves the namespaces on all listeners until `shutdown` is ready and the drain is over.
 ///
 /// The drain: no new connection is accepted and health says NOT_SERVING; waiting Acquires and
-/// streams end with DRAINING at once, and so does every new call but a Renew or a Release; calls
-/// in flight finish. What is still open after [`Settings::drain_timeout`] is cut. Held leases
+/// streams end with DRAINING at once, and so does every new call but a Renew, a Release or a health
+/// check; calls in flight finish. What is still open after [`Settings::drain_timeout`] is cut. Held leases
 /// stay. In the end the namespaces are closed.
 ///
 /// # Errors

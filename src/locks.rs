@@ -55,6 +55,8 @@ struct Room {
     lines: Arc<Lines>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// Ends the undos that are left.
+    closed: CancellationToken,
     /// Where undos run, wherever their calls are dropped.
     runtime: Handle,
 }
@@ -128,6 +130,7 @@ impl Locks {
             lines: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            closed: CancellationToken::new(),
             runtime: Handle::current(),
             backend,
         });
@@ -284,6 +287,7 @@ impl Locks {
         if timeout(CLOSE_WITHIN, self.room.undos.wait()).await.is_err() {
             tracing::warn!(namespace = %self.room.namespace, left = self.room.undos.len(), "closed before all calls were undone");
         }
+        self.room.closed.cancel();
         self.room.backend.close().await;
     }
 }

@@ -61,14 +61,17 @@ async fn a_lease_that_was_not_given_back_lives_for_its_whole_ttl_after_a_restart
     let file = folder.path().join("locks");
     let before = open(&file);
     let lease = take(&before, ask("a")).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     before.close().await;
+    let opened = std::time::Instant::now();
     let after = open(&file);
     let holder = after
         .check(&name("a"), lease.key.token)
         .await
         .expect("the store answers")
         .expect("it is held");
-    assert!(holder.remaining > TTL - Duration::from_secs(1), "{holder:?}");
+    // Counted from the restart: nothing is left out for the time before it.
+    assert!(holder.remaining + opened.elapsed() >= TTL, "{holder:?}");
     assert!(matches!(after.acquire(ask("a")).await, Err(Error::LockHeld { .. })));
     after.renew(&lease.key, None).await.expect("it is renewed");
     after.release(&lease.key).await.expect("it is released");
@@ -84,7 +87,7 @@ async fn a_shorter_renewal_takes_nothing_away_after_a_restart() {
     before.renew(&lease.key, Some(TTL / 10)).await.expect("it is renewed");
     before.close().await;
     let renewed = open(&file).renew(&lease.key, None).await.expect("it is renewed");
-    assert!(renewed.ttl > TTL - Duration::from_secs(1), "{renewed:?}");
+    assert!(renewed.ttl > TTL / 2, "{renewed:?}");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! the router.
 //!
 //! The router is made for trees of paths: it takes a path apart into parameters and boxes the call
-//! and its answer once more. That costs more than an Acquire in memory does.
+//! and its answer once more, which a call whose path is known need not pay for.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};

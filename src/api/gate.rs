@@ -1,8 +1,8 @@
 //! The gate: how many calls of each kind are under way, and which still come in while the server
 //! drains.
 //!
-//! The kinds are counted apart, so that thousands of waiting Acquires never keep a Renew or a
-//! Release out.
+//! The kinds are counted apart, so that neither thousands of waiting Acquires nor looks at a store
+//! that hangs keep a Renew or a Release out.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -66,6 +66,7 @@ pub(super) struct Permits {
     acquires: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     calls: Arc<Semaphore>,
+    finishing: Arc<Semaphore>,
     drain: CancellationToken,
 }
 
@@ -77,6 +78,7 @@ impl Permits {
             acquires: permits(settings.max_acquires),
             streams: permits(settings.max_streams),
             calls: permits(settings.max_calls),
+            finishing: permits(settings.max_calls),
             drain,
         }
     }
@@ -88,7 +90,8 @@ impl Permits {
         let permits = match kind {
             Kind::Acquire => &self.acquires,
             Kind::Stream => &self.streams,
-            Kind::Finishing | Kind::Other => &self.calls,
+            Kind::Finishing => &self.finishing,
+            Kind::Other => &self.calls,
         };
         permits.clone().try_acquire_owned().map_err(|_| Error::Overloaded {
             what: kind.word().into(),

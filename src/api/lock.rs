@@ -85,6 +85,8 @@ impl LockService for LockApi {
         let (metadata, _, ask) = request.into_parts();
         let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
         let mut ask = convert::acquire(ask, Identity::anonymous()).map_err(status::of)?;
+        // Before a deadline shortens it: its bound does not depend on that.
+        locks.limits().wait(ask.wait).map_err(status::of)?;
         ask.wait = deadline::shortened(ask.wait, &metadata);
         drop(metadata);
         let granted = locks.acquire(ask).await.map_err(status::of)?;

@@ -10,8 +10,9 @@ pub struct Settings {
     pub max_acquires: usize,
     /// How many streams (WatchLock, health Watch, reflection) may be open at once; default 10,000.
     pub max_streams: usize,
-    /// How many calls of all other methods may be open at once; default 10,000. They are counted
-    /// apart from the Acquires, so that waiting never starves a Renew or a Release.
+    /// How many calls of all other methods may be open at once; default 10,000. Renew, Release and
+    /// health checks are counted for themselves, as many again, so that neither waiting nor looking
+    /// starves them.
     pub max_calls: usize,
     /// How many connections may be open at once; default 10,000. More are closed at once.
     pub max_connections: usize,

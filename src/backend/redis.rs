@@ -19,6 +19,7 @@ pub mod wakes;
 pub mod watching;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::backend::redis_server::failure::{away, unsent};
 use crate::backend::redis_server::hub::Hub;
@@ -47,6 +48,8 @@ use waiting::Waiting;
 
 /// How long a lost wake may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(1);
+/// How much longer than its own step a call waits until its lock's name is in the index.
+const NAMING: Duration = Duration::from_millis(100);
 
 /// The servers that namespaces share: one set of connections.
 #[derive(Clone)]
@@ -93,6 +96,7 @@ impl Store {
         let tasks = vec![
             tokio::spawn(wakes::hear(Arc::downgrade(&core))),
             tokio::spawn(waiting::beat(Arc::downgrade(&core))),
+            tokio::spawn(index::tidy(Arc::downgrade(&core))),
         ];
         Arc::new(Redis {
             core,
@@ -132,9 +136,22 @@ impl Core {
         self.shared.topology.call(script, &key, args, needs).await
     }
 
-    async fn may_grant(&self, lock: &LockName, ttl: Ttl) -> bool {
+    fn may_grant(&self, lock: &LockName) -> bool {
         let key = self.space.key(lock);
-        self.shared.topology.may_grant(&key, ttl.get()).await.is_ok()
+        self.shared.topology.may_grant(&key).is_ok()
+    }
+
+    /// A step on a lock, and beside it the lock's name into the index. In a Cluster that is another
+    /// server's, which nobody waits for long.
+    async fn named<T>(&self, lock: &LockName, step: impl Future<Output = T>) -> T {
+        let (mut step, mut naming) = (pin!(step), pin!(self.index.name(self, lock)));
+        tokio::select! {
+            answer = &mut step => {
+                let _ = timeout(NAMING, naming).await;
+                answer
+            }
+            () = &mut naming => step.await,
+        }
     }
 
     /// The queue of a lock, and how long it has had no claim.
@@ -182,7 +199,7 @@ impl Redis {
     ) -> Result<Place, BackendError> {
         let core = self.open()?;
         let sent = Instant::now();
-        let answer = core.call(script, lock, &args, Needs::Grant(claim.ttl.get())).await?;
+        let answer = core.call(script, lock, &args, Needs::Grant).await?;
         let (place, born) = answer::place(answer.value, claim, sent)?;
         // A grant that may be lost with its server is none. Whoever asked takes it back, or asks again.
         if let (Place::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
@@ -203,8 +220,7 @@ impl Backend for Redis {
         let args = core.space.enter(lock, claim);
         let _entering = core.waiting.entering(claim.id);
         let step = self.step(&scripts::ENTER, lock, claim, args);
-        let (place, ()) = tokio::join!(step, core.index.name(core, lock));
-        place
+        core.named(lock, step).await
     }
 
     async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
@@ -223,11 +239,7 @@ impl Backend for Redis {
             core.waiting.remove(lock, id, call);
         }
         // A store that may not grant still takes back: then the next has to ask for itself.
-        let trusted = match next {
-            Some(next) => core.may_grant(lock, next.ttl).await,
-            None => false,
-        };
-        let next = next.filter(|_| trusted);
+        let next = next.filter(|_| core.may_grant(lock));
         let sent = Instant::now();
         let args = core.space.leave(lock, who, next);
         let needs = next.map_or(Needs::Nothing, |_| Needs::Replicas);
@@ -248,10 +260,8 @@ impl Backend for Redis {
         let core = self.open()?;
         let lock = &lease.lock.name;
         let args = core.space.renew(lease, ttl);
-        let needs = Needs::Grant(ttl.map_or(Duration::ZERO, Ttl::get));
-        let call = core.call(&scripts::RENEW, lock, &args, needs);
-        let (answer, ()) = tokio::join!(call, core.index.name(core, lock));
-        let answer = answer?;
+        let call = core.call(&scripts::RENEW, lock, &args, Needs::Grant);
+        let answer = core.named(lock, call).await?;
         let renewal = answer::renewal(answer.value, lease)?;
         match (renewal, answer.unconfirmed) {
             // It lives on at this server, and nobody was told so.

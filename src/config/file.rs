@@ -63,8 +63,8 @@ section! {
         /// How many Acquire calls may be under way or waiting at once; more are refused with
         /// OVERLOADED.
         acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
-        /// How many other calls may be under way at once, so that waiting Acquires never keep a
-        /// Renew or a Release out.
+        /// How many other calls may be under way at once; as many again of Renew and Release, so
+        /// that no other call ever keeps them out.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many streams (WatchLock, health, reflection) may be open at once.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),

@@ -43,6 +43,7 @@ fn without_a_file_there_is_one_embedded_namespace_on_loopback() {
     assert_eq!(config.namespaces.len(), 1);
     let default = namespace(&config, "default");
     assert_eq!((&default.limits, default.guarantee), (&Limits::default(), None));
+    assert_eq!(config.settings(), Settings::default());
     assert_eq!(default.backend, embedded("/data/fencepost/fencepost.redb"));
     assert_eq!(config.settings().drain_timeout, Duration::from_secs(20));
 }

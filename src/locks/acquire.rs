@@ -50,8 +50,10 @@ impl Course {
         loop {
             let entered = match claim.patience {
                 Patience::Try => self.enter(&claim).await,
-                // Boxed: a try, the common call, is not to carry the room that waiting takes.
-                Patience::Wait => Box::pin(self.enter_and_wait(&claim, &mut trouble, entries > 0)).await,
+                Patience::Wait => {
+                    self.enter_and_wait_unless_draining(&claim, &mut trouble, entries > 0)
+                        .await
+                }
             };
             match entered? {
                 End::Held(granted) => return Ok(*granted),
@@ -79,6 +81,22 @@ impl Course {
         }
     }
 
+    /// A waiter is told at once that the server shuts down, whatever its store is doing: dropped, it
+    /// is undone.
+    async fn enter_and_wait_unless_draining(
+        &self,
+        claim: &NewClaim,
+        trouble: &mut Trouble,
+        again: bool,
+    ) -> Result<End, Error> {
+        tokio::select! {
+            biased;
+            // Boxed: a try, the common call, is not to carry the room that waiting takes.
+            end = Box::pin(self.enter_and_wait(claim, trouble, again)) => end,
+            () = self.room.draining.cancelled() => Err(Error::Draining),
+        }
+    }
+
     async fn enter_and_wait(&self, claim: &NewClaim, trouble: &mut Trouble, again: bool) -> Result<End, Error> {
         // Before the claim is entered: a wake may come before the answer does.
         let joined = self.room.lines.join(&self.lock, Waiter::new(claim.clone()));
@@ -89,6 +107,9 @@ impl Course {
             Ok(entered) => entered,
             Err(_) => return Err(self.give_up(&mut undo, trouble).await),
         };
+        if entered.is_ok() {
+            trouble.over();
+        }
         match entered {
             Ok(Place::Waiting(ahead)) => self.wait(joined, undo, ahead, trouble).await,
             Ok(Place::Held(grant)) => Ok(self.held(grant, undo)),
@@ -100,7 +121,12 @@ impl Course {
             // A first entry fails at once; one that waited before rides the trouble out, and leaves
             // before it enters again.
             Err(error) if again && trouble.rides_out(&error) => {
-                self.settle(&mut undo, trouble).await?;
+                if error.is_without_effect() {
+                    undo.disarm();
+                } else {
+                    self.settle(&mut undo, trouble).await?;
+                }
+                self.rest(trouble).await?;
                 Ok(End::Again)
             }
             Err(error) => Err(failed(error, undo)),
@@ -110,13 +136,23 @@ impl Course {
     /// Undoes an entry of unknown outcome before the next one.
     async fn settle(&self, undo: &mut Undo, trouble: &mut Trouble) -> Result<(), Error> {
         loop {
-            match undo.run().await {
-                Ok(_) => return Ok(()),
-                Err(Error::Backend(error)) if trouble.rides_out(&error) && Instant::now() < self.deadline => {
-                    tokio::time::sleep(ASK_AGAIN).await;
-                }
-                Err(error) => return Err(error),
+            match timeout_at(self.deadline, undo.run()).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(Error::Backend(error))) if trouble.rides_out(&error) => self.rest(trouble).await?,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(self.unanswered(trouble)),
             }
+        }
+    }
+
+    /// Lets a store in trouble be for a moment; the wait may end in it.
+    async fn rest(&self, trouble: &Trouble) -> Result<(), Error> {
+        let rested = Instant::now() + ASK_AGAIN;
+        sleep_until(rested.min(self.deadline)).await;
+        if rested < self.deadline {
+            Ok(())
+        } else {
+            Err(self.unanswered(trouble))
         }
     }
 
@@ -136,11 +172,10 @@ impl Course {
                     Mail::Gone => return Ok(self.again(undo)),
                     Mail::Ask => {}
                 },
-                () = self.room.draining.cancelled() => return Err(Error::Draining),
                 () = &mut deadline => return Err(self.give_up(&mut undo, trouble).await),
                 () = at(ask_at) => {}
                 () = waiter.became_first() => {
-                    ask_at = self.ask_at(&joined, None);
+                    ask_at = ask_at.into_iter().chain(self.ask_at(&joined, None)).min();
                     continue;
                 }
             }

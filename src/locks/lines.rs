@@ -197,8 +197,10 @@ impl Drop for Joined {
             }
         }
         if let Some(turn) = self.turn {
-            line.queue.remove(&key(turn, &self.waiter));
-            if let Some(first) = line.queue.values().next() {
+            let own = key(turn, &self.waiter);
+            let was_first = line.queue.keys().next() == Some(&own);
+            line.queue.remove(&own);
+            if let Some(first) = line.queue.values().next().filter(|_| was_first) {
                 first.first.notify_one();
             }
         }

@@ -1,16 +1,18 @@
 //! What happens to a claim whose call ends without its answer.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::watch;
 
 use super::Room;
-use crate::backend::{Departure, Leaving, MARKS_KEPT, NewClaim};
+use crate::backend::{Departure, Health, Leaving, NewClaim};
 use crate::error::Error;
-use crate::name::{CallId, ClaimId, LockName, Ttl};
+use crate::name::{CallId, ClaimId, LockName};
 
-/// How soon a store that is away is asked again: at first, and after a while.
+/// How soon a store that failed is asked again, if its health tells nothing: at first, and after a
+/// while.
 const AGAIN: Duration = Duration::from_millis(200);
 const AT_LAST: Duration = Duration::from_secs(10);
 
@@ -29,7 +31,6 @@ struct Entered {
     lock: LockName,
     claim: ClaimId,
     call: CallId,
-    ttl: Ttl,
 }
 
 impl Undo {
@@ -41,7 +42,6 @@ impl Undo {
                 lock: lock.clone(),
                 claim: claim.id,
                 call: claim.call,
-                ttl: claim.ttl,
             },
             armed: true,
         }
@@ -79,18 +79,32 @@ async fn leave(room: &Arc<Room>, entered: &Entered) -> Result<Departure, Error> 
     Ok(room.backend.leave(&entered.lock, who, None).await?)
 }
 
-/// Undoes a call: tries until it succeeds, or until nothing can be left of the call, for its cancel
-/// mark would be gone and its lease over. No guard watches over this task: when the runtime ends
-/// under it, there is nobody left to undo for.
+/// Undoes a call: tries until it succeeds, however long that takes, for a store that comes back may
+/// bring its waiters along. A store that is known to be away refuses new calls, which leave nothing to
+/// undo, so there are never more of these tasks than calls that were under way when it went. No guard
+/// watches over them: when the runtime ends under them, there is nobody left to undo for.
 async fn insist(room: Arc<Room>, entered: Entered) {
+    let mut health = room.backend.health();
     let mut again = AGAIN;
-    let until = Instant::now() + MARKS_KEPT.max(entered.ttl.get());
     while let Err(error) = leave(&room, &entered).await {
-        if Instant::now() > until {
-            tracing::warn!(lock = %entered.lock, %error, "gave up undoing a call");
-            return;
+        tokio::select! {
+            () = room.closed.cancelled() => {
+                tracing::warn!(lock = %entered.lock, %error, "closed before a call was undone");
+                return;
+            }
+            () = came_back(&mut health) => {}
+            () = tokio::time::sleep(again) => {}
         }
-        tokio::time::sleep(again).await;
         again = (again * 2).min(AT_LAST);
     }
+}
+
+/// Returns when the store has changed to a state in which it answers.
+async fn came_back(health: &mut watch::Receiver<Health>) {
+    while health.changed().await.is_ok() {
+        if !matches!(*health.borrow_and_update(), Health::Away { .. }) {
+            return;
+        }
+    }
+    pending().await
 }

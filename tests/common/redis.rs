@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -53,13 +53,14 @@ pub struct RedisServer {
     options: Vec<String>,
     /// The seconds by which its clock is shifted, if it has one of its own.
     clock: Option<i64>,
+    sentinel: bool,
     child: Option<Child>,
 }
 
 impl RedisServer {
     /// A standalone server with these options (`--name value`), no persistence unless they say so.
     pub fn start(options: &[&str]) -> Self {
-        Self::on(free_port(&[]), options)
+        Self::started(|| Self::down(free_port(&[]), options))
     }
 
     /// A server whose every write is on disk before its answer.
@@ -67,17 +68,24 @@ impl RedisServer {
         Self::start(&["--appendonly", "yes", "--appendfsync", "always"])
     }
 
-    /// A server on a given port.
-    pub fn on(port: u16, options: &[&str]) -> Self {
-        let mut server = Self {
+    /// A server that does not run yet.
+    fn down(port: u16, options: &[&str]) -> Self {
+        Self {
             dir: tempfile::tempdir().unwrap(),
             port,
             options: options.iter().map(ToString::to_string).collect(),
             clock: None,
+            sentinel: false,
             child: None,
-        };
-        server.restart();
-        server
+        }
+    }
+
+    /// Starts what `make` makes, again where somebody else took the port that was free before.
+    fn started(make: impl Fn() -> Self) -> Self {
+        eventually("a server on a port of its own", Duration::from_secs(60), || {
+            let mut server = make();
+            server.launch().then_some(server)
+        })
     }
 
     /// A server whose wall clock can be stepped by [`Self::shift_clock`].
@@ -145,38 +153,55 @@ impl RedisServer {
     /// Starts the process (again), with whatever data its directory holds.
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs");
+        if let Some(seconds) = self.clock {
+            self.shift_clock(seconds);
+        }
+        eventually("the server has its port", Duration::from_secs(60), || {
+            self.launch().then_some(())
+        });
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "redis-server"]);
+        if self.sentinel {
+            command.arg(self.dir.path().join("sentinel.conf")).arg("--sentinel");
+            return command;
+        }
         command
-            .args(["--pdeathsig", "KILL", "redis-server"])
             .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--protected-mode", "no"])
             .arg("--dir")
             .arg(self.dir.path())
             .args(&self.options);
-        if let Some(seconds) = self.clock {
-            self.shift_clock(seconds);
+        if self.clock.is_some() {
             command
                 .env("LD_PRELOAD", self.dir.path().join("clock.so"))
                 .env("CLOCK_SHIFT", self.dir.path().join("shift"));
         }
-        self.launch(command);
+        command
     }
 
-    fn launch(&mut self, mut command: Command) {
+    /// Starts the process. Whether it is this one that answers at the port: between the choice of a
+    /// port and its use another may take it.
+    fn launch(&mut self) -> bool {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.dir.path().join("log"))
             .unwrap();
-        self.child = Some(command.stdout(log).stderr(Stdio::null()).spawn().unwrap());
-        let port = self.port;
-        eventually("the server listens", Duration::from_secs(10), || {
-            TcpStream::connect(("127.0.0.1", port)).ok()
+        let mut child = self.command().stdout(log).stderr(Stdio::null()).spawn().unwrap();
+        let itself = format!("process_id:{}", child.id());
+        let answers = eventually("the server answers", Duration::from_secs(30), || {
+            if child.try_wait().unwrap().is_some() {
+                return Some(false);
+            }
+            let said = self.cli(&["INFO"]);
+            let it_is = said.lines().any(|line| line.trim() == itself);
+            (it_is && !said.contains("loading:1")).then_some(true)
         });
-        eventually("the server answers", Duration::from_secs(20), || {
-            let answer = self.cli(&["PING"]);
-            (answer.contains("PONG") || answer.contains("NOAUTH")).then_some(())
-        });
+        self.child = answers.then_some(child);
+        answers
     }
 
     /// Ends the process without a chance to write anything.
@@ -242,7 +267,8 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts all five and waits until the sentinels know the replica.
+    /// Starts all five and waits until the sentinels know the replica. They call a server dead that
+    /// is silent for half a minute.
     pub fn start() -> Self {
         let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
         let port = master.port().to_string();
@@ -262,9 +288,19 @@ impl Sentinels {
         all
     }
 
+    /// The same, where three seconds of silence are enough: for tests in which a server dies.
+    pub fn quick() -> Self {
+        let all = Self::start();
+        for sentinel in &all.sentinels {
+            let rule = ["SENTINEL", "SET", "mymaster", "down-after-milliseconds", "3000"];
+            assert_eq!(sentinel.cli(&rule), "OK");
+        }
+        all
+    }
+
     /// Waits until every sentinel knows the others and the replica.
     pub fn settled(&self) {
-        eventually("the sentinels know each other", Duration::from_secs(30), || {
+        eventually("the sentinels know each other", Duration::from_secs(60), || {
             self.sentinels
                 .iter()
                 .all(|one| {
@@ -286,8 +322,12 @@ impl Sentinels {
     /// Asks for a failover, and waits until a sentinel names another master.
     pub fn fail_over(&self) -> u16 {
         let before = self.master_port();
-        self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "mymaster"]);
-        eventually("another master", Duration::from_secs(30), || {
+        // Refused while another is under way, or no replica has been heard of lately.
+        eventually("a failover begins", Duration::from_secs(90), || {
+            let answer = self.sentinels[0].cli(&["SENTINEL", "FAILOVER", "mymaster"]);
+            (answer == "OK").then_some(())
+        });
+        eventually("another master", Duration::from_secs(60), || {
             Some(self.master_port()).filter(|port| *port != before)
         })
     }
@@ -304,28 +344,17 @@ impl Sentinels {
 }
 
 fn sentinel(master: &str) -> RedisServer {
-    let dir = tempfile::tempdir().unwrap();
-    let port = free_port(&[]);
-    let config = dir.path().join("sentinel.conf");
-    let text = format!(
-        "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {master} 2\n\
-         sentinel down-after-milliseconds mymaster 1000\nsentinel failover-timeout mymaster 5000\n"
-    );
-    std::fs::write(&config, text).unwrap();
-    let mut server = RedisServer {
-        dir,
-        port,
-        options: Vec::new(),
-        clock: None,
-        child: None,
-    };
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--pdeathsig", "KILL", "redis-server"])
-        .arg(&config)
-        .arg("--sentinel");
-    server.launch(command);
-    server
+    RedisServer::started(|| {
+        let mut server = RedisServer::down(free_port(&[]), &[]);
+        let port = server.port;
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds mymaster 30000\nsentinel failover-timeout mymaster 5000\n"
+        );
+        std::fs::write(server.dir().join("sentinel.conf"), text).unwrap();
+        server.sentinel = true;
+        server
+    })
 }
 
 /// Three masters, each with a replica.
@@ -336,7 +365,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the nodes, joins them and waits until every slot is served.
+    /// Starts the nodes, joins them and waits until every slot is served. They call a node dead that
+    /// is silent for half a minute.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..6).map(|_| cluster_node()).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -348,13 +378,23 @@ impl Cluster {
             .unwrap();
         assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stdout));
         let cluster = Self { nodes };
-        eventually("the cluster serves", Duration::from_secs(30), || {
+        eventually("the cluster serves", Duration::from_secs(60), || {
             cluster
                 .nodes
                 .iter()
                 .all(|node| node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
                 .then_some(())
         });
+        cluster
+    }
+
+    /// The same, where five seconds of silence are enough: for tests in which a node dies.
+    pub fn quick() -> Self {
+        let cluster = Self::start();
+        for node in &cluster.nodes {
+            let rule = ["CONFIG", "SET", "cluster-node-timeout", "5000"];
+            assert_eq!(node.cli(&rule), "OK");
+        }
         cluster
     }
 
@@ -377,11 +417,11 @@ fn cluster_node() -> RedisServer {
         "--cluster-enabled",
         "yes",
         "--cluster-node-timeout",
-        "2000",
+        "30000",
         "--repl-diskless-sync-delay",
         "0",
     ];
-    RedisServer::on(free_port(&[10_000]), &options)
+    RedisServer::started(|| RedisServer::down(free_port(&[10_000]), &options))
 }
 
 /// Servers that all tests of this process share. They end with the process: the kernel kills them

@@ -86,6 +86,11 @@ impl Bed {
         self.pace.short
     }
 
+    /// A TTL in which a case has time for a few steps, also on a busy machine.
+    pub fn ample(&self) -> Duration {
+        5 * self.pace.short
+    }
+
     /// Lets time pass.
     pub async fn sleep(&self, time: Duration) {
         tokio::time::sleep(time).await;

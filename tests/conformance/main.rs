@@ -15,6 +15,8 @@ mod table;
 mod asks;
 mod bed;
 mod beds;
+#[path = "../common/calls.rs"]
+mod calls;
 mod cases;
 mod claims;
 #[macro_use]

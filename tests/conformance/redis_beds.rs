@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings, connection_info};
-use fencepost::backend::{Backend, Health};
+use fencepost::backend::{Backend, Health, Seen};
+use futures::StreamExt;
 
-use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, lock, namespace};
 use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
 
 /// Real time, and a server on the same machine.
@@ -18,6 +19,11 @@ const PACE: Pace = Pace {
     quiet: Duration::from_millis(200),
     virtual_time: false,
 };
+
+/// How long a connection and an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a replica may take until it serves and hears.
+const READY: Duration = Duration::from_secs(60);
 
 /// One server.
 pub async fn standalone() -> Result<Bed, Missing> {
@@ -77,7 +83,7 @@ pub async fn confirmed() -> Result<Bed, Missing> {
     let mut settings = Settings::new(Servers::Standalone(info));
     settings.replicas = Some(Replicas {
         count: 1,
-        timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(5),
     });
     opened(settings).await
 }
@@ -90,6 +96,8 @@ async fn opened(mut settings: Settings) -> Result<Bed, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
     settings.first_start = FirstStart::Admit;
+    // A slow machine is no Redis that hangs.
+    (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
     let stores = [Store::open(settings.clone()), Store::open(settings)];
     let (first, second) = (
         stores[0].namespace(&namespace(NAMESPACE)),
@@ -98,11 +106,17 @@ async fn opened(mut settings: Settings) -> Result<Bed, Missing> {
     for replica in [&first, &second] {
         let mut health = replica.health();
         let served = health.wait_for(|health| *health == Health::Serving);
-        let served = tokio::time::timeout(Duration::from_secs(10), served).await;
+        let served = tokio::time::timeout(READY, served).await;
         served.expect("it serves in time").expect("it says how it is");
     }
-    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server. It listens
+    // for wakes before it listens for a watch, so who has seen a state hears both.
+    for replica in [&first, &second] {
+        let mut watch = replica.watch(&lock("warm"));
+        let seen = tokio::time::timeout(READY, watch.next()).await;
+        let seen = seen.expect("it hears in time").expect("a watch does not end");
+        assert!(matches!(seen, Ok(Seen::State(_))), "{seen:?}");
+    }
     Ok(Bed {
         elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
         first,

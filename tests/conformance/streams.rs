@@ -47,17 +47,19 @@ impl Wakes {
         all
     }
 
-    /// Asserts that all that comes until it is quiet wakes each of `these`, and no other claim of
-    /// the lock by name.
+    /// Asserts that what comes wakes each of `these`, and until it is quiet then no other claim of the
+    /// lock by name.
     pub async fn only(&mut self, lock: &LockName, these: &[&NewClaim]) {
-        let all = self.all().await;
+        let mut all = Vec::new();
         for claim in these {
-            assert!(
-                all.iter().any(|wake| concerns(wake, lock, claim)),
-                "{:?} was not woken: {all:?}",
-                claim.owner
-            );
+            while !all.iter().any(|wake| concerns(wake, lock, claim)) {
+                match timeout(SOON, self.stream.next()).await {
+                    Ok(Some(wake)) => all.push(wake),
+                    _ => panic!("{:?} was not woken: {all:?}", claim.owner),
+                }
+            }
         }
+        all.append(&mut self.all().await);
         let named = |wake: &Wake| match wake {
             Wake::Next(_, id) => these.iter().any(|claim| claim.id == *id),
             Wake::Changed(_) => !these.is_empty(),

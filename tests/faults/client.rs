@@ -1,14 +1,13 @@
 //! Calls to a server over gRPC.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
-use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::{
-    AcquireRequest, CheckTokenRequest, GetLockRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth,
-    NamespaceInfo, ReleaseRequest, RenewRequest,
+    AcquireRequest, CheckTokenRequest, Lease, ListNamespacesRequest, LockState, NamespaceHealth, NamespaceInfo,
 };
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -16,6 +15,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::asks::wire;
 pub use crate::asks::{living, named, reason, time, waiting};
+use crate::calls::Calls;
 use crate::server::PATIENCE;
 
 /// The namespace of every test.
@@ -27,53 +27,26 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// A connection to a server.
 #[derive(Debug, Clone)]
-pub struct Client(Channel);
+pub struct Client(Calls);
+
+impl Deref for Client {
+    type Target = Calls;
+
+    fn deref(&self) -> &Calls {
+        &self.0
+    }
+}
 
 impl Client {
     /// Connects to an address that is listened on.
     pub async fn connect(address: &str) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
-        Self(endpoint.connect().await.expect("the server accepts"))
-    }
-
-    fn locks(&self) -> LockServiceClient<Channel> {
-        LockServiceClient::new(self.0.clone())
-    }
-
-    /// Takes a lock, or says why not.
-    pub async fn try_acquire(&self, ask: AcquireRequest) -> Result<Lease, Status> {
-        let answer = self.locks().acquire(ask).await?;
-        Ok(answer.into_inner().lease.expect("a lease"))
-    }
-
-    /// Takes a lock that must be granted.
-    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
-        self.try_acquire(ask).await.expect("granted")
-    }
-
-    /// Renews a lease, or says why not.
-    pub async fn try_renew(&self, lease: &Lease, ttl: Option<Duration>) -> Result<Lease, Status> {
-        let (lease_id, ttl) = (lease.lease_id.clone(), ttl.map(wire));
-        let answer = self.locks().renew(RenewRequest { lease_id, ttl }).await?;
-        Ok(answer.into_inner().lease.expect("a lease"))
-    }
-
-    /// Releases a lease, or says why not.
-    pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
-        let lease_id = lease.lease_id.clone();
-        self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
-    }
-
-    /// Releases a lease that must live.
-    pub async fn release(&self, lease: &Lease) {
-        self.try_release(lease).await.expect("released");
+        Self(Calls(endpoint.connect().await.expect("the server accepts")))
     }
 
     /// The state of a lock.
     pub async fn look(&self, name: &str) -> LockState {
-        let (namespace, name) = (NAMESPACE.into(), name.into());
-        let answer = self.locks().get_lock(GetLockRequest { namespace, name }).await;
-        answer.expect("a state").into_inner().lock.expect("a state")
+        self.look_at(NAMESPACE, name).await
     }
 
     /// Whether a lease's token is held at this moment.
@@ -89,7 +62,7 @@ impl Client {
 
     /// What operators see of the namespace.
     pub async fn namespace(&self) -> NamespaceInfo {
-        let mut admin = AdminServiceClient::new(self.0.clone());
+        let mut admin = AdminServiceClient::new(self.0.0.clone());
         let answer = admin.list_namespaces(ListNamespacesRequest {}).await;
         answer.expect("a list").into_inner().namespaces.remove(0)
     }
@@ -97,18 +70,17 @@ impl Client {
     /// What the health service says of the namespace.
     pub async fn health(&self) -> ServingStatus {
         let service = format!("namespace/{NAMESPACE}");
-        let answer = HealthClient::new(self.0.clone())
+        let answer = HealthClient::new(self.0.0.clone())
             .check(HealthCheckRequest { service })
             .await;
         answer.expect("an answer").into_inner().status()
     }
 
-    /// Asserts that operators and the health service see a namespace that is away, and why.
-    pub async fn is_away(&self, why: &str) {
+    /// Whether operators and the health service see a namespace that is away, and why.
+    pub async fn is_away(&self, why: &str) -> bool {
         let seen = self.namespace().await;
-        assert_eq!(seen.health(), NamespaceHealth::Away, "{seen:?}");
-        assert!(!seen.reason.is_empty() && seen.reason.contains(why), "{seen:?}");
-        assert_eq!(self.health().await, ServingStatus::NotServing);
+        let says_why = !seen.reason.is_empty() && seen.reason.contains(why);
+        seen.health() == NamespaceHealth::Away && says_why && self.health().await == ServingStatus::NotServing
     }
 
     /// Waits until the health service says that the namespace serves.

@@ -169,7 +169,12 @@ async fn fill(server: &mut Server, home: &Home, disk: &impl Disk) -> Vec<Lease> 
     let client = server.client();
     disk.fill(server, home.file());
     let mut kept = take_until_refused(&client).await;
-    client.is_away("").await;
+    // A file that has room for little is tried anew twice a second, until much does not fit again.
+    let mut more = 0..TOO_MANY;
+    while !client.is_away("").await {
+        let name = format!("more {}", more.next().expect("it is seen to be away"));
+        kept.extend(client.try_acquire(big(&name)).await.ok());
+    }
     ask_while_full(&client, &mut kept).await;
     assert!(server.lives());
     kept

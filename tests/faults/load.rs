@@ -1,13 +1,14 @@
 //! SIGKILL under load: many clients on several locks, and everything that they were answered is
 //! judged afterwards.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, ask, living, waiting};
 use crate::dice::Dice;
 use crate::history::{Held, History};
-use crate::server::Home;
+use crate::server::{Home, PATIENCE};
 
 const KILLS: u64 = if cfg!(feature = "soak") { 200 } else { 12 };
 const WORKERS: u64 = 24;
@@ -20,14 +21,17 @@ const WAIT: Duration = Duration::from_secs(3);
 const LIFE: Duration = Duration::from_millis(600);
 
 /// One that takes and gives back the locks from a number on until its server is gone: what it held.
-async fn work(client: Client, first: u64, owner: String, mut dice: Dice) -> Vec<Held> {
+async fn work(client: Client, first: u64, owner: String, mut dice: Dice, grants: Arc<AtomicU64>) -> Vec<Held> {
     let mut seen = Vec::new();
     loop {
         let lock = format!("lock {}", first + dice.below(LOCKS));
         let sent = Instant::now();
         let ask = waiting(WAIT, living(TTL, ask(&lock, &owner)));
         match client.try_acquire(ask).await {
-            Ok(lease) => seen.push(Held::new(lease, sent)),
+            Ok(lease) => {
+                seen.push(Held::new(lease, sent));
+                grants.fetch_add(1, Ordering::Relaxed);
+            }
             Err(status) if status.code() == tonic::Code::Aborted => continue,
             Err(_) => return seen,
         }
@@ -44,17 +48,23 @@ async fn work(client: Client, first: u64, owner: String, mut dice: Dice) -> Vec<
 /// A round's workers; each notes what it held when it ends.
 async fn run_until_killed(home: &Home, round: u64, mut dice: Dice) -> Vec<Held> {
     let server = home.start().await;
-    let seen = Arc::<Mutex<Vec<Held>>>::default();
+    let (seen, grants) = (Arc::<Mutex<Vec<Held>>>::default(), Arc::<AtomicU64>::default());
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..WORKERS {
-        let (client, seen) = (server.another_client().await, Arc::clone(&seen));
+        let (client, seen, grants) = (server.another_client().await, Arc::clone(&seen), Arc::clone(&grants));
         let dice = Dice::new(round * WORKERS + worker);
         workers.spawn(async move {
-            let held = work(client, round * LOCKS / 2, format!("worker {worker}"), dice).await;
+            let held = work(client, round * LOCKS / 2, format!("worker {worker}"), dice, grants).await;
             seen.lock().expect("no panic").extend(held);
         });
     }
     tokio::time::sleep(LIFE / 4 + dice.time(LIFE)).await;
+    // Leases of the round before may still block all of its locks.
+    let began = Instant::now();
+    while grants.load(Ordering::Relaxed) <= LOCKS {
+        assert!(began.elapsed() < PATIENCE, "nothing is granted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     server.kill();
     while let Some(ended) = workers.join_next().await {
         ended.expect("no panic");

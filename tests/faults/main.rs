@@ -8,6 +8,8 @@
 
 #[path = "../common/asks.rs"]
 mod asks;
+#[path = "../common/calls.rs"]
+mod calls;
 mod client;
 mod crash;
 mod dice;

@@ -7,11 +7,13 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::bench::{acquire, acquire_as, contend_with, replica, serves, standalone, take, token};
+use crate::bench::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);
+/// How soon anything comes that does not wait for a TTL.
+const LONG_BEFORE: Duration = Duration::from_secs(15);
 
 /// A replica behind a forwarder, and one that reaches the server directly.
 struct Bed {
@@ -22,15 +24,23 @@ struct Bed {
 }
 
 async fn bed() -> Bed {
+    bed_that_waits(None).await
+}
+
+/// A bed whose first replica waits so long for an answer; otherwise as long as all tests do, and it is
+/// a cut that ends what was lost.
+async fn bed_that_waits(answer: Option<Duration>) -> Bed {
     let server = RedisServer::start(&[]);
     let forwarder = Forwarder::before(server.port()).await;
-    let cut_off = replica(&standalone(&forwarder.url())).await;
+    let mut settings = standalone(&forwarder.url());
+    settings.response_timeout = answer.unwrap_or(settings.response_timeout);
+    let cut_off = replica(&settings).await;
     let direct = replica(&standalone(&server.url())).await;
     // All that is asked only once has been asked: the server knows the scripts, and the marker TTL.
     let held = take(&direct, "a", TTL).await;
     let waits = acquire(&cut_off, "a", TTL, TTL);
     let release = async {
-        until_waiting(&direct, 1).await;
+        until_waiting(&direct, "a", 1).await;
         direct.release(&held.key).await.unwrap();
     };
     let (next, ()) = tokio::join!(waits, release);
@@ -43,18 +53,9 @@ async fn bed() -> Bed {
     }
 }
 
-/// Waits until the store has so many waiters.
-async fn until_waiting(locks: &Locks, waiters: usize) {
-    let (lock, end) = (LockName::new("a").unwrap(), Instant::now() + Duration::from_secs(5));
-    while locks.look(&lock, 1).await.unwrap().waiter_count != waiters {
-        assert!(Instant::now() < end, "not {waiters} waiters");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 /// The token of the only holder; waits until the store has `holders` of them.
 async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
-    let (lock, end) = (LockName::new("a").unwrap(), Instant::now() + Duration::from_secs(5));
+    let (lock, end) = (LockName::new("a").unwrap(), Instant::now() + LONG_BEFORE);
     loop {
         let queue = locks.look(&lock, 1).await.unwrap();
         if queue.holder_count == holders {
@@ -91,7 +92,7 @@ async fn a_grant_whose_answer_was_lost_is_found_by_a_retry_at_another_replica() 
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
     // The end of the first call takes nothing away: closing waits for what it undoes.
-    serves(&bed.cut_off, Duration::from_secs(5)).await;
+    serves(&bed.cut_off, LONG_BEFORE).await;
     bed.cut_off.close().await;
     bed.direct.renew(&retried.key, None).await.unwrap();
     assert_eq!(until_held(&bed.direct, 1).await, granted);
@@ -117,7 +118,7 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
         assert!(is_away(&first), "{first:?}");
         // The retry and what undoes the first call come as soon as there is a connection again, in
         // any order: the same grant, or a new one.
-        let end = Instant::now() + Duration::from_secs(3);
+        let end = Instant::now() + LONG_BEFORE;
         let lease = loop {
             match acquire_as(&bed.cut_off, "a", &request, TTL, Duration::ZERO).await {
                 Ok(lease) => break lease,
@@ -140,21 +141,23 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
     if !available() {
         return;
     }
-    let bed = bed().await;
+    let answer = Duration::from_secs(2);
+    let bed = bed_that_waits(Some(answer)).await;
     // Longer than an answer may take.
-    bed.forwarder.answers(Answers::Late(Duration::from_millis(1_500)));
+    bed.forwarder.answers(Answers::Late(2 * answer));
     let first = bed.cut_off.clone();
     let asked = Instant::now();
     let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
     let granted = until_held(&bed.direct, 1).await;
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
-    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     bed.forwarder.answers(Answers::Pass);
     // Long before its TTL.
-    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(6)).await.unwrap();
+    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
     assert!(Some(token(&next)) > granted);
-    serves(&bed.cut_off, Duration::from_secs(5)).await;
+    assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
+    serves(&bed.cut_off, LONG_BEFORE).await;
     assert_eq!(until_held(&bed.direct, 1).await, Some(token(&next)));
 }
 
@@ -172,9 +175,9 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
     bed.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
-    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(5)).await.unwrap();
+    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
     assert!(Some(token(&next)) > granted);
-    assert!(next.waited < Duration::from_secs(3), "{:?}", next.waited);
+    assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +195,7 @@ async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     bed.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
-    let end = Instant::now() + Duration::from_secs(3);
+    let end = Instant::now() + LONG_BEFORE;
     let mut again = bed.cut_off.release(&held.key).await;
     while is_away(&again) && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -215,7 +218,7 @@ async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
     let waiter = bed.cut_off.clone();
     let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
     // Asked over the waiter's own connection, whose answers keep their order: it knows that it waits.
-    until_waiting(&bed.cut_off, 1).await;
+    until_waiting(&bed.cut_off, "a", 1).await;
     // From here on it is told nothing, neither its wake-up nor its grant.
     bed.forwarder.answers(Answers::Lost);
     bed.direct.release(&held.key).await.unwrap();
@@ -224,7 +227,7 @@ async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
     bed.forwarder.cut();
     let lease = waiting.await.unwrap().unwrap();
     assert_eq!(Some(token(&lease)), granted);
-    assert!(released.elapsed() < Duration::from_secs(5), "{:?}", released.elapsed());
+    assert!(released.elapsed() < LONG_BEFORE, "{:?}", released.elapsed());
     bed.cut_off.release(&lease.key).await.unwrap();
 }
 
@@ -236,8 +239,16 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
     let bed = bed().await;
     let time = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 6 });
     let (forwarder, until) = (bed.forwarder, Instant::now() + time);
+    let contest = Contest {
+        lock: "hot",
+        clients: 6,
+        time,
+        grants: 50,
+        // Far more than all this takes.
+        ttl: 4 * TTL,
+    };
     let faults = tokio::spawn(async move {
-        let pauses = [60, 250, 120].map(Duration::from_millis).into_iter().cycle();
+        let pauses = [250, 600, 400].map(Duration::from_millis).into_iter().cycle();
         let losses = [0, 3, 27, 11, 60].map(Duration::from_millis).into_iter().cycle();
         for (pause, loss) in pauses.zip(losses) {
             forwarder.answers(Answers::Late(loss / 10));
@@ -251,12 +262,11 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
         }
         unreachable!("both go on for ever")
     });
-    let seen = contend_with(&[bed.cut_off.clone(), bed.direct.clone()], 6, time, TTL).await;
+    let seen = contest.run(&[bed.cut_off.clone(), bed.direct.clone()]).await;
     let _forwarder = faults.await.unwrap();
-    assert!(seen.failed.len() > 10, "no answer was missed: {:?}", seen.failed);
-    assert!(seen.tokens.len() > 50, "{}", seen.tokens.len());
-    // Nobody had to wait for a TTL, only for connections to be made again between the cuts, and no
-    // lease ended before its Release. Behind a stuck lock the last wait alone takes ten seconds.
-    assert!(seen.gap < Duration::from_secs(8), "{:?}", seen.gap);
+    assert!(!seen.failed.is_empty(), "no answer was missed");
+    assert!(seen.tokens.len() >= 50, "{}", seen.tokens.len());
+    // Nothing that was granted is held by nobody, or ended before its Release.
+    acquire(&bed.direct, "hot", TTL, LONG_BEFORE).await.unwrap();
     assert_eq!(seen.lost, 0);
 }

@@ -3,9 +3,11 @@
 
 mod bench;
 mod clock;
+mod cluster;
 mod forwarder;
 mod lost;
 mod memory;
+mod names;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;

@@ -4,11 +4,16 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
+use futures::StreamExt;
 
-use crate::bench::{acquire, contend, health, replica, serves, standalone, take, token};
+use crate::bench::{
+    HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
+};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(2);
+/// By when a server that is there again is served.
+const AT_LAST: Duration = Duration::from_secs(30);
 
 fn is_away(health: &Health) -> bool {
     matches!(health, Health::Away { .. })
@@ -20,7 +25,7 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
         return;
     }
     let server = RedisServer::start(&[]);
-    let locks = replica(&standalone(&server.url())).await;
+    let locks = replica(&impatient(standalone(&server.url()))).await;
     let held = take(&locks, "a", TTL).await;
     server.pause();
     let asked = Instant::now();
@@ -33,13 +38,13 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
         "{refused:?}"
     );
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-    health(&locks, Duration::from_secs(5), is_away).await;
+    health(&locks, AT_LAST, is_away).await;
     let asked = Instant::now();
     acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     tokio::time::sleep(TTL).await;
     server.resume();
-    serves(&locks, Duration::from_secs(5)).await;
+    serves(&locks, AT_LAST).await;
     assert!(token(&take(&locks, "a", TTL).await) > token(&held));
 }
 
@@ -49,19 +54,51 @@ async fn waiters_of_living_replicas_outlive_a_long_pause() {
         return;
     }
     let server = RedisServer::start(&[]);
-    let settings = standalone(&server.url());
+    let settings = impatient(standalone(&server.url()));
     let (one, two) = (replica(&settings).await, replica(&settings).await);
-    let held = take(&one, "a", Duration::from_secs(60)).await;
-    let waiting = tokio::spawn(async move { acquire(&two, "a", TTL, Duration::from_secs(30)).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let held = take(&one, "a", Duration::from_secs(120)).await;
+    let waiter = two.clone();
+    let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, Duration::from_secs(60)).await });
+    until_waiting(&two, "a", 1).await;
     server.pause();
     tokio::time::sleep(Duration::from_secs(3)).await;
     server.resume();
-    serves(&one, Duration::from_secs(5)).await;
+    serves(&one, AT_LAST).await;
+    serves(&two, AT_LAST).await;
+    // Whoever called it dead would do so now.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(one.look(&held.key.lock.name, 10).await.unwrap().waiters.len(), 1);
     one.release(&held.key).await.unwrap();
     assert!(token(&waiting.await.unwrap().unwrap()) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_is_opened_while_redis_is_away_says_so() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::start(&[]);
+    let locks = replica(&standalone(&server.url())).await;
+    server.kill9();
+    health(&locks, AT_LAST, is_away).await;
+    let lock = fencepost::name::LockName::new("a").unwrap();
+    let seen = tokio::time::timeout(Duration::from_secs(10), locks.watch(&lock).next()).await;
+    let seen = seen.expect("it says so in time").expect("a watch does not just end");
+    assert!(
+        matches!(
+            seen,
+            Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. }))
+        ),
+        "{seen:?}"
+    );
+    // The next one finds it back.
+    server.restart();
+    locks.admit(None).await.ok();
+    let end = Instant::now() + AT_LAST;
+    while let Some(Err(error)) = locks.watch(&lock).next().await {
+        assert!(Instant::now() < end, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,7 +111,7 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     health(
         &locks,
-        Duration::from_secs(3),
+        AT_LAST,
         |health| matches!(health, Health::Away { reason } if reason.contains("allkeys-lru")),
     )
     .await;
@@ -87,7 +124,7 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
         "{refused:?}"
     );
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    serves(&locks, Duration::from_secs(5)).await;
+    serves(&locks, AT_LAST).await;
     take(&locks, "a", TTL).await;
 }
 
@@ -98,14 +135,12 @@ async fn with_full_memory_renew_and_release_still_work() {
     }
     let server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
-    let held = take(&locks, "a", TTL).await;
+    let held = take(&locks, "a", AT_LAST).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
+    // It has had no effect, so nothing of it is undone.
     assert!(
-        matches!(
-            refused,
-            Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
-        ),
+        matches!(refused, Error::Backend(BackendError::Unsent { .. })),
         "{refused:?}"
     );
     locks.renew(&held.key, None).await.unwrap();
@@ -128,9 +163,9 @@ async fn forgotten_scripts_are_sent_again_under_load() {
         }
         server
     });
-    let seen = contend(&replicas, 8, Duration::from_secs(2)).await;
+    let seen = contend(&replicas, 8, Duration::from_secs(2), 101).await;
     forget.await.unwrap();
-    assert!(seen.tokens.len() > 100 && seen.gap < Duration::from_secs(1), "{seen:?}");
+    assert!(seen.tokens.len() > 100 && seen.gap < HOT_TTL, "{seen:?}");
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);
 }
 
@@ -149,12 +184,12 @@ async fn killed_connections_cost_a_pause_and_nothing_else() {
         }
         server
     });
-    let seen = contend(&replicas, 8, Duration::from_secs(4)).await;
+    let seen = contend(&replicas, 8, Duration::from_secs(4), 51).await;
     kill.await.unwrap();
     // Nothing waits for a TTL of HOT_TTL: a Release without an answer is repeated, and a grant
     // without one is taken back as soon as there is a connection again.
     assert!(
-        seen.tokens.len() > 50 && seen.gap < Duration::from_secs(2),
+        seen.tokens.len() > 50 && seen.gap < HOT_TTL,
         "{} {:?}",
         seen.tokens.len(),
         seen.gap
@@ -162,7 +197,8 @@ async fn killed_connections_cost_a_pause_and_nothing_else() {
     assert_eq!(seen.lost, 0);
     assert!(!seen.failed.is_empty(), "no call met a killed connection");
     let slowest = seen.failed.iter().map(|(_, took, _)| *took).max().unwrap_or_default();
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}: {:?}", seen.failed);
+    // Long before the limit of an answer.
+    assert!(slowest < HOT_TTL, "{slowest:?}: {:?}", seen.failed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,21 +211,26 @@ async fn no_hand_off_is_lost_while_pub_sub_is_killed() {
     let replicas = [replica(&settings).await, replica(&settings).await];
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let kill = tokio::task::spawn_blocking(move || {
+        let mut kills = 0;
         while stopped
             .recv_timeout(Duration::from_millis(200))
             .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
         {
             server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            kills += 1;
         }
-        server
+        (server, kills)
     });
-    let seen = contend(&replicas, 2, Duration::from_secs(6)).await;
+    let seen = contend(&replicas, 2, Duration::from_secs(6), 1_000).await;
     drop(stop);
-    kill.await.unwrap();
+    let (_server, kills) = kill.await.unwrap();
+    println!("{} long gaps in {kills} kills", seen.long_gaps);
+    // A wake that is lost costs a poll; that it is lost is the exception.
+    assert!(seen.tokens.len() >= 1_000, "{}", seen.tokens.len());
     assert!(
-        seen.tokens.len() >= 1_000 && seen.gap < Duration::from_secs(1),
-        "{} {:?}",
-        seen.tokens.len(),
+        seen.gap < HOT_TTL && seen.long_gaps < kills / 3,
+        "{} in {kills}, {:?}",
+        seen.long_gaps,
         seen.gap
     );
     assert!(seen.failed.is_empty() && seen.lost == 0, "{:?}", seen.failed);

@@ -7,6 +7,7 @@ mod access;
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod bench;
 mod certificates;
+mod claims;
 mod failover;
 mod long_queues;
 mod program;

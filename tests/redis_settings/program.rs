@@ -83,7 +83,7 @@ impl Program {
 
     /// Waits until the namespace serves, and takes and releases a lock.
     pub async fn serves(&self) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         while let Some(reason) = self.trouble().await {
             assert!(Instant::now() < end, "it does not serve: {reason}");
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -93,7 +93,7 @@ impl Program {
 
     /// Waits until the namespace says `why` it does not serve; no lock is granted then.
     pub async fn refuses(&self, why: &str) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let reason = self.trouble().await.expect("it must not serve");
             if reason.contains(why) {

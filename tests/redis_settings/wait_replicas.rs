@@ -1,5 +1,7 @@
 //! Grants that replicas of the server must confirm.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::{Replicas, Settings};
@@ -8,7 +10,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::bench::{acquire, health, replica, serves, standalone, take, token};
+use crate::bench::{acquire, health, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -29,8 +31,17 @@ fn master_with<const N: usize>() -> (RedisServer, [RedisServer; N]) {
     (master, replicas)
 }
 
+/// Where the confirmation must come, on a slow machine too.
 fn confirmed_by(count: u32, master: &RedisServer) -> Settings {
     let mut settings = standalone(&master.url());
+    let timeout = Duration::from_secs(5);
+    settings.replicas = Some(Replicas { count, timeout });
+    settings
+}
+
+/// Where it does not come, and who asks is not to wait for it for long.
+fn soon_confirmed_by(count: u32, master: &RedisServer) -> Settings {
+    let mut settings = confirmed_by(count, master);
     let timeout = Duration::from_millis(500);
     settings.replicas = Some(Replicas { count, timeout });
     settings
@@ -55,7 +66,7 @@ async fn refused(locks: &Locks, lock: &str, why: &str) {
 /// Waits until nobody holds a lock or waits for it.
 async fn is_free(locks: &Locks, lock: &str) {
     let name = LockName::new(lock).unwrap();
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + TTL / 2;
     loop {
         let queue = locks.look(&name, 10).await.unwrap();
         if queue.holder_count + queue.waiter_count == 0 {
@@ -86,8 +97,9 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
         return;
     }
     let (master, [copy]) = master_with::<1>();
-    let locks = replica(&confirmed_by(1, &master)).await;
-    let (held, given_back) = (take(&locks, "a", TTL).await, take(&locks, "b", TTL).await);
+    let patient = replica(&confirmed_by(1, &master)).await;
+    let locks = replica(&soon_confirmed_by(1, &master)).await;
+    let (held, given_back) = (take(&patient, "a", TTL).await, take(&patient, "b", TTL).await);
     copy.pause();
     refused(&locks, "c", "only 0 of 1 replicas").await;
     // What was granted on the master alone is taken back, and what it held before stays.
@@ -106,7 +118,7 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
     );
     locks.release(&given_back.key).await.unwrap();
     copy.resume();
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + TTL / 2;
     let again = loop {
         match acquire(&locks, "c", TTL, Duration::ZERO).await {
             Ok(lease) => break lease,
@@ -114,7 +126,7 @@ async fn without_the_confirmation_of_a_frozen_replica_nothing_is_granted() {
         }
     };
     assert!(token(&again) > token(&held));
-    locks.renew(&held.key, None).await.unwrap();
+    patient.renew(&held.key, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,15 +135,12 @@ async fn a_waiter_rides_out_a_replica_that_hangs_and_then_has_the_lock() {
         return;
     }
     let (master, [copy]) = master_with::<1>();
-    let locks = replica(&confirmed_by(1, &master)).await;
-    let held = take(&locks, "a", TTL).await;
+    let patient = replica(&confirmed_by(1, &master)).await;
+    let locks = replica(&soon_confirmed_by(1, &master)).await;
+    let held = take(&patient, "a", TTL).await;
     let waiter = locks.clone();
     let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
-    eventually("it waits", Duration::from_secs(5), || {
-        let look = locks.look(&held.key.lock.name, 1);
-        let queue = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(look));
-        (queue.unwrap().waiter_count == 1).then_some(())
-    });
+    until_waiting(&locks, "a", 1).await;
     copy.pause();
     // The release succeeds, for what is gone from the master is given back; its successor waits on.
     locks.release(&held.key).await.unwrap();
@@ -152,7 +161,7 @@ async fn as_many_replicas_as_are_asked_for_must_confirm() {
     let (master, copies) = master_with::<2>();
     let (one, both) = (
         replica(&confirmed_by(1, &master)).await,
-        replica(&confirmed_by(2, &master)).await,
+        replica(&soon_confirmed_by(2, &master)).await,
     );
     copies[0].pause();
     take(&one, "a", TTL).await;
@@ -168,10 +177,10 @@ async fn a_server_with_too_few_replicas_does_not_serve_and_says_why() {
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     let locks = crate::bench::unready(&confirmed_by(1, &master));
     let says = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("has 0 replicas, and wait_replicas is 1"));
-    health(&locks, Duration::from_secs(5), says).await;
+    health(&locks, TTL, says).await;
     refused(&locks, "a", "wait_replicas is 1").await;
     let _copy = replica_of(&master);
-    serves(&locks, Duration::from_secs(5)).await;
+    serves(&locks, TTL).await;
     take(&locks, "a", TTL).await;
 }
 
@@ -189,8 +198,8 @@ async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
         }
         master
     });
-    let until = Instant::now() + Duration::from_secs(2);
-    let clients = (0..8).map(|n| tokio::spawn(repeat(replicas[n % 2].clone(), until)));
+    let (until, granted) = (Instant::now() + Duration::from_secs(2), Arc::new(AtomicUsize::new(0)));
+    let clients = (0..8).map(|n| tokio::spawn(repeat(replicas[n % 2].clone(), until, Arc::clone(&granted))));
     let done = futures::future::join_all(clients).await;
     let mut tokens: Vec<u64> = done.into_iter().flat_map(Result::unwrap).collect();
     forget.await.unwrap();
@@ -204,10 +213,13 @@ async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
     );
 }
 
-/// Takes one lock and gives it back, again and again; none of that may fail.
-async fn repeat(locks: Locks, until: Instant) -> Vec<u64> {
+/// Takes one lock and gives it back, again and again, longer where there were few grants; none of that
+/// may fail.
+async fn repeat(locks: Locks, until: Instant, granted: Arc<AtomicUsize>) -> Vec<u64> {
     let mut tokens = Vec::new();
-    while Instant::now() < until {
+    let few = || granted.load(Ordering::Relaxed) <= 100 && Instant::now() < until + TTL;
+    while Instant::now() < until || few() {
+        granted.fetch_add(1, Ordering::Relaxed);
         let lease = acquire(&locks, "hot", TTL, TTL).await.unwrap();
         tokens.push(token(&lease));
         locks.release(&lease.key).await.unwrap();

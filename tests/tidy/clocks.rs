@@ -113,11 +113,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends the caller's own wait, and the riding out of a store that is away",
     ),
-    (
-        "src/locks/undo.rs",
-        Clock::Running,
-        "ends the repeating of an undo that the store does not answer",
-    ),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
     (
         "src/api/convert/answer.rs",

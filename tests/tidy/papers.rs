@@ -13,6 +13,7 @@ pub const PAPERS: &[&str] = &[
     "GUARANTEES.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "benches/README.md",
 ];
 
 /// How far a first screen reaches, in lines.
@@ -155,15 +156,22 @@ fn the_papers_name_only_files_that_exist() {
 }
 
 #[test]
-fn the_configuration_of_the_readme_is_valid() {
-    let readme = read("README.md");
-    let example = readme
-        .split("```toml\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .expect("an example");
+fn every_configuration_of_the_papers_is_valid() {
+    let papers: Vec<_> = PAPERS.iter().map(|paper| read(paper)).collect();
+    let rest = papers.iter().flat_map(|paper| paper.split("```toml\n").skip(1));
+    let examples: Vec<_> = rest.filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() > 1, "only {} examples", examples.len());
+    examples.into_iter().for_each(is_valid);
+}
+
+fn is_valid(example: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("fencepost.toml");
+    // The files that it names are there.
+    let example = example.replace("/etc/fencepost", folder.path().to_str().expect("a path"));
+    std::fs::write(folder.path().join("redis-password"), "secret\n").expect("a password");
+    let certificate = rcgen::generate_simple_self_signed(["redis".to_owned()]).expect("a certificate");
+    std::fs::write(folder.path().join("redis-ca.pem"), certificate.cert.pem()).expect("a certificate");
     std::fs::write(&file, example).expect("the example is written");
     let mut check = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     check

@@ -1,3 +1,5 @@
+use std::pin::pin;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -68,4 +70,23 @@ async fn connections_past_the_limit_are_closed() {
     assert_eq!(second_client.read(&mut [0]).await.unwrap(), 0);
     drop(first);
     assert!(pair(&terms).await.1.is_some());
+}
+
+#[tokio::test]
+async fn each_burst_of_answers_has_time_to_gather_once() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    for _ in 0..2 {
+        // The first write asks to be polled again, and has written nothing.
+        assert!(futures::poll!(pin!(connection.write(b"a"))).is_pending());
+        assert!(futures::poll!(pin!(client.read_u8())).is_pending());
+        // What follows is written at once, until the burst is flushed.
+        assert!(futures::poll!(pin!(connection.write(b"a"))).is_ready());
+        assert!(futures::poll!(pin!(connection.write(b"b"))).is_ready());
+        connection.flush().await.unwrap();
+        let mut burst = [0; 2];
+        client.read_exact(&mut burst).await.unwrap();
+        assert_eq!(&burst, b"ab");
+    }
 }

@@ -64,13 +64,15 @@ const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
 const GET: &str = "/fencepost.v1.LockService/GetLock";
 
 #[tokio::test]
-async fn open_acquires_and_streams_keep_no_release_out() {
+async fn open_calls_of_other_kinds_keep_no_release_out() {
     let house = House::new(1);
     let _acquire = house.call(ACQUIRE).await;
     let _watch = house.call(WATCH).await;
+    let _get = house.call(GET).await;
     let full = Some((Code::ResourceExhausted, "OVERLOADED".to_owned()));
     assert_eq!(house.refusal(ACQUIRE).await, full);
     assert_eq!(house.refusal(WATCH).await, full);
+    assert_eq!(house.refusal(GET).await, full);
     assert_eq!(house.refusal(RELEASE).await, None);
     assert_eq!(house.refusal(RENEW).await, None);
 }

@@ -135,7 +135,7 @@ impl Space {
             record::write_finished(place, &ended, cause_record)
         });
         self.finished.insert(hold.secret, ended, desk.now);
-        while let Some(secret) = self.finished.pop(desk.now, limits.finished as usize) {
+        while let Some(secret) = self.finished.pop_past(limits.finished as usize) {
             desk.delete(Slot::finished(self.id, &secret));
         }
     }

@@ -380,6 +380,9 @@ impl Writer {
             return Ok(());
         }
         let (file, loaded) = File::open(&self.path)?;
+        if file.inode() != self.inode {
+            return Ok(());
+        }
         file.prove_writable()?;
         self.machine.rebuild(loaded);
         self.file = Some(file);

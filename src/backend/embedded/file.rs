@@ -91,6 +91,15 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// What a file with these holders says.
+    #[cfg(test)]
+    pub fn of(holders: Vec<(Namespace, LockName, u64, Claim)>) -> Self {
+        Self {
+            holders,
+            ..Self::default()
+        }
+    }
+
     /// The holders; each lives for its full span from `now` on.
     pub fn holders(&self, now: Duration) -> impl Iterator<Item = (Namespace, LockName, u64, Claim)> + '_ {
         self.holders

@@ -239,6 +239,11 @@ impl Lock {
         self.prefix.len() == self.claims.len() && self.prefix.admits(mode)
     }
 
+    /// The place of the next one that comes.
+    pub fn tail(&self) -> u64 {
+        self.next
+    }
+
     /// Puts a claim at the tail.
     pub fn push(&mut self, claim: Claim) -> u64 {
         let place = self.next;

@@ -66,8 +66,7 @@ impl Machine {
     }
 
     fn forget(&mut self) {
-        let due = self.spaces.iter().filter_map(|space| space.finished.due()).min();
-        if !self.unforgotten && due.is_none_or(|due| due + FORGET_EVERY > self.desk.now) {
+        if !self.unforgotten && self.forgets_at().is_none_or(|due| due > self.desk.now) {
             return;
         }
         self.unforgotten = false;
@@ -87,12 +86,14 @@ impl Machine {
             return Some(self.desk.now);
         }
         let ends = self.desk.ends.first().map(|(ends, ..)| *ends);
-        let old = self
-            .spaces
-            .iter()
-            .flat_map(|space| [space.finished.due(), space.marks.due()]);
-        let forget = old.flatten().min().map(|due| due + FORGET_EVERY);
-        [ends, forget].into_iter().flatten().min()
+        [ends, self.forgets_at()].into_iter().flatten().min()
+    }
+
+    /// When what is remembered is looked through: what is due then is forgotten.
+    fn forgets_at(&self) -> Option<Duration> {
+        let remembered = self.spaces.iter();
+        let due = remembered.flat_map(|space| [space.finished.due(), space.marks.due()]);
+        due.flatten().min().map(|due| due + FORGET_EVERY)
     }
 
     /// What the turn changes in the file.
@@ -111,8 +112,8 @@ impl Machine {
     }
 
     /// Takes the file's word on what holds and has finished, at start and after a turn that may not
-    /// have become durable. Waiters are known to memory alone and keep their places; so does a
-    /// waiter whose grant was lost with the turn.
+    /// have become durable. Waiters are known to memory alone and keep their order; so does a waiter
+    /// whose grant was lost with the turn.
     pub fn rebuild(&mut self, loaded: Loaded) {
         self.desk.read_clock();
         self.desk.ends.clear();
@@ -121,10 +122,8 @@ impl Machine {
         // Tokens of the lost turn were shown to nobody, but to skip them costs nothing.
         self.desk.high_water = self.desk.high_water.max(loaded.high_water);
         let memory: Vec<_> = self.spaces.iter_mut().map(Space::clear).collect();
-        let mut known = std::collections::HashSet::new();
         for (namespace, name, place, claim) in loaded.holders(self.desk.now) {
             let id = self.space_id(&namespace);
-            known.insert((id, name.clone(), place));
             self.spaces[id].restore(&mut self.desk, &name, place, claim);
         }
         for (namespace, finished) in loaded.finished {
@@ -135,9 +134,9 @@ impl Machine {
             for (name, lock) in locks {
                 let waiters = lock
                     .iter()
-                    .filter(|(place, _)| !known.contains(&(id, name.clone(), *place)));
-                for (place, claim) in waiters.filter_map(|(place, claim)| Some((place, waiting_again(claim)?))) {
-                    self.spaces[id].restore(&mut self.desk, &name, place, claim);
+                    .filter_map(|(place, claim)| Some((place, waiting_again(claim)?)));
+                for (place, claim) in waiters {
+                    self.spaces[id].restore_waiter(&mut self.desk, &name, place, claim);
                 }
             }
         }
@@ -169,3 +168,6 @@ fn waiting_again(claim: &Claim) -> Option<Claim> {
     }
     claim.waiting_for().is_some().then_some(claim)
 }
+
+#[cfg(test)]
+mod tests;

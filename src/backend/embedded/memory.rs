@@ -87,12 +87,21 @@ impl Finished {
         self.order.get(index).map(|kept| &kept.ended)
     }
 
-    /// Takes out the oldest one if its time has passed or there are more than `limit`.
-    pub fn pop(&mut self, now: Duration, limit: usize) -> Option<Secret> {
-        let until = self.due()?;
-        if until > now && self.order.len() <= limit {
+    /// Takes out the oldest one if its time has passed.
+    pub fn pop_old(&mut self, now: Duration) -> Option<Secret> {
+        self.due().filter(|until| *until <= now)?;
+        self.pop()
+    }
+
+    /// Takes out the oldest one if there are more than `limit`.
+    pub fn pop_past(&mut self, limit: usize) -> Option<Secret> {
+        if self.order.len() <= limit {
             return None;
         }
+        self.pop()
+    }
+
+    fn pop(&mut self) -> Option<Secret> {
         let Kept { secret, ended, .. } = self.order.pop_front()?;
         self.by_secret.remove(&secret);
         // A later hold of the same id may have ended since.

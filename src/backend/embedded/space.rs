@@ -257,7 +257,7 @@ impl Space {
     pub fn forget(&mut self, desk: &mut Desk, most: usize) -> bool {
         self.marks.purge(desk.now);
         for _ in 0..most {
-            let Some(secret) = self.finished.pop(desk.now, usize::MAX) else {
+            let Some(secret) = self.finished.pop_old(desk.now) else {
                 return false;
             };
             desk.delete(Slot::finished(self.id, &secret));
@@ -275,6 +275,17 @@ impl Space {
             self.by_token.insert(holding.token, (name.clone(), place));
         }
         self.locks.entry(name.clone()).or_default().insert(place, claim);
+    }
+
+    /// Puts a waiter back into a queue that is made anew, unless the file knows its claim. Its place
+    /// may be a lower one than that of a holder that the file brought back, for a lock that falls
+    /// free counts from the start again: it comes behind all that are there.
+    pub fn restore_waiter(&mut self, desk: &mut Desk, name: &LockName, place: u64, claim: Claim) {
+        if claim.hold_ids().any(|id| self.find(name, &id).is_some()) {
+            return;
+        }
+        let tail = self.locks.get(name).map_or(0, Lock::tail);
+        self.restore(desk, name, place.max(tail), claim);
     }
 
     /// Forgets all locks and finished calls, for they are read again from the file.

@@ -60,8 +60,8 @@ impl Post {
 
     pub fn send(&self, wake: Wake) {
         let Some(line) = &self.line else { return };
-        // Noted before the line is tried: the reader may empty it right after it was found full, and
-        // would wait for a note that came too late.
+        // The loss is noted before the line is tried once more: the reader may empty it right after it
+        // was found full, and would wait for a note that came too late.
         match line.try_reserve() {
             Ok(place) => place.send(wake),
             Err(_) => {

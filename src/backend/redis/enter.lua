@@ -112,7 +112,9 @@ local function enter()
     if old then return differs(old) and other(old) or {'finished', old.cause} end
   end
   local mine = c.reentrant and get('e' .. c.whose)
-  if mine then return join(mine) end
-  return arrive()
+  if mine then return join(mine:sub(1, 16)) end
+  -- A claim outlives its first hold while there are others: its id is not free for another claim.
+  local there = c.retryable and record('h' .. id)
+  return there and other(there) or arrive()
 end
 return done(enter())

@@ -1,16 +1,17 @@
 //! The names of the locks in use: a sorted set beside the locks.
 //!
 //! A name is added together with the lock's use and at most every [`FRESH`] per replica; it is
-//! removed by who lists and finds the lock unused for far longer. Both commands are idempotent, and
-//! whatever falls between them is healed by the lock's next use or renewal.
+//! removed by who finds the lock unused for far longer: who lists, and each replica, which goes
+//! through all names a little at a time. Both commands are idempotent, and whatever falls between
+//! them is healed by the lock's next use or renewal.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::future::join_all;
 use redis::from_redis_value;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::Core;
 use super::answer::Look;
@@ -27,6 +28,11 @@ const STALE: Duration = Duration::from_secs(60);
 const REMEMBERED: usize = 50_000;
 /// How many names one page reads at most before it says where to go on.
 const READ: usize = 1_000;
+/// How often a replica looks for stale names, how many at once, and how many times in a row where most
+/// of them are stale.
+const TIDY: Duration = Duration::from_secs(15);
+const PAGE: usize = 100;
+const PAGES: usize = 200;
 
 /// What a summary shows of a lock.
 const SUMMARY: Most = Most { holders: 1, waiters: 0 };
@@ -35,7 +41,32 @@ const SUMMARY: Most = Most { holders: 1, waiters: 0 };
 #[derive(Debug)]
 pub struct Index {
     key: Vec<u8>,
-    fresh: Mutex<HashMap<LockName, Instant>>,
+    fresh: Mutex<Fresh>,
+}
+
+#[derive(Debug, Default)]
+struct Fresh {
+    added: HashMap<LockName, Instant>,
+    /// When those that are not fresh any more were last forgotten.
+    swept: Option<Instant>,
+}
+
+impl Fresh {
+    fn has(&self, lock: &LockName, now: Instant) -> bool {
+        self.added.get(lock).is_some_and(|at| now - *at < FRESH)
+    }
+
+    /// Remembers a name while there is room. To look for room takes a while where there are very many,
+    /// so it is not done for each of them.
+    fn add(&mut self, lock: &LockName, now: Instant) {
+        if self.added.len() >= REMEMBERED && self.swept.is_none_or(|swept| now - swept >= FRESH) {
+            self.swept = Some(now);
+            self.added.retain(|_, at| now - *at < FRESH);
+        }
+        if self.added.len() < REMEMBERED {
+            self.added.insert(lock.clone(), now);
+        }
+    }
 }
 
 impl Index {
@@ -47,24 +78,18 @@ impl Index {
         }
     }
 
-    fn fresh(&self) -> MutexGuard<'_, HashMap<LockName, Instant>> {
+    fn fresh(&self) -> MutexGuard<'_, Fresh> {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Names a lock that is being used. That it failed only shows in lists, until the next time.
     pub async fn name(&self, core: &Core, lock: &LockName) {
         let now = Instant::now();
-        if self.fresh().get(lock).is_some_and(|at| now - *at < FRESH) {
+        if self.fresh().has(lock, now) {
             return;
         }
         if self.add(core, lock).await.is_ok() {
-            let mut fresh = self.fresh();
-            if fresh.len() >= REMEMBERED {
-                fresh.retain(|_, at| now - *at < FRESH);
-            }
-            if fresh.len() < REMEMBERED {
-                fresh.insert(lock.clone(), now);
-            }
+            self.fresh().add(lock, now);
         }
     }
 
@@ -131,10 +156,29 @@ impl Index {
                 waiters: queue.waiter_count,
                 first: queue.holders.into_iter().next(),
             });
-        } else if look.idle.is_none_or(|idle| idle > STALE) {
+        } else if is_stale(&look.idle) {
             self.remove(core, &name).await?;
         }
         Ok(())
+    }
+
+    /// Removes what is stale on the next page behind `after`, and says where to go on.
+    async fn tidy(&self, core: &Core, after: Option<String>) -> Result<Tidied, BackendError> {
+        let names = self.names(core, "", after.as_deref(), PAGE).await?;
+        let judged = join_all(names.iter().map(async |name| {
+            let look = core.look(name, SUMMARY, Duration::ZERO).await?;
+            let stale = look.queue.holder_count + look.queue.waiter_count == 0 && is_stale(&look.idle);
+            if stale {
+                self.remove(core, name).await?;
+            }
+            Ok::<_, BackendError>(stale)
+        }));
+        let judged: Result<Vec<bool>, _> = judged.await.into_iter().collect();
+        let stale = judged?.into_iter().filter(|stale| *stale).count();
+        Ok(Tidied {
+            mostly: stale * 2 > PAGE,
+            after: names.get(PAGE - 1).map(|name| name.as_str().to_owned()),
+        })
     }
 
     /// Removes a name, and adds it again if its lock was used meanwhile.
@@ -147,5 +191,39 @@ impl Index {
             self.add(core, name).await?;
         }
         Ok(())
+    }
+}
+
+fn is_stale(idle: &Option<Duration>) -> bool {
+    idle.is_none_or(|idle| idle > STALE)
+}
+
+/// What a page of the index was found to be.
+struct Tidied {
+    /// Whether most of its names were stale.
+    mostly: bool,
+    /// Its last name, where it was a full page.
+    after: Option<String>,
+}
+
+/// Removes stale names until the namespace is closed: locks that are used once, and never listed,
+/// leave nothing behind either.
+pub async fn tidy(core: Weak<Core>) {
+    let mut after = None;
+    loop {
+        sleep(TIDY).await;
+        let Some(core) = core.upgrade() else {
+            return;
+        };
+        for _ in 0..PAGES {
+            // A store that is away keeps its names until it is back.
+            let Ok(tidied) = core.index.tidy(&core, after.clone()).await else {
+                break;
+            };
+            after = tidied.after;
+            if !tidied.mostly || after.is_none() {
+                break;
+            }
+        }
     }
 }

@@ -66,6 +66,7 @@ local function leave_waiter(id)
   local q = record('q' .. id)
   if not q or q.replica ~= replica then return 'nothing', '' end
   end_waiter(id, q)
+  tell('g', id, q)
   return 'ended', 'L'
 end
 
@@ -80,4 +81,4 @@ else
   found, cause = leave_token(tonumber(ARGV[6]))
 end
 extend(news)
-return done({found, cause, ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}}, ARGV[8])
+return done({found, cause, ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}})

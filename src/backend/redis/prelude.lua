@@ -8,7 +8,7 @@
 --   q<claim>   a waiter        s<turn>   the claim that waits at a turn
 --   d<claim>   what a claim shows of itself, opaque here
 --   j<hold>    the claim that a re-entry's hold belongs to
---   e<owner>   the reentrant holder of an owner and identity
+--   e<owner>   the reentrant holders of an owner and identity, one id behind the other
 --   r<replica> when a replica that waits last called (on m.awake); R lists these replicas
 --   f<secret>  why a hold ended, token i<hold> the same for a retry    F<n> both, oldest first
 --   c<call>    the mark of a call that left                            C<n> the marks, oldest first
@@ -22,6 +22,8 @@ local BEAT = 1500000              -- a replica that waits calls this often
 local SILENT = 4 * BEAT           -- one that did not for so long has died
 local FINISHED_KEPT = 60000000
 local MARKS_KEPT = 70000000
+local MARKS_MOST = 10000
+local VERSION = 1                 -- of this layout
 local IDLE = 4 * 86400000000      -- how long an unused lock keeps its last token
 local STATE = {
   'version', 'born', 'clock', 'awake', 'last', 'token', 'head', 'edge', 'tail', 'used', 'limit', 'within',
@@ -46,9 +48,12 @@ local m = {}
 if raw then
   local values = unpack_one(raw)
   for i, field in ipairs(STATE) do m[field] = values[i] or 0 end
+  if m.version ~= VERSION then
+    return redis.error_reply('LAYOUT the lock is stored in version ' .. tostring(m.version) .. ', this is ' .. VERSION)
+  end
 else
   for _, field in ipairs(STATE) do m[field] = 0 end
-  m.version, m.born, m.last, m.fin_most = 1, now, now, 1000
+  m.version, m.born, m.last, m.fin_most = VERSION, now, now, 1000
 end
 
 -- The lock's clock only adds what passed: a step of the server's clock back is no time at all.
@@ -132,12 +137,17 @@ local function forget()
     m.fin_from = m.fin_from + 1
     local field = 'F' .. digits(m.fin_from)
     local old = record(field)
-    if old then del(field, 'f' .. old.secret, 'i' .. old.id) end
+    if old then
+      del(field, 'f' .. old.secret)
+      -- What was taken back left no word for a retry: one that is there is of a later end.
+      if old.cause ~= 'T' then del('i' .. old.id) end
+    end
     local oldest = m.fin_from < m.fin_to and record('F' .. digits(m.fin_from + 1))
     m.fin_at = oldest and oldest.at or m.clock
   end
   for _ = 1, 4 do
-    if m.mark_from == m.mark_to or m.mark_at + MARKS_KEPT > m.clock then break end
+    local over = m.mark_to - m.mark_from > MARKS_MOST
+    if m.mark_from == m.mark_to or not (over or m.mark_at + MARKS_KEPT <= m.clock) then break end
     m.mark_from = m.mark_from + 1
     local field = 'C' .. digits(m.mark_from)
     local old = record(field)
@@ -170,6 +180,18 @@ local function marked(caller)
   return m.mark_from < m.mark_to and call('HEXISTS', key, 'c' .. caller) == 1
 end
 
+-- The reentrant holders of an owner and identity: several readers may have waited side by side.
+local function add_reentrant(whose, id)
+  put('e' .. whose, (get('e' .. whose) or '') .. id)
+end
+local function drop_reentrant(whose, id)
+  local rest = {}
+  for one in (get('e' .. whose) or ''):gmatch(('.'):rep(16)) do
+    if one ~= id then rest[#rest + 1] = one end
+  end
+  if #rest > 0 then put('e' .. whose, table.concat(rest)) else del('e' .. whose) end
+end
+
 -- The one way out of holding, and the one out of waiting.
 local function end_holder(id, h, cause)
   for _, hold in ipairs(h.holds) do
@@ -185,7 +207,7 @@ local function end_holder(id, h, cause)
     put('h' .. moved, pack(other), 'o' .. digits(h.slot), moved)
   end
   del('h' .. id, 'd' .. id, last)
-  if h.reentrant and get('e' .. h.whose) == id then del('e' .. h.whose) end
+  if h.reentrant then drop_reentrant(h.whose, id) end
   m.holders, m.active, room = m.holders - 1, now, true
   pull(h)
   count(h, -1)
@@ -216,7 +238,7 @@ local function become_holder(id, c, shown)
   else
     put('h' .. id, pack(h), 'o' .. digits(m.holders), id)
   end
-  if c.reentrant then call('HSETNX', key, 'e' .. c.whose, id) end
+  if c.reentrant then add_reentrant(c.whose, id) end
   m.frees = m.frees == 0 and expires or math.min(m.frees, expires)
   m.longest = math.max(m.longest, expires)
   if m.watched > m.clock then show('g', get('d' .. id), m.token) end
@@ -234,16 +256,19 @@ local function promote(id, q)
   return held(id, h, hold, true)
 end
 
--- The holder and the hold with this id, where it is held.
-local function find_hold(id)
-  local claim, h = id, record('h' .. id)
-  if not h then
-    claim = get('j' .. id)
-    h = claim and record('h' .. claim)
-  end
+-- The holder and the hold with this id, where it is held. The first hold of a claim may have ended
+-- before the claim, and come again in another.
+local function hold_in(claim, id)
+  local h = record('h' .. claim)
   for at, hold in ipairs(h and h.holds or {}) do
     if hold.id == id then return claim, h, hold, at end
   end
+end
+local function find_hold(id)
+  local claim, h, hold, at = hold_in(id, id)
+  if hold then return claim, h, hold, at end
+  local joined = get('j' .. id)
+  if joined then return hold_in(joined, id) end
 end
 
 local function waiting(q)
@@ -349,11 +374,11 @@ local function begin()
   extend(news)
   bury_head(news)
 end
-local function done(answer, next_id)
+local function done(answer)
   extend(news)
   bury_head(news)
   for _, one in ipairs(news) do
-    if one[1] ~= next_id and call('HEXISTS', key, 'q' .. one[1]) == 1 then tell('n', one[1], one[2]) end
+    if call('HEXISTS', key, 'q' .. one[1]) == 1 then tell('n', one[1], one[2]) end
   end
   save()
   return answer

@@ -6,4 +6,4 @@
 --       | {finished, cause} | {left} | {superseded} | {gone}
 if not known then return {'gone'} end
 begin()
-return done(take_up(ARGV[4], ARGV[5]), ARGV[4])
+return done(take_up(ARGV[4], ARGV[5]))

@@ -7,8 +7,8 @@
 //! Data that went back, as in a failover, brings back waiters of this replica whose calls have
 //! ended. As they would be kept alive, they are disowned as soon as their turn shows them.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,10 +32,17 @@ const AT_ONCE: usize = 64;
 /// The waiting claims.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    by_lock: Mutex<HashMap<LockName, Line>>,
+    lines: Mutex<Lines>,
     /// Those that may be in the store, and whose answer is not there yet.
     entering: Mutex<HashMap<ClaimId, u32>>,
     sooner: Notify,
+}
+
+/// The lines, and when the first of them is due as far as the beat knows.
+#[derive(Debug, Default)]
+struct Lines {
+    by_lock: HashMap<LockName, Line>,
+    planned: Option<Instant>,
 }
 
 /// A claim on its way into the store, until this is dropped.
@@ -59,20 +66,29 @@ impl Drop for Entering<'_> {
 /// Those of one lock, and when it is told next.
 #[derive(Debug)]
 struct Line {
-    claims: HashMap<ClaimId, Entered>,
+    /// By claim and call: a retry enters a claim that an older call here still waits for.
+    claims: BTreeMap<(ClaimId, CallId), Entered>,
     next: Instant,
 }
 
 impl Default for Line {
     fn default() -> Self {
         Self {
-            claims: HashMap::new(),
+            claims: BTreeMap::new(),
             next: Instant::now() + BEAT,
         }
     }
 }
 
 impl Line {
+    fn has(&self, id: &ClaimId) -> bool {
+        let first = (*id, CallId::from_bytes([0; 16]));
+        self.claims
+            .range(first..)
+            .next()
+            .is_some_and(|((next, _), _)| next == id)
+    }
+
     fn no_later_than(&mut self, frees_in: Option<Duration>) {
         let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
         self.next = freed.map_or(self.next, |freed| freed.min(self.next));
@@ -81,13 +97,13 @@ impl Line {
 
 #[derive(Debug, Clone, Copy)]
 struct Entered {
-    call: CallId,
     born: u64,
+    at: Instant,
 }
 
 impl Waiting {
-    fn by_lock(&self) -> MutexGuard<'_, HashMap<LockName, Line>> {
-        self.by_lock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, u32>> {
@@ -103,70 +119,83 @@ impl Waiting {
     /// Whether a claim in the store's queue is this replica's to serve.
     pub fn knows(&self, lock: &LockName, id: &ClaimId) -> bool {
         // In this order: a claim that has been entered waits before it stops entering.
-        self.all_entering().contains_key(id)
-            || self
-                .by_lock()
-                .get(lock)
-                .is_some_and(|line| line.claims.contains_key(id))
+        self.all_entering().contains_key(id) || self.lines().by_lock.get(lock).is_some_and(|line| line.has(id))
     }
 
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.by_lock().is_empty()
+        self.lines().by_lock.is_empty()
     }
 
     /// A claim waits, in a hash of this birth.
     pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, born: u64) {
-        let entered = Entered { call: claim.call, born };
-        let mut by_lock = self.by_lock();
-        let line = by_lock.entry(lock.clone()).or_default();
-        line.claims.insert(claim.id, entered);
+        let at = Instant::now();
+        let mut lines = self.lines();
+        let line = lines.by_lock.entry(lock.clone()).or_default();
+        line.claims.insert((claim.id, claim.call), Entered { born, at });
         line.no_later_than(ahead.frees_in);
-        drop(by_lock);
-        self.sooner.notify_one();
+        let next = line.next;
+        self.plan(&mut lines, next);
+    }
+
+    /// Wakes the beat if it would come too late. Each time would be once a claim, and each time all
+    /// lines are looked through.
+    fn plan(&self, lines: &mut Lines, next: Instant) {
+        if lines.planned.is_none_or(|planned| next < planned) {
+            lines.planned = Some(next);
+            self.sooner.notify_one();
+        }
     }
 
     /// A call does not wait any more.
     pub fn remove(&self, lock: &LockName, id: &ClaimId, call: CallId) {
-        let mut by_lock = self.by_lock();
-        let Some(line) = by_lock.get_mut(lock) else {
+        let mut lines = self.lines();
+        let Some(line) = lines.by_lock.get_mut(lock) else {
             return;
         };
-        if line.claims.get(id).is_some_and(|entered| entered.call == call) {
-            line.claims.remove(id);
-        }
+        line.claims.remove(&(*id, call));
         if line.claims.is_empty() {
-            by_lock.remove(lock);
+            lines.by_lock.remove(lock);
         }
     }
 
     /// The locks to tell now, and when to come again.
-    fn due(&self) -> (Vec<LockName>, Option<Instant>) {
+    fn due(&self) -> (Vec<LockName>, Instant) {
         let now = Instant::now();
-        let mut by_lock = self.by_lock();
-        let mut due = Vec::new();
-        for (lock, line) in by_lock.iter_mut().filter(|(_, line)| line.next <= now) {
-            line.next = now + BEAT;
-            due.push(lock.clone());
+        let mut lines = self.lines();
+        let (mut due, mut next) = (Vec::new(), now + BEAT);
+        for (lock, line) in &mut lines.by_lock {
+            if line.next <= now {
+                line.next = now + BEAT;
+                due.push(lock.clone());
+            }
+            next = next.min(line.next);
         }
-        (due, by_lock.values().map(|line| line.next).min())
+        lines.planned = Some(next);
+        (due, next)
     }
 
-    /// Takes in a beat's answer, and takes out the claims that the lock's hash does not have.
-    fn told(&self, lock: &LockName, beat: &Beat) -> Vec<ClaimId> {
-        let mut by_lock = self.by_lock();
-        let Some(line) = by_lock.get_mut(lock) else {
+    /// Takes in the answer to a beat that was sent then, and takes out the claims that the lock's hash
+    /// does not have. Of those that were entered later the answer tells nothing.
+    fn told(&self, lock: &LockName, beat: &Beat, sent: Instant) -> Vec<ClaimId> {
+        let mut lines = self.lines();
+        let Some(line) = lines.by_lock.get_mut(lock) else {
             return Vec::new();
         };
         line.no_later_than(beat.frees_in);
-        let lost: Vec<ClaimId> = line
-            .claims
-            .extract_if(|_, one| one.born != beat.born)
-            .map(|(id, _)| id)
-            .collect();
-        if line.claims.is_empty() {
-            by_lock.remove(lock);
+        let mut lost = Vec::new();
+        line.claims.retain(|(id, _), one| {
+            let is_lost = one.born != beat.born && one.at < sent;
+            if is_lost {
+                lost.push(*id);
+            }
+            !is_lost
+        });
+        let (next, nobody) = (line.next, line.claims.is_empty());
+        if nobody {
+            lines.by_lock.remove(lock);
         }
+        self.plan(&mut lines, next);
         lost
     }
 }
@@ -198,7 +227,6 @@ pub async fn beat(core: Weak<Core>) {
         let (due, next) = core.waiting.due();
         let told = futures::stream::iter(due).for_each_concurrent(AT_ONCE, |lock| tell(&core, lock));
         told.await;
-        let next = next.unwrap_or_else(|| Instant::now() + BEAT);
         tokio::select! {
             () = sleep_until(next) => {}
             () = core.waiting.sooner.notified() => {}
@@ -207,11 +235,12 @@ pub async fn beat(core: Weak<Core>) {
 }
 
 async fn tell(core: &Arc<Core>, lock: LockName) {
+    let sent = Instant::now();
     // While the store is away there is nobody to tell; the waiters ride that out by themselves.
     let Ok(Some(beat)) = ask(core, &lock).await else {
         return;
     };
-    for id in core.waiting.told(&lock, &beat) {
+    for id in core.waiting.told(&lock, &beat, sent) {
         core.wakes.send(Wake::Gone(lock.clone(), id));
     }
     let disown = async {

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::cause;
 use super::{Core, answer::Look};
+use crate::backend::redis_server::failure::away;
 use crate::backend::redis_server::hub::Heard;
 use crate::backend::redis_server::shown::Shown;
 use crate::backend::{BackendError, Change, ChangeKind, Most, Seen};
@@ -25,6 +26,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const PAST_THE_END: Duration = Duration::from_millis(20);
 /// How much later than a look its messages may be heard.
 const LATE: Duration = Duration::from_millis(500);
+/// How long it may take until messages are heard; while the store is away nothing is.
+const IN_TIME: Duration = Duration::from_secs(5);
 /// How many holders and waiters a state names at most.
 const MOST: Most = Most {
     holders: 1_000,
@@ -88,14 +91,19 @@ impl Watching {
 
     async fn state(&mut self) -> Result<Seen, BackendError> {
         if self.heard.is_none() {
-            let channel = self.core.space.changes(&self.lock);
-            let mut heard = self.core.shared.hub.listen(channel).await?;
-            // What is heard first is that the channel is heard from now on.
-            let _ = heard.recv().await;
-            self.heard = Some(heard);
+            let begun = timeout(IN_TIME, self.listen()).await;
+            self.heard = Some(begun.map_err(|_| away("no messages can be heard"))??);
         }
         let look = self.look().await?;
         Ok(self.take(look))
+    }
+
+    async fn listen(&self) -> Result<mpsc::Receiver<Heard>, BackendError> {
+        let channel = self.core.space.changes(&self.lock);
+        let mut heard = self.core.shared.hub.listen(channel).await?;
+        // What is heard first is that the channel is heard from now on.
+        let _ = heard.recv().await;
+        Ok(heard)
     }
 
     async fn look(&mut self) -> Result<Look, BackendError> {

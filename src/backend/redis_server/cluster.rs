@@ -4,7 +4,7 @@
 //! anew from a live node every second. A call is redirected a few times at most; it never had an
 //! effect where it was redirected.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,11 +44,15 @@ type Address = (String, u16);
 #[derive(Default)]
 struct Map {
     nodes: HashMap<Address, Arc<Node>>,
-    /// By its last slot: each range of slots and its master.
-    ranges: BTreeMap<u16, (u16, Address)>,
+    ranges: Ranges,
     /// What redirections have said since the map was read.
     moved: HashMap<u16, Address>,
+    /// Whom redirections have named since then: also a master to be, that serves no range yet.
+    met: HashSet<Address>,
 }
+
+/// By its last slot: each range of slots and its master.
+type Ranges = BTreeMap<u16, (u16, Address)>;
 
 /// Which slot a key belongs to. A `{tag}` in it is honoured, as the servers do.
 pub fn slot(key: &[u8]) -> u16 {
@@ -98,8 +102,29 @@ impl Cluster {
     /// # Errors
     /// Unsent while there is none.
     pub fn any(&self) -> Result<Arc<Node>, BackendError> {
-        let live = self.nodes(None).into_iter().find(|node| node.live().is_ok());
+        let live = self.all().into_iter().find(|node| node.live().is_ok());
         live.ok_or_else(|| unsent("no node of the cluster can be reached"))
+    }
+
+    /// Whether this is the address of a master that serves slots.
+    pub fn has_master_at(&self, info: &ConnectionInfo) -> bool {
+        let masters = self.map().masters();
+        masters
+            .iter()
+            .any(|node| node.live().is_ok_and(|live| live.info.addr() == info.addr()))
+    }
+
+    /// All nodes that are known, first those that serve slots.
+    fn all(&self) -> Vec<Arc<Node>> {
+        let map = self.map();
+        let mut nodes = map.masters();
+        let others = map
+            .nodes
+            .values()
+            .filter(|node| !nodes.iter().any(|one| Arc::ptr_eq(one, node)));
+        let others: Vec<_> = others.map(Arc::clone).collect();
+        nodes.extend(others);
+        nodes
     }
 
     /// Calls a script where its key's slot is served.
@@ -115,7 +140,7 @@ impl Cluster {
     ) -> Result<Answer, BackendError> {
         let mut way = self.way(slot(key))?;
         for _ in 0..REDIRECTS {
-            check(&way.node, needs).await?;
+            check(&way.node, needs)?;
             let ask = Ask {
                 key,
                 beside: &[],
@@ -127,7 +152,8 @@ impl Cluster {
                 Err(error) => way = self.redirect(way, slot(key), &error).await?,
             }
         }
-        Err(away("redirected too often"))
+        // Where a call was redirected it had no effect.
+        Err(unsent("redirected too often"))
     }
 
     /// Sends a command where its key's slot is served.
@@ -148,12 +174,12 @@ impl Cluster {
         Err(away("redirected too often"))
     }
 
-    /// Whether leases of this TTL may be granted where this key is served.
+    /// Whether leases may be granted where this key is served.
     ///
     /// # Errors
     /// Quarantined, or away.
-    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
-        self.way(slot(key))?.node.may_grant(ttl).await
+    pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
+        self.way(slot(key))?.node.may_grant()
     }
 
     fn way(&self, slot: u16) -> Result<Way, BackendError> {
@@ -190,11 +216,13 @@ impl Cluster {
 
     /// The node at an address, met before or now.
     async fn meet(&self, at: Address) -> Arc<Node> {
-        let node = self.node(&mut self.map(), at);
-        if node.live().is_err() {
-            // If it does not come in time, the call's own answer says why.
-            let _ = timeout(MEET, node.changed()).await;
-        }
+        let node = {
+            let mut map = self.map();
+            map.met.insert(at.clone());
+            self.node(&mut map, at)
+        };
+        // If it does not come in time, the call's own answer says why.
+        let _ = timeout(MEET, node.until(|live| live.is_some())).await;
         node
     }
 
@@ -218,42 +246,47 @@ impl Cluster {
 
     /// Reads the map from a node that is known, or from a seed.
     async fn refresh(&self) -> Result<(), BackendError> {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("SLOTS");
-        let known = match self.any() {
-            Ok(node) => node.command(&ask).await?.map_err(|error| of_script(&error)),
-            Err(error) => Err(error),
-        };
-        let answer = match known {
-            Ok(answer) => answer,
-            Err(_) => self.ask_seeds(&ask).await?,
-        };
-        let ranges = ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read"))?;
+        let ranges = self.read().await?;
         let mut map = self.map();
         for (_, at) in ranges.values() {
             self.node(&mut map, at.clone());
         }
+        let met = std::mem::take(&mut map.met);
         map.nodes
-            .retain(|at, node| node.live().is_ok() || ranges.values().any(|(_, used)| used == at));
+            .retain(|at, _| met.contains(at) || ranges.values().any(|(_, used)| used == at));
         map.ranges = ranges;
         map.moved.clear();
         Ok(())
     }
 
-    async fn ask_seeds(&self, ask: &Cmd) -> Result<Value, BackendError> {
-        let mut last = away("no node of the cluster is named");
-        for seed in &self.seeds {
-            let asked = async {
-                let mut connection = connect(&self.settings, seed, |_| {}).await?;
-                let answer = connection.send_packed_command(ask).await;
-                answer.and_then(Value::extract_error).map_err(|error| of_script(&error))
+    /// The widest map that a node tells, or else a seed: the first one that is whole ends the search.
+    /// One who was removed from the Cluster knows of no slots at all.
+    async fn read(&self) -> Result<Ranges, BackendError> {
+        let (nodes, seeds) = (self.all(), self.seeds.iter().map(Teller::Seed));
+        let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(Teller::Node);
+        match self.widest(nodes).await {
+            Ok(ranges) => Ok(ranges),
+            Err(_) => self.widest(seeds).await,
+        }
+    }
+
+    async fn widest<'a>(&self, tellers: impl Iterator<Item = Teller<'a>>) -> Result<Ranges, BackendError> {
+        let mut ask = redis::cmd("CLUSTER");
+        ask.arg("SLOTS");
+        let (mut widest, mut last) = (Ranges::new(), away("nobody tells of any slots"));
+        for teller in tellers {
+            let told = match teller.tell(&self.settings, &ask).await {
+                Ok(answer) => ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read")),
+                Err(error) => Err(error),
             };
-            match asked.await {
-                Ok(answer) => return Ok(answer),
+            match told {
+                Ok(told) if served(&told) == u32::from(SLOTS) => return Ok(told),
+                Ok(told) if served(&told) > served(&widest) => widest = told,
+                Ok(_) => {}
                 Err(error) => last = error,
             }
         }
-        Err(last)
+        if widest.is_empty() { Err(last) } else { Ok(widest) }
     }
 
     fn tell_health(&self, refreshed: Result<(), BackendError>) {
@@ -291,7 +324,7 @@ impl Map {
     }
 
     fn masters(&self) -> Vec<Arc<Node>> {
-        let at: std::collections::HashSet<&Address> = self.ranges.values().map(|(_, at)| at).collect();
+        let at: HashSet<&Address> = self.ranges.values().map(|(_, at)| at).collect();
         at.into_iter()
             .filter_map(|at| self.nodes.get(at))
             .map(Arc::clone)
@@ -299,12 +332,33 @@ impl Map {
     }
 
     fn is_whole(&self) -> bool {
-        let served: u32 = self
-            .ranges
-            .iter()
-            .map(|(last, (first, _))| u32::from(last - first) + 1)
-            .sum();
-        served == u32::from(SLOTS)
+        served(&self.ranges) == u32::from(SLOTS)
+    }
+}
+
+/// How many slots there are in these ranges.
+fn served(ranges: &Ranges) -> u32 {
+    let wide = |(last, (first, _)): (&u16, &(u16, Address))| u32::from(last.saturating_sub(*first)) + 1;
+    ranges.iter().map(wide).sum()
+}
+
+/// Who may tell the map.
+enum Teller<'a> {
+    Node(&'a Arc<Node>),
+    Seed(&'a ConnectionInfo),
+}
+
+impl Teller<'_> {
+    async fn tell(&self, settings: &Settings, ask: &Cmd) -> Result<Value, BackendError> {
+        let answer = match self {
+            Self::Node(node) => node.command(ask).await?,
+            Self::Seed(seed) => {
+                let mut connection = connect(settings, seed, |_| {}).await?;
+                let answer = connection.send_packed_command(ask).await;
+                answer.and_then(Value::extract_error)
+            }
+        };
+        answer.map_err(|error| of_script(&error))
     }
 }
 
@@ -332,7 +386,7 @@ fn address(text: &str) -> Option<Address> {
 }
 
 /// Reads the answer to CLUSTER SLOTS. A node that does not know its own host has the seed's.
-fn ranges(answer: &Value, seed: &ConnectionInfo) -> Option<BTreeMap<u16, (u16, Address)>> {
+fn ranges(answer: &Value, seed: &ConnectionInfo) -> Option<Ranges> {
     let range = |value: &Value| {
         let parts = value.as_sequence()?;
         let master = parts.get(2)?.as_sequence()?;

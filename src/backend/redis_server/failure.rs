@@ -25,11 +25,36 @@ pub fn broken(reason: impl ToString) -> BackendError {
     }
 }
 
-/// What a failed script call says about the store. A script that failed by itself is a bug; all
-/// else (no connection, no answer, no memory, no permission, a demoted master) is a store away.
+/// How a server refuses what it has not begun: it has no memory left, its data cannot be had or not be
+/// kept, it is no master any more, or too few replicas follow it.
+const REFUSALS: &[&str] = &[
+    "OOM",
+    "READONLY",
+    "LOADING",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+];
+
+/// What a failed script call says about the store. A script that failed by itself is a bug, and one
+/// that was refused has had no effect; all else (no connection, no answer, no permission) is a store
+/// away.
 pub fn of_script(error: &RedisError) -> BackendError {
     let by_itself = matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ResponseError));
-    if by_itself { broken(error) } else { away(error) }
+    if by_itself {
+        broken(error)
+    } else if is_refusal(error) {
+        unsent(error)
+    } else {
+        away(error)
+    }
+}
+
+fn is_refusal(error: &RedisError) -> bool {
+    // What a command within a script was refused tells of the script.
+    let within = error.detail().is_some_and(|detail| detail.contains("script:"));
+    !within && error.code().is_some_and(|code| REFUSALS.contains(&code))
 }
 
 /// Whether the connection, or the server behind it, should be looked at before it is used again.

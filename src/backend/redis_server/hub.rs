@@ -9,12 +9,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Msg, PushInfo};
+use redis::{ConnectionInfo, Msg, PushInfo, RedisError, RedisResult};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
 use super::failure::away;
-use super::node::{connect, jitter};
+use super::node::{Node, connect, jitter};
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
@@ -23,6 +23,9 @@ use crate::backend::BackendError;
 const UNREAD: usize = 16_384;
 /// How often the connection is tried while nothing is heard.
 const TRY: Duration = Duration::from_secs(1);
+/// How soon the connection is made again: at first, and while that is of no use.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What a listener hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +57,7 @@ impl Hub {
             topology: Arc::downgrade(topology),
             incoming,
             channels: HashMap::new(),
+            heard: false,
         };
         tokio::spawn(ear.run());
         Self { listeners }
@@ -76,6 +80,8 @@ struct Ear {
     topology: Weak<Topology>,
     incoming: mpsc::Receiver<Listener>,
     channels: HashMap<String, Vec<Out>>,
+    /// Whether the connection has been of use.
+    heard: bool,
 }
 
 struct Out {
@@ -95,11 +101,13 @@ impl Out {
 enum End {
     Closed,
     Lost,
+    /// The server did not let us subscribe.
+    Deaf(RedisError),
 }
 
 impl Ear {
     async fn run(mut self) {
-        let mut pause = Duration::from_millis(10);
+        let (mut pause, mut warned) = (FIRST_PAUSE, false);
         while let Some(topology) = self.topology.upgrade() {
             let speaker = topology.speaker();
             drop(topology);
@@ -113,18 +121,27 @@ impl Ear {
                     }
                 });
                 if let Ok(connection) = opened.await {
-                    pause = Duration::from_millis(10);
                     let end = tokio::select! {
-                        end = self.hear(connection, pushes, &lost) => end,
+                        end = self.hear(connection, pushes, &lost, &info) => end,
                         () = moved(&node, &info) => End::Lost,
                     };
-                    if matches!(end, End::Closed) {
-                        return;
+                    if std::mem::take(&mut self.heard) {
+                        (pause, warned) = (FIRST_PAUSE, false);
+                    }
+                    match end {
+                        End::Closed => return,
+                        End::Lost => {}
+                        // Once, for this goes on until somebody changes the user's rights.
+                        End::Deaf(error) if !warned => {
+                            warned = true;
+                            tracing::warn!(%error, "published messages cannot be heard");
+                        }
+                        End::Deaf(_) => {}
                     }
                 }
             }
             sleep(jitter(pause)).await;
-            pause = (pause * 2).min(Duration::from_millis(500));
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -133,10 +150,13 @@ impl Ear {
         mut connection: MultiplexedConnection,
         mut pushes: mpsc::Receiver<PushInfo>,
         lost: &AtomicBool,
+        info: &ConnectionInfo,
     ) -> End {
         let channels: Vec<String> = self.channels.keys().cloned().collect();
-        if !channels.is_empty() && connection.subscribe(channels).await.is_err() {
-            return End::Lost;
+        if !channels.is_empty()
+            && let Err(error) = connection.subscribe(channels).await
+        {
+            return End::Deaf(error);
         }
         self.tell_gap();
         let mut tries = interval(TRY);
@@ -144,7 +164,7 @@ impl Ear {
             tokio::select! {
                 listener = self.incoming.recv() => {
                     let Some(listener) = listener else { return End::Closed };
-                    if self.add(&mut connection, listener).await.is_err() { return End::Lost }
+                    if let Err(error) = self.add(&mut connection, listener).await { return End::Deaf(error) }
                 }
                 push = pushes.recv() => {
                     let Some(push) = push else { return End::Lost };
@@ -152,7 +172,9 @@ impl Ear {
                     self.tell(push);
                 }
                 _ = tries.tick() => {
-                    if !answers(&mut connection).await || self.topology.strong_count() == 0 { return End::Lost }
+                    let speaks = self.topology.upgrade().is_some_and(|topology| topology.speaks(info));
+                    if !speaks || !answers(&mut connection).await { return End::Lost }
+                    self.heard = true;
                     if self.drop_deaf(&mut connection).await.is_err() { return End::Lost }
                 }
             }
@@ -162,15 +184,15 @@ impl Ear {
         }
     }
 
-    async fn add(&mut self, connection: &mut MultiplexedConnection, listener: Listener) -> Result<(), ()> {
+    async fn add(&mut self, connection: &mut MultiplexedConnection, listener: Listener) -> RedisResult<()> {
         let outs = self.channels.entry(listener.channel.clone()).or_default();
         outs.push(Out {
             to: listener.out,
             lost: true,
         });
         let at = outs.len() - 1;
-        if at == 0 && connection.subscribe(&listener.channel).await.is_err() {
-            return Err(());
+        if at == 0 {
+            connection.subscribe(&listener.channel).await?;
         }
         if let Some(out) = self
             .channels
@@ -220,11 +242,7 @@ async fn answers(connection: &mut MultiplexedConnection) -> bool {
 }
 
 /// Waits until the node's server is another one than `info`, or away.
-async fn moved(node: &super::node::Node, info: &redis::ConnectionInfo) {
-    loop {
-        node.changed().await;
-        if !node.live().is_ok_and(|live| live.info.addr() == info.addr()) {
-            return;
-        }
-    }
+async fn moved(node: &Node, info: &ConnectionInfo) {
+    node.until(|live| !live.is_some_and(|live| live.info.addr() == info.addr()))
+        .await;
 }

@@ -4,8 +4,8 @@
 -- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
 --       6 known 1: the caller was admitted under this very run_id, 7 absent 1: no marker means a new store,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
---       10 a TTL in ms that must be covered, or 0, 11 the longest TTL in ms that may have been granted
--- Returns  {admitted, longest in ms, for how long still in ms} | {pending, nonce, longest in ms}
+--       10 the longest TTL in ms that the caller grants
+-- Returns  {admitted, '', longest in ms} | {pending, nonce, longest in ms}
 local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -16,10 +16,12 @@ local function whole(n) return string.format('%.0f', n) end
 
 -- A promoted replica has gone on from the history that the marker names, and its process is older
 -- than the marker's last writing: it did not restart with less. Both ends of its uptime are whole
--- seconds, so it may look a second older than it is.
+-- seconds, so it may look a second older than it is. By a clock that is behind the marker's, nothing
+-- is known of its age.
 local function promoted()
   local follows = history and (history == ARGV[2] or history == ARGV[3])
-  return follows and now - tonumber(ARGV[4]) <= written - 1000
+  local older = now >= written - 5000 and now - tonumber(ARGV[4]) <= written - 1000
+  return follows and older and pending ~= run_id
 end
 local function trusted()
   if was == run_id or ARGV[6] == '1' then return true end
@@ -28,22 +30,23 @@ local function trusted()
   if not was and not pending and ARGV[7] == '1' then return true end
   return pending == run_id and nonce == ARGV[9]
 end
+local mine = tonumber(ARGV[10])
 if not trusted() then
-  if pending == run_id then return {'pending', nonce, longest} end
-  -- The marker may be as old as the rest of the data: a longer TTL may have been granted since.
-  longest = math.max(longest, tonumber(ARGV[11]))
-  redis.call('HSET', key, 'pending', run_id, 'nonce', ARGV[8], 'longest', whole(longest))
-  return {'pending', ARGV[8], longest}
+  if pending ~= run_id then nonce = ARGV[8] end
+  -- The marker may be as old as the rest of the data: a longer TTL may have been granted since, and by
+  -- whom is only known when it comes.
+  longest = math.max(longest, mine)
+  redis.call('HSET', key, 'pending', run_id, 'nonce', nonce, 'longest', whole(longest))
+  return {'pending', nonce, longest}
 end
 
--- Every lease in force has a TTL of at most `longest` and ends before `until`; past that it shrinks.
-local ttl = tonumber(ARGV[10])
+-- Every lease in force has a TTL of at most `longest`; when nobody has granted such for so long that
+-- all have ended, it shrinks.
 if now > till then longest = 0 end
-if ttl > 0 then
-  longest = math.max(longest, ttl)
-  till = math.max(till, now + 2 * longest)
+if mine >= longest then
+  longest, till = mine, now + 2 * mine
 end
 redis.call('HDEL', key, 'pending', 'nonce')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
   'longest', whole(longest), 'until', whole(till))
-return {'admitted', longest, math.max(0, till - now)}
+return {'admitted', '', longest}

@@ -1,18 +1,18 @@
 //! Whether a server remembers what was granted, and the quarantine if it may not.
 //!
 //! A marker in the store names the run of the process under which grants were made and the longest
-//! TTL among them. Who finds another run waits so long, and at least the longest TTL that the
-//! namespaces grant, for the marker may be as old as the other data. It waits on its own clock, from
-//! when it first saw a nonce in the marker; then the same nonce turns the marker over. A replica of
-//! ours that starts in between reads the same nonce. Runs that lose nothing (durable writes, a
-//! promoted replica) are taken over at once.
+//! TTL that anybody grants, whom every handshake adds to. Who finds another run waits so long, and at
+//! least the longest TTL that its own namespaces grant, for the marker may be as old as the other
+//! data. It waits on its own clock, from when it first saw a nonce in the marker; then the same nonce
+//! turns the marker over. A replica of ours that starts in between reads the same nonce, and may make
+//! all wait longer. Runs that lose nothing (durable writes, a promoted replica) are taken over at once.
 
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value, from_redis_value};
+use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
 use super::cluster::slot;
@@ -20,7 +20,7 @@ use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
-use super::voter::{Asks, Judged, Voter};
+use super::voter::{Asks, Judged, Voter, Word};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
@@ -52,22 +52,17 @@ pub struct Marker {
 enum Place {
     /// Under this key.
     Fixed(Vec<u8>),
-    /// Under this prefix, in a slot that the node serves.
-    Slot(String, Mutex<Option<Vec<u8>>>),
-}
-
-/// For how long which TTLs are covered by the marker.
-#[derive(Debug, Clone, Copy)]
-struct Covered {
-    longest: Duration,
-    until: Instant,
+    /// Under this prefix, in the first slot of the node that stays there. It is chosen anew each time:
+    /// where slots have come or gone, who is admitted writes it at its new place before a newcomer
+    /// has to believe the one that it finds there.
+    Slot(String),
 }
 
 #[derive(Debug, Default)]
 struct Known {
     run_id: Option<String>,
-    covered: Option<Covered>,
-    wanted: Duration,
+    /// The longest TTL that an admitted server's marker has shown.
+    longest: Duration,
     quarantine: Option<Quarantine>,
     /// The run that is to be admitted by hand.
     by_hand: Option<String>,
@@ -87,6 +82,7 @@ impl fmt::Debug for Marker {
 struct Quarantine {
     run_id: String,
     nonce: Vec<u8>,
+    since: Instant,
     until: Instant,
 }
 
@@ -105,29 +101,21 @@ impl Known {
 
 impl Place {
     async fn key(&self, connection: &mut MultiplexedConnection) -> Result<Option<Vec<u8>>, BackendError> {
-        let (prefix, chosen) = match self {
+        let prefix = match self {
             Self::Fixed(key) => return Ok(Some(key.clone())),
-            Self::Slot(prefix, chosen) => (prefix, chosen),
+            Self::Slot(prefix) => prefix,
         };
-        let lock = || chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().clone();
-        if known.is_some() {
-            return Ok(known);
-        }
         let mut ask = redis::cmd("CLUSTER");
         let nodes: String = ask.arg("NODES").query_async(connection).await.map_err(away)?;
-        let key = resting_slot(&nodes).map(|slot| key_in_slot(prefix, slot));
-        lock().clone_from(&key);
-        Ok(key)
+        Ok(resting_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
     }
 
-    /// What a failed call means here; where the slot has moved away, another one is chosen.
+    /// What a failed call means here; where the slot has moved away just now, another one is chosen.
     fn lost(&self, error: &RedisError) -> BackendError {
-        if let (Self::Slot(_, chosen), Some(_)) = (self, error.redirect_node()) {
-            *chosen.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            return away(MOVED);
+        match (self, error.redirect_node()) {
+            (Self::Slot(_), Some(_)) => away(MOVED),
+            _ => of_script(error),
         }
-        of_script(error)
     }
 }
 
@@ -165,8 +153,7 @@ impl Marker {
 
     /// A marker of one node of a Cluster, in a slot that this node serves.
     pub fn in_cluster(prefix: &str, first_start: FirstStart, longest_ttl: Duration) -> Self {
-        let place = Place::Slot(format!("{prefix}:admitted"), Mutex::default());
-        Self::at(place, first_start, longest_ttl)
+        Self::at(Place::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
     }
 
     /// A marker of one of several servers that vote.
@@ -191,19 +178,6 @@ impl Marker {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether leases of this TTL may be granted from now on as far as the marker goes; otherwise
-    /// the next [`Self::see`] asks for that.
-    pub fn covers(&self, ttl: Duration) -> bool {
-        // Whether a voter is still admitted is asked with each vote.
-        if self.voter.is_some() {
-            return true;
-        }
-        let mut known = self.known();
-        known.wanted = known.wanted.max(ttl);
-        let covered = known.covered;
-        covered.is_some_and(|covered| ttl <= covered.longest && Instant::now() + ttl <= covered.until)
-    }
-
     /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.
     pub fn admit(&self, run_id: &str) {
         let mut known = self.known();
@@ -222,21 +196,9 @@ impl Marker {
     /// Away when the server does not answer.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
         if let (Some(voter), Place::Fixed(key)) = (&self.voter, &self.place) {
-            let asked = self.voter_asks(facts);
-            return match voter.see(connection, key, &asked).await? {
-                Judged::Admitted(epoch) => {
-                    let mut known = self.known();
-                    known.run_id = Some(facts.run_id.clone());
-                    (known.quarantine, known.by_hand, known.epoch) = (None, None, Some(epoch));
-                    Ok(Trust::Admitted)
-                }
-                Judged::Pending { nonce, longest_ms } => {
-                    self.known().epoch = None;
-                    self.pending(facts, nonce, longest_ms)
-                }
-            };
+            let judged = voter.see(connection, key, &self.voter_asks(facts)).await?;
+            return Ok(self.judged(facts, judged));
         }
-        let asked = Instant::now();
         let args = self.args(facts);
         let Some(key) = self.place.key(connection).await? else {
             // A node that serves no slot has nothing to remember yet.
@@ -251,10 +213,11 @@ impl Marker {
         };
         let answer = MARKER.call(connection, &ask).await;
         let answer = answer.map_err(|error| self.place.lost(&error))?;
-        let (word, second, third): (String, Value, u64) = from_redis_value(answer).map_err(broken)?;
+        let (word, nonce, longest_ms): (String, Vec<u8>, u64) = from_redis_value(answer).map_err(broken)?;
+        let longest = Duration::from_millis(longest_ms);
         match word.as_str() {
-            "admitted" => self.admitted(facts, asked, from_redis_value(second).map_err(broken)?, third),
-            "pending" => self.pending(facts, from_redis_value(second).map_err(broken)?, third),
+            "admitted" => Ok(self.admitted(facts, longest)),
+            "pending" => Ok(self.pending(facts, nonce, longest)),
             _ => Err(away("the marker cannot be read")),
         }
     }
@@ -266,38 +229,53 @@ impl Marker {
             by_hand: known.is_by_hand(facts),
             may_be_new: self.first_start == FirstStart::Admit && known.run_id.is_none(),
             waited_for: known.waited_for(facts),
-            longest_ttl: self.longest_ttl,
+            longest_ttl: self.longest(&known, facts),
         }
     }
 
-    fn admitted(&self, facts: &Facts, asked: Instant, longest_ms: u64, left_ms: u64) -> Result<Trust, BackendError> {
+    fn judged(&self, facts: &Facts, judged: Judged) -> Trust {
+        let longest = Duration::from_millis(judged.longest_ms);
+        match judged.word {
+            Word::Admitted => {
+                self.known().epoch = Some(judged.name);
+                self.admitted(facts, longest)
+            }
+            Word::Pending => {
+                self.known().epoch = None;
+                self.pending(facts, judged.name, longest)
+            }
+        }
+    }
+
+    fn admitted(&self, facts: &Facts, longest: Duration) -> Trust {
         let mut known = self.known();
         known.run_id = Some(facts.run_id.clone());
+        known.longest = longest;
         (known.quarantine, known.by_hand) = (None, None);
-        known.covered = Some(Covered {
-            longest: Duration::from_millis(longest_ms),
-            until: asked + Duration::from_millis(left_ms),
-        });
-        // What is still in use asks again within half of its cover.
-        let running_out = left_ms < longest_ms.saturating_add(longest_ms / 2);
-        known.wanted = if running_out { known.wanted } else { Duration::ZERO };
-        Ok(Trust::Admitted)
+        Trust::Admitted
     }
 
-    fn pending(&self, facts: &Facts, nonce: Vec<u8>, longest_ms: u64) -> Result<Trust, BackendError> {
+    fn pending(&self, facts: &Facts, nonce: Vec<u8>, longest: Duration) -> Trust {
         let mut known = self.known();
         let same = |one: &Quarantine| one.run_id == facts.run_id && one.nonce == nonce;
-        if !known.quarantine.as_ref().is_some_and(same) {
-            // What this replica itself has seen covered counts too, if the marker fell behind.
-            let seen = known.covered.map_or(Duration::ZERO, |covered| covered.longest);
-            known.quarantine = Some(Quarantine {
-                run_id: facts.run_id.clone(),
-                nonce,
-                until: Instant::now() + seen.max(Duration::from_millis(longest_ms)),
-            });
-        }
-        let until = known.quarantine.as_ref().map_or_else(Instant::now, |one| one.until);
-        Ok(Trust::Quarantined { until })
+        let before = known.quarantine.take().filter(same);
+        let since = before.map_or_else(Instant::now, |one| one.since);
+        let until = since + longest;
+        known.quarantine = Some(Quarantine {
+            run_id: facts.run_id.clone(),
+            nonce,
+            since,
+            until,
+        });
+        Trust::Quarantined { until }
+    }
+
+    /// The longest TTL that this replica knows of: its own, and before a server that may have lost its
+    /// memory also that of others, which the marker may have forgotten.
+    fn longest(&self, known: &Known, facts: &Facts) -> Duration {
+        let admitted = known.run_id.as_ref() == Some(&facts.run_id);
+        let others = if admitted { Duration::ZERO } else { known.longest };
+        self.longest_ttl.max(others)
     }
 
     fn args(&self, facts: &Facts) -> Vec<Vec<u8>> {
@@ -319,8 +297,7 @@ impl Marker {
             flag(absent_is_new),
             nonce.to_vec(),
             known.waited_for(facts),
-            number(known.wanted.as_nanos().div_ceil(1_000_000)),
-            number(self.longest_ttl.as_millis()),
+            number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
         ]
     }
 }

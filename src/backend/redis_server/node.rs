@@ -109,11 +109,13 @@ impl Node {
         Ok(self.marker.epoch().filter(|_| live.trust == Trust::Admitted))
     }
 
-    /// Waits until the server may be another one, or away.
-    pub async fn changed(&self) {
-        let mut state = self.state.clone();
-        state.mark_unchanged();
-        if state.changed().await.is_err() {
+    /// Waits until the server is as `wanted`: with its connection, or nothing while there is none.
+    pub async fn until(&self, wanted: impl Fn(Option<&Live>) -> bool) {
+        let live = |state: &State| match state {
+            State::Away(_) => wanted(None),
+            State::Live(live) => wanted(Some(live)),
+        };
+        if self.state.clone().wait_for(live).await.is_err() {
             std::future::pending().await
         }
     }
@@ -135,7 +137,7 @@ impl Node {
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
         let answer = match (&live.confirming, needs) {
-            (Some(confirming), Needs::Grant(_) | Needs::Replicas) => confirming.call(script, ask).await,
+            (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
             _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
         };
         if answer.as_ref().is_err_and(is_suspect) {
@@ -154,19 +156,12 @@ impl Node {
         Ok(answer.and_then(Value::extract_error))
     }
 
-    /// Makes sure that the server may grant leases of this TTL: that it is trusted, and that its
-    /// marker will say so much if it loses its memory.
+    /// Whether the server may grant leases: whether it is trusted, and followed by enough replicas.
     ///
     /// # Errors
     /// Quarantined, or away.
-    pub async fn may_grant(&self, ttl: Duration) -> Result<(), BackendError> {
-        let live = self.live()?;
-        live.check(&live.trust)?;
-        if self.marker.covers(ttl) {
-            return Ok(());
-        }
-        let trust = self.marker.see(&mut live.connection.clone(), &live.facts).await?;
-        live.check(&trust)
+    pub fn may_grant(&self) -> Result<(), BackendError> {
+        self.live()?.check()
     }
 
     /// Ends the quarantine of the present server by hand.
@@ -197,12 +192,12 @@ impl Live {
             && self.info.addr() == other.info.addr()
     }
 
-    /// Whether grants may be made here, with this trust.
-    fn check(&self, trust: &Trust) -> Result<(), BackendError> {
+    /// Whether grants may be made here.
+    fn check(&self) -> Result<(), BackendError> {
         if let Some(reason) = &self.bare {
             return Err(unsent(reason));
         }
-        match *trust {
+        match self.trust {
             Trust::Admitted => Ok(()),
             Trust::Quarantined { until } => Err(BackendError::Quarantined {
                 left: until.saturating_duration_since(Instant::now()),

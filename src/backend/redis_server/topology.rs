@@ -1,7 +1,6 @@
 //! Which server serves a key, and a script sent there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use redis::{ConnectionInfo, Value};
@@ -27,9 +26,9 @@ pub enum Topology {
 /// What a step asks of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// It may grant a lease of this TTL, or lets one live on: the server must be trusted with it, and
-    /// its replicas must have it where that is asked for.
-    Grant(Duration),
+    /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
+    /// must have it where that is asked for.
+    Grant,
     /// It may grant a lease, and whether the server may has been asked before.
     Replicas,
     /// Only an answer.
@@ -72,7 +71,7 @@ impl Topology {
     ) -> Result<Answer, BackendError> {
         match self {
             Self::Single(node) => {
-                check(node, needs).await?;
+                check(node, needs)?;
                 let ask = Ask {
                     key,
                     beside: &[],
@@ -86,14 +85,14 @@ impl Topology {
         }
     }
 
-    /// Whether leases of this TTL may be granted where this key is served.
+    /// Whether leases may be granted where this key is served.
     ///
     /// # Errors
     /// Quarantined, or away.
-    pub async fn may_grant(&self, key: &[u8], ttl: Duration) -> Result<(), BackendError> {
+    pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
         match self {
-            Self::Single(node) => node.may_grant(ttl).await,
-            Self::Cluster(cluster) => cluster.may_grant(key, ttl).await,
+            Self::Single(node) => node.may_grant(),
+            Self::Cluster(cluster) => cluster.may_grant(key),
         }
     }
 
@@ -139,8 +138,7 @@ impl Topology {
         }
     }
 
-    /// A server to hear published messages from, and a future that ends when it may be no good any
-    /// more.
+    /// A server to hear published messages from.
     ///
     /// # Errors
     /// Away while there is none.
@@ -151,15 +149,24 @@ impl Topology {
         };
         Ok((node.live()?.info.clone(), node))
     }
+
+    /// Whether a server that was a [`Self::speaker`] still is one: what was removed from a Cluster
+    /// hears nothing of it.
+    pub fn speaks(&self, info: &ConnectionInfo) -> bool {
+        match self {
+            Self::Single(_) => true,
+            Self::Cluster(cluster) => cluster.has_master_at(info),
+        }
+    }
 }
 
 /// Checks what a step asks of a server.
 ///
 /// # Errors
 /// Quarantined, or away.
-pub async fn check(node: &Node, needs: Needs) -> Result<(), BackendError> {
+pub fn check(node: &Node, needs: Needs) -> Result<(), BackendError> {
     match needs {
-        Needs::Grant(ttl) => node.may_grant(ttl).await,
+        Needs::Grant => node.may_grant(),
         Needs::Replicas | Needs::Nothing => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Value, from_redis_value};
+use redis::from_redis_value;
 use tokio::time::Instant;
 
 use super::failure::{away, broken, of_script};
@@ -104,16 +104,21 @@ pub struct Asks {
 }
 
 /// What its marker says.
-pub enum Judged {
-    /// It votes, under this name.
-    Admitted(Vec<u8>),
+pub struct Judged {
+    /// Whether it votes.
+    pub word: Word,
+    /// Names the admission, or the quarantine.
+    pub name: Vec<u8>,
+    /// The longest TTL that anybody grants.
+    pub longest_ms: u64,
+}
+
+/// Whether a server votes.
+pub enum Word {
+    /// It does.
+    Admitted,
     /// It may have forgotten.
-    Pending {
-        /// Names the quarantine.
-        nonce: Vec<u8>,
-        /// For how long.
-        longest_ms: u64,
-    },
+    Pending,
 }
 
 impl Voter {
@@ -138,19 +143,15 @@ impl Voter {
             };
             answer = self.ask(connection, key, asks, absent).await?;
         }
-        let (word, name, more) = answer;
-        if word == "pending" {
-            self.company.meet(self.at, Met::Used);
-            let longest_ms = from_redis_value(more).map_err(broken)?;
-            return Ok(Judged::Pending {
-                nonce: name,
-                longest_ms,
-            });
-        }
-        let used: String = from_redis_value(more).map_err(broken)?;
-        self.company
-            .meet(self.at, if used.is_empty() { Met::Unused } else { Met::Used });
-        Ok(Judged::Admitted(name))
+        let (word, name, longest_ms, used) = answer;
+        let unused = word == "admitted" && used.is_empty();
+        self.company.meet(self.at, if unused { Met::Unused } else { Met::Used });
+        let word = match word.as_str() {
+            "admitted" => Word::Admitted,
+            "pending" => Word::Pending,
+            _ => return Err(away("the marker cannot be read")),
+        };
+        Ok(Judged { word, name, longest_ms })
     }
 
     async fn ask(
@@ -159,7 +160,7 @@ impl Voter {
         key: &[u8],
         asks: &Asks,
         absent: &str,
-    ) -> Result<(String, Vec<u8>, Value), BackendError> {
+    ) -> Result<(String, Vec<u8>, u64, String), BackendError> {
         let mut nonce = [0; 16];
         // Without randomness two admissions of one run could not be told apart.
         getrandom::fill(&mut nonce).map_err(away)?;
@@ -179,11 +180,7 @@ impl Voter {
             asking: false,
         };
         let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
-        let words: Vec<Value> = from_redis_value(answer).map_err(broken)?;
-        let mut words = words.into_iter();
-        let mut next = || words.next().unwrap_or(Value::Nil);
-        let word = from_redis_value(next()).map_err(broken)?;
-        Ok((word, from_redis_value(next()).map_err(broken)?, next()))
+        from_redis_value(answer).map_err(broken)
     }
 }
 

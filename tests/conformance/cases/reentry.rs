@@ -109,18 +109,18 @@ pub async fn the_holds_share_the_later_expiry(bed: &Bed) {
 }
 
 pub async fn any_hold_renews_for_all(bed: &Bed) {
-    let a = bed.here().hold(claim("a").reentrant().living(bed.short())).await;
-    let more = bed.here().hold(claim("a").reentrant().living(bed.short())).await;
+    let a = bed.here().hold(claim("a").reentrant().living(bed.ample())).await;
+    let more = bed.here().hold(claim("a").reentrant().living(bed.ample())).await;
     assert_eq!(bed.there().renewed(&more, Some(LONG)).await.holds, 2);
-    bed.outlive(bed.short()).await;
+    bed.outlive(bed.ample()).await;
     bed.here().renewed(&a, None).await;
     assert_eq!(bed.here().tokens().await, [a.token()]);
 }
 
 pub async fn an_expiry_ends_every_hold(bed: &Bed) {
-    let a = bed.here().hold(claim("a").reentrant().living(bed.short())).await;
-    let more = bed.here().hold(claim("a").reentrant().living(bed.short())).await;
-    bed.outlive(bed.short()).await;
+    let a = bed.here().hold(claim("a").reentrant().living(bed.ample())).await;
+    let more = bed.here().hold(claim("a").reentrant().living(bed.ample())).await;
+    bed.outlive(bed.ample()).await;
     for hold in [&a, &more] {
         assert_eq!(bed.here().renew(hold, None).await, Renewal::Gone(Some(Cause::Expired)));
         assert_eq!(bed.here().release(hold).await, Found::EndedBefore(Cause::Expired));

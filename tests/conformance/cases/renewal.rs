@@ -29,10 +29,10 @@ pub async fn any_replica_renews(bed: &Bed) {
 }
 
 pub async fn a_renewed_lease_outlives_its_first_ttl(bed: &Bed) {
-    let a = bed.here().hold(claim("a").living(bed.short())).await;
+    let a = bed.here().hold(claim("a").living(bed.ample())).await;
     for _ in 0..4 {
-        bed.sleep(bed.short() / 2).await;
-        bed.here().renewed(&a, Some(bed.short())).await;
+        bed.sleep(bed.ample() / 3).await;
+        bed.here().renewed(&a, Some(bed.ample())).await;
     }
     assert_eq!(bed.here().tokens().await, [a.token()]);
     busy(bed.here().enter(&claim("b").trying()).await);
@@ -54,11 +54,11 @@ pub async fn a_renewal_without_a_ttl_uses_the_last_one(bed: &Bed) {
 }
 
 pub async fn the_last_ttl_may_be_a_shorter_one(bed: &Bed) {
-    let a = bed.here().hold(claim("a").living(3 * bed.short())).await;
+    let a = bed.here().hold(claim("a").living(2 * bed.ample())).await;
     bed.here().renewed(&a, Some(bed.short())).await;
-    bed.sleep(5 * bed.short() / 2).await;
+    bed.sleep(bed.ample()).await;
     let grant = bed.here().renewed(&a, None).await;
-    assert!(grant.ttl < 2 * bed.short(), "{:?}", grant.ttl);
+    assert!(grant.ttl <= bed.ample(), "{:?}", grant.ttl);
 }
 
 pub async fn a_lease_that_ran_out_is_gone_though_nobody_took_the_lock(bed: &Bed) {
@@ -86,9 +86,9 @@ pub async fn an_end_that_was_shown_is_final(bed: &Bed) {
 }
 
 pub async fn a_late_renewal_gives_nothing_to_the_next_holder(bed: &Bed) {
-    let a = bed.here().hold(claim("a").living(bed.short())).await;
+    let a = bed.here().hold(claim("a").living(bed.ample())).await;
     let b = bed.here().queue(claim("b")).await;
-    bed.outlive(bed.short()).await;
+    bed.outlive(bed.ample()).await;
     let b = bed.here().take(&b).await;
     assert_eq!(
         bed.here().renew(&a, Some(5 * LONG)).await,
@@ -119,20 +119,20 @@ pub async fn a_lease_with_a_false_part_renews_nothing(bed: &Bed) {
 }
 
 pub async fn a_renewal_keeps_waiters_waiting(bed: &Bed) {
-    let a = bed.here().hold(claim("a").living(bed.short())).await;
+    let a = bed.here().hold(claim("a").living(bed.ample())).await;
     let b = bed.here().queue(claim("b")).await;
     bed.here().renewed(&a, Some(LONG)).await;
-    bed.outlive(bed.short()).await;
+    bed.outlive(bed.ample()).await;
     crate::replica::waiting(bed.here().take_up(&b).await);
     assert_eq!(bed.here().tokens().await, [a.token()]);
 }
 
 pub async fn renewals_of_two_holders_are_apart(bed: &Bed) {
-    let short = bed.short();
-    let a = bed.here().hold(claim("a").shared().living(short)).await;
-    let b = bed.here().hold(claim("b").shared().living(short)).await;
+    let ample = bed.ample();
+    let a = bed.here().hold(claim("a").shared().living(ample)).await;
+    let b = bed.here().hold(claim("b").shared().living(ample)).await;
     bed.here().renewed(&a, Some(LONG)).await;
-    bed.outlive(short).await;
+    bed.outlive(ample).await;
     assert_eq!(bed.here().tokens().await, [a.token()]);
     is_expired(bed, &b).await;
 }

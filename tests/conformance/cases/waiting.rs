@@ -79,7 +79,7 @@ pub async fn a_release_that_makes_too_little_room_wakes_nobody(bed: &Bed) {
 pub async fn an_expiry_wakes_the_next(bed: &Bed) {
     let mut wakes = bed.wakes();
     let lock = bed.here();
-    lock.hold(claim("a").living(bed.short())).await;
+    lock.hold(claim("a").living(bed.ample())).await;
     let queue = queue_all(&lock, &["b", "c"]).await;
     wakes.until(lock.name(), &queue[0]).await;
     bed.sleep(bed.pace.slack).await;
@@ -90,10 +90,10 @@ pub async fn an_expiry_wakes_the_next(bed: &Bed) {
 pub async fn a_renewed_holder_wakes_nobody_at_its_first_expiry(bed: &Bed) {
     let mut wakes = bed.wakes();
     let lock = bed.here();
-    let a = lock.hold(claim("a").living(bed.short())).await;
+    let a = lock.hold(claim("a").living(bed.ample())).await;
     let b = lock.queue(claim("b")).await;
     lock.renewed(&a, Some(LONG)).await;
-    bed.outlive(bed.short()).await;
+    bed.outlive(bed.ample()).await;
     waiting(lock.take_up(&b).await);
     lock.release(&a).await;
     wakes.until(lock.name(), &b).await;
@@ -213,22 +213,22 @@ pub async fn waited_runs_from_the_arrival_to_the_grant(bed: &Bed) {
     bed.here().release(&a).await;
     let b = bed.here().take(&b).await;
     assert!(
-        (bed.short()..4 * bed.short()).contains(&b.grant.waited),
+        (bed.short()..2 * bed.ample()).contains(&b.grant.waited),
         "{:?}",
         b.grant.waited
     );
 }
 
 pub async fn the_ttl_of_a_waiter_starts_at_its_grant(bed: &Bed) {
-    let short = bed.short();
+    let ample = bed.ample();
     let a = bed.here().hold(claim("a")).await;
-    let b = bed.here().queue(claim("b").living(2 * short)).await;
-    bed.sleep(short * 5 / 2).await;
+    let b = bed.here().queue(claim("b").living(ample)).await;
+    bed.sleep(ample + bed.short()).await;
     bed.here().release(&a).await;
     let b = bed.here().take(&b).await;
-    assert!(b.grant.ttl >= 2 * short, "{:?}", b.grant.ttl);
+    assert!(b.grant.ttl >= ample, "{:?}", b.grant.ttl);
     assert!(bed.here().holders().await[0].remaining > Duration::ZERO);
-    bed.sleep(short).await;
+    bed.sleep(bed.short()).await;
     assert_eq!(bed.here().tokens().await, [b.token()]);
 }
 

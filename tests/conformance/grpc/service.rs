@@ -1,14 +1,14 @@
 //! A server for one case, and its client.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::api::proto::admin_service_client::AdminServiceClient;
-use fencepost::api::proto::lock_service_client::LockServiceClient;
 use fencepost::api::proto::mode::Kind;
 use fencepost::api::proto::{
     AcquireRequest, CheckTokenRequest, ForceReleaseRequest, GetLockRequest, Lease, ListLocksRequest, LockState, Mode,
-    ReleaseRequest, RenewRequest, WatchLockRequest, mode,
+    WatchLockRequest, mode,
 };
 use fencepost::api::{Listener, ServeError, Settings, serve};
 use fencepost::backend::Backend;
@@ -21,8 +21,9 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::asks;
-pub use crate::asks::{living, named, time, wire};
+pub use crate::asks::{living, named, reason, time};
 use crate::bed::{Bed, ELSEWHERE, NAMESPACE, namespace};
+use crate::calls::Calls;
 
 /// The lock of a case that names no other.
 pub const LOCK: &str = "lock";
@@ -54,9 +55,17 @@ pub fn narrow() -> Limits {
 
 /// A running server over the first replica of a bed.
 pub struct Service {
-    channel: Channel,
+    calls: Calls,
     stop: Option<oneshot::Sender<()>>,
     served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Deref for Service {
+    type Target = Calls;
+
+    fn deref(&self) -> &Calls {
+        &self.calls
+    }
 }
 
 impl Service {
@@ -83,7 +92,7 @@ impl Service {
         let served = tokio::spawn(serve(vec![listener], namespaces, settings, shutdown));
         let channel = Endpoint::from_shared(uri).expect("a URI").connect().await;
         Self {
-            channel: channel.expect("the server accepts"),
+            calls: Calls(channel.expect("the server accepts")),
             stop: Some(stop),
             served,
         }
@@ -91,12 +100,7 @@ impl Service {
 
     /// The connection to it.
     pub fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
-    /// A client of its locks.
-    pub fn locks(&self) -> LockServiceClient<Channel> {
-        LockServiceClient::new(self.channel())
+        self.calls.0.clone()
     }
 
     /// A client for its operators.
@@ -115,24 +119,10 @@ impl Service {
         self.served.await.expect("no panic").expect("a clean end");
     }
 
-    /// Takes a lock, or says why not.
-    pub async fn try_acquire(&self, ask: AcquireRequest) -> Result<Lease, Status> {
-        let answer = self.locks().acquire(ask).await?;
-        Ok(answer.into_inner().lease.expect("a lease"))
-    }
-
-    /// Takes a lock that must be granted.
-    pub async fn acquire(&self, ask: AcquireRequest) -> Lease {
-        self.try_acquire(ask).await.expect("granted")
-    }
-
     /// Begins to wait for a lock, and returns when `waiters` calls are in its queue.
     pub async fn wait_for(&self, ask: AcquireRequest, waiters: u32) -> JoinHandle<Result<Lease, Status>> {
-        let (mut locks, state) = (self.locks(), (ask.namespace.clone(), ask.name.clone()));
-        let call = tokio::spawn(async move {
-            let answer = locks.acquire(ask).await?;
-            Ok(answer.into_inner().lease.expect("a lease"))
-        });
+        let (calls, state) = (self.calls.clone(), (ask.namespace.clone(), ask.name.clone()));
+        let call = tokio::spawn(async move { calls.try_acquire(ask).await });
         self.until(&state.0, &state.1, |lock| lock.waiter_count == waiters)
             .await;
         call
@@ -149,24 +139,6 @@ impl Service {
         reached.expect("the lock gets there");
     }
 
-    /// Renews a lease, or says why not.
-    pub async fn try_renew(&self, lease: &Lease, ttl: Option<Duration>) -> Result<Lease, Status> {
-        let (lease_id, ttl) = (lease.lease_id.clone(), ttl.map(wire));
-        let answer = self.locks().renew(RenewRequest { lease_id, ttl }).await?;
-        Ok(answer.into_inner().lease.expect("a lease"))
-    }
-
-    /// Releases a lease, or says why not.
-    pub async fn try_release(&self, lease: &Lease) -> Result<(), Status> {
-        let lease_id = lease.lease_id.clone();
-        self.locks().release(ReleaseRequest { lease_id }).await.map(drop)
-    }
-
-    /// Releases a lease that must live.
-    pub async fn release(&self, lease: &Lease) {
-        self.try_release(lease).await.expect("released");
-    }
-
     /// Removes whoever holds a token of the case's lock.
     pub async fn try_force(&self, fencing_token: u64) -> Result<(), Status> {
         let ask = ForceReleaseRequest {
@@ -180,12 +152,6 @@ impl Service {
     /// The state of the case's lock.
     pub async fn look(&self) -> LockState {
         self.look_at(NAMESPACE, LOCK).await
-    }
-
-    /// The state of any lock.
-    pub async fn look_at(&self, namespace: &str, name: &str) -> LockState {
-        let answer = self.locks().get_lock(get_lock(namespace, name)).await;
-        answer.expect("a state").into_inner().lock.expect("a state")
     }
 }
 

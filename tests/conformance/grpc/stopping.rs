@@ -9,7 +9,7 @@ use super::service::{LOCK, Service, acquire, waiting, watch_lock};
 use crate::bed::{Bed, NAMESPACE};
 
 /// How soon "at once" is.
-const AT_ONCE: Duration = Duration::from_secs(2);
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 pub async fn a_stop_answers_waiters_at_once(bed: &Bed) {
     let mut service = Service::start(bed).await;
