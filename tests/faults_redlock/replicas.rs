@@ -25,6 +25,11 @@ async fn three_replicas_that_see_different_majorities_exclude_each_other() {
         return;
     }
     let servers = nodes::<3>();
+    // A first start is one of all nodes.
+    replica(&quorum(servers.iter().map(crate::servers::RedisServer::url), TTL))
+        .await
+        .close()
+        .await;
     // Nobody listens there: each replica lacks another node.
     let nowhere = |lacks: usize| {
         let url = move |(at, server): (usize, &crate::servers::RedisServer)| {
