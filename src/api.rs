@@ -34,6 +34,7 @@ mod connection;
 mod convert;
 mod deadline;
 mod dispatch;
+pub mod echo;
 mod gate;
 mod guard;
 mod handover;

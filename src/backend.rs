@@ -45,6 +45,8 @@ pub use self::view::{Change, ChangeKind, Listing, Most, Page, Seen, Summary, Wak
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(any(feature = "redis", feature = "redlock"))]

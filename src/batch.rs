@@ -14,6 +14,11 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::yield_now;
+
+/// How often a turn among several lets others go first before it begins: who was answered together
+/// asks together, in the next moment.
+const GATHER: usize = 4;
 
 /// How much a batch takes at once.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +82,7 @@ impl<Q, A> Turns<Q, A> {
     where
         F: FnMut(Vec<Q>) -> Vec<A>,
     {
-        while let Some((questions, answers)) = self.next().await {
+        while let Some((questions, answers)) = self.next(0).await {
             deliver(answers, turn(questions));
         }
     }
@@ -96,7 +101,7 @@ impl<Q, A> Turns<Q, A> {
             let Ok(place) = free.clone().acquire_owned().await else {
                 return;
             };
-            let Some((questions, answers)) = self.next().await else {
+            let Some((questions, answers)) = self.next(GATHER).await else {
                 return;
             };
             let answered = turn(questions);
@@ -107,12 +112,21 @@ impl<Q, A> Turns<Q, A> {
         }
     }
 
-    /// The questions of the next turn, without those whose callers went away.
-    async fn next(&mut self) -> Option<(Vec<Q>, Vec<oneshot::Sender<A>>)> {
+    /// The questions of the next turn, without those whose callers went away. Those that are about to
+    /// ask are let go first, so often.
+    async fn next(&mut self, gather: usize) -> Option<(Vec<Q>, Vec<oneshot::Sender<A>>)> {
         loop {
             let mut asked = Vec::new();
             if self.line.recv_many(&mut asked, self.bounds.turn).await == 0 {
                 return None;
+            }
+            for _ in 0..gather {
+                yield_now().await;
+                while asked.len() < self.bounds.turn
+                    && let Ok(more) = self.line.try_recv()
+                {
+                    asked.push(more);
+                }
             }
             asked.retain(|asked| !asked.answer.is_closed());
             if !asked.is_empty() {

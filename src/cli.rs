@@ -1,23 +1,42 @@
-//! The commands of the program.
+//! The commands of the program: `serve` and `config` for who runs it, the rest for who uses it.
 //!
-//! Exit codes: 0 done, 1 failed while running (or `config check` found a fault), 2 wrong arguments
-//! or configuration.
+//! What exit codes mean stands in [`exit`], and in the help.
 
+mod admin;
+mod asking;
+mod bench;
+mod completions;
 mod config;
+mod exit;
+mod failure;
+mod leases;
+mod lock;
+mod lock_name;
+mod looking;
 mod output;
+mod role;
 mod serve;
+mod server;
 mod signals;
+mod table;
+mod waiting;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fencepost::config::Overrides;
 
-use output::complain;
+use failure::{Failure, failure};
+pub use role::Role;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]
-#[command(version, about = "A lock service: leases with fencing tokens", max_term_width = 100)]
+#[command(
+    version,
+    about = "A lock service: leases with fencing tokens",
+    after_help = exit::HELP,
+    max_term_width = 100
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,43 +49,57 @@ enum Command {
     /// Check or show the configuration
     #[command(subcommand)]
     Config(config::Command),
+    /// Run a command under a lock
+    Lock(lock::Lock),
+    /// Take a lock and print its lease, which nobody renews
+    Acquire(leases::Acquire),
+    /// Give a lease more time
+    Renew(leases::Renew),
+    /// Give a lease back
+    Release(leases::Release),
+    /// Show who holds a lock and who waits for it
+    Get(looking::Get),
+    /// List the locks in use
+    List(looking::List),
+    /// Show a lock's state, then each change of it
+    Watch(looking::Watch),
+    /// Say whether a fencing token is held at this moment
+    CheckToken(looking::CheckToken),
+    /// Take a lock away from the claim that a fencing token names
+    ForceRelease(admin::ForceRelease),
+    /// Show every namespace with its store, limits and health
+    Namespaces(admin::Namespaces),
+    /// Measure a running server
+    Bench(bench::Bench),
+    /// Print a script that completes these commands in a shell
+    Completions(completions::Completions),
 }
 
 impl Cli {
     /// Does what the arguments say.
     pub fn run(self) -> ExitCode {
-        let done = match self.command {
-            Command::Serve(overrides) => serve::run(overrides),
-            Command::Config(command) => config::run(command),
-        };
-        done.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
+        self.command.run().unwrap_or_else(Failure::report)
     }
 }
 
-/// Why a command failed, and whose fault that is.
-#[derive(Debug)]
-enum Failure {
-    /// The caller's: wrong arguments or configuration.
-    Usage(Box<dyn std::error::Error>),
-    /// The world's.
-    Runtime(Box<dyn std::error::Error>),
-}
-
-impl Failure {
-    fn usage(error: impl std::error::Error + 'static) -> Self {
-        Self::Usage(Box::new(error))
-    }
-
-    fn runtime(error: impl std::error::Error + 'static) -> Self {
-        Self::Runtime(Box::new(error))
-    }
-
-    fn report(self) -> ExitCode {
-        let (error, code) = match &self {
-            Self::Usage(error) => (error, 2),
-            Self::Runtime(error) => (error, 1),
+impl Command {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let done = match self {
+            Self::Lock(lock) => return lock::run(lock),
+            Self::CheckToken(check) => return looking::check_token(check),
+            Self::Serve(overrides) => serve::run(overrides),
+            Self::Config(command) => config::run(command),
+            Self::Acquire(acquire) => leases::acquire(acquire),
+            Self::Renew(renew) => leases::renew(renew),
+            Self::Release(release) => leases::release(release),
+            Self::Get(get) => looking::get(get),
+            Self::List(list) => looking::list(list),
+            Self::Watch(watch) => looking::watch(watch),
+            Self::ForceRelease(force) => admin::force_release(force),
+            Self::Namespaces(namespaces) => admin::namespaces(namespaces),
+            Self::Bench(bench) => bench::run(bench),
+            Self::Completions(completions) => completions::run(completions),
         };
-        complain(error.as_ref());
-        ExitCode::from(code)
+        done.map(|()| ExitCode::SUCCESS)
     }
 }

@@ -6,6 +6,8 @@
 
 mod backend;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd_config;
 pub mod file;
 mod listen;
 mod namespace;
@@ -29,6 +31,8 @@ use std::path::{self, Path, PathBuf};
 
 pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, Place};
+#[cfg(feature = "etcd")]
+pub use etcd_config::{EtcdConfig, EtcdFiles, UnreadableFile};
 pub use listen::Listen;
 pub use overrides::Overrides;
 #[cfg(any(feature = "redis", feature = "redlock"))]

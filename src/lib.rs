@@ -2,6 +2,7 @@
 //! chooses.
 //!
 //! The modules in reading order, from the ground floor up:
+//! - [`clock`]: the machine's time since boot.
 //! - [`name`]: text in, valid types out.
 //! - [`claim`]: the one rule that says who of a queue holds.
 //! - [`limits`]: what a namespace accepts.
@@ -11,6 +12,7 @@
 //! - [`namespaces`]: which namespace has which backend.
 //! - [`config`], [`telemetry`], [`error`].
 //! - [`api`]: the gRPC service over all of it.
+//! - [`client`]: the other end: a lease that is kept, and that says when it is lost.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -19,6 +21,8 @@ pub mod api;
 pub mod backend;
 pub mod batch;
 pub mod claim;
+pub mod client;
+pub mod clock;
 pub mod config;
 pub mod error;
 pub mod limits;

@@ -9,5 +9,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    cli::Cli::parse().run()
+    match cli::Role::of(std::env::args_os()) {
+        Some(role) => role.run(),
+        None => cli::Cli::parse().run(),
+    }
 }

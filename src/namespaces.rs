@@ -38,6 +38,15 @@ pub enum OpenError {
         /// What is wrong with its settings.
         source: crate::config::RedisSettingsError,
     },
+    /// The etcd cluster of a namespace.
+    #[cfg(feature = "etcd")]
+    #[error("namespace {namespace}: its etcd: {source}")]
+    Etcd {
+        /// The first namespace that uses it.
+        namespace: Namespace,
+        /// Which of its files cannot be read.
+        source: crate::config::UnreadableFile,
+    },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
     Guarantee {
@@ -130,6 +139,8 @@ struct Stores {
     /// The longest TTL of any namespace.
     #[cfg(any(feature = "redis", feature = "redlock"))]
     longest_ttl: std::time::Duration,
+    #[cfg(feature = "etcd")]
+    etcd: BTreeMap<crate::config::EtcdConfig, crate::backend::etcd::Store>,
 }
 
 impl Stores {
@@ -149,6 +160,8 @@ impl Stores {
                 .map(|one| one.limits.ttl_max)
                 .max()
                 .unwrap_or_default(),
+            #[cfg(feature = "etcd")]
+            etcd: BTreeMap::new(),
         }
     }
 
@@ -163,9 +176,29 @@ impl Stores {
             }
             #[cfg(feature = "redis")]
             BackendConfig::Redis(ref settings) => Ok(self.redis(namespace, settings)?.namespace(namespace)),
+            #[cfg(feature = "etcd")]
+            BackendConfig::Etcd(ref settings) => Ok(self.etcd(namespace, settings)?.namespace(namespace)),
             #[cfg(feature = "redlock")]
             BackendConfig::Redlock(ref settings) => Ok(self.redlock(namespace, settings)?.namespace(namespace)),
         }
+    }
+
+    #[cfg(feature = "etcd")]
+    fn etcd(
+        &mut self,
+        namespace: &Namespace,
+        config: &crate::config::EtcdConfig,
+    ) -> Result<crate::backend::etcd::Store, OpenError> {
+        if let Some(store) = self.etcd.get(config) {
+            return Ok(store.clone());
+        }
+        let files = config.read().map_err(|source| OpenError::Etcd {
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let store = crate::backend::etcd::Store::open(etcd_settings(config, files));
+        self.etcd.insert(config.clone(), store.clone());
+        Ok(store)
     }
 
     #[cfg(feature = "redis")]
@@ -225,5 +258,30 @@ impl Stores {
         };
         self.embedded.insert(path.clone(), store.clone());
         Ok(store)
+    }
+}
+
+/// What an etcd is opened with.
+#[cfg(feature = "etcd")]
+fn etcd_settings(
+    config: &crate::config::EtcdConfig,
+    files: crate::config::EtcdFiles,
+) -> crate::backend::etcd::settings::Settings {
+    use crate::backend::etcd::settings::{Login, Settings, Tls};
+    Settings {
+        endpoints: config.endpoints.clone(),
+        root: config.root.clone(),
+        timeout: config.timeout,
+        connect_timeout: config.connect_timeout,
+        session_ttl: config.session_ttl,
+        login: config.user.clone().map(|user| Login {
+            user,
+            password: files.password,
+        }),
+        tls: files.authority.map(|authority| Tls {
+            authority,
+            identity: files.identity,
+            server_name: config.server_name.clone(),
+        }),
     }
 }

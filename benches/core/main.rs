@@ -9,12 +9,15 @@
 #![forbid(unsafe_code)]
 
 mod client;
+#[path = "../../src/cli/bench/cpu.rs"]
+mod cpu;
 mod echo;
 mod handoff;
 mod lone;
 mod options;
 mod pairs;
 mod process;
+mod program;
 mod report;
 mod stats;
 
@@ -108,6 +111,9 @@ async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Fa
     let mut report = Report::default();
     if options.has(Part::Pairs) {
         pairs::measure(plan, &subjects, &mut report).await?;
+    }
+    if options.has(Part::Program) {
+        program::measure(plan, &subjects, options.program(), &mut report).await?;
     }
     if options.has(Part::Lone) {
         lone::measure(plan, &mut subjects, folder, &mut report).await?;

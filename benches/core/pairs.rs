@@ -76,7 +76,8 @@ pub async fn measure(plan: &Plan, subjects: &Subjects, report: &mut Report) -> R
     Ok(())
 }
 
-async fn load(subject: &Subject, time: Duration) -> Result<Slice, Failure> {
+/// One subject's pairs for a while.
+pub async fn load(subject: &Subject, time: Duration) -> Result<Slice, Failure> {
     let asks =
         (0..CALLERS).map(|caller| client::ask(subject.namespace, format!("pair-{caller:02}"), "bench", Duration::ZERO));
     load_with(subject, asks, time).await

@@ -6,12 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::{Failure, echo};
-
-/// The unit of CPU time in /proc, fixed at 100 per second for programs whatever the kernel's own is.
-const TICK: Duration = Duration::from_millis(10);
-/// Where in /proc/<pid>/stat, after the program's name in parentheses, user and system time stand.
-const CPU_FIELDS: [usize; 2] = [11, 12];
+use crate::{Failure, cpu, echo};
 
 /// A running server, killed when dropped.
 #[derive(Debug)]
@@ -57,16 +52,9 @@ impl Process {
         &self.address
     }
 
-    /// The CPU time that it has used, to the [`TICK`].
+    /// The CPU time that it has used, to 10 ms.
     pub fn cpu(&self) -> Result<Duration, Failure> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = stat.rsplit_once(')').ok_or("no program name in /proc")?;
-        let fields: Vec<&str> = fields.split_whitespace().collect();
-        let mut ticks = 0;
-        for at in CPU_FIELDS {
-            ticks += fields.get(at).ok_or("no CPU time in /proc")?.parse::<u32>()?;
-        }
-        Ok(TICK * ticks)
+        Ok(cpu::used(self.child.id())?)
     }
 }
 

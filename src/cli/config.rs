@@ -21,7 +21,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Check(overrides) => check(overrides)?,
         Command::Show(overrides) => Config::load(overrides).map_err(Failure::usage)?.show(),
     };
-    print(&text).map_err(Failure::runtime)
+    print(&text).map(drop).map_err(Failure::runtime)
 }
 
 fn check(overrides: Overrides) -> Result<String, Failure> {

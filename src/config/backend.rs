@@ -14,6 +14,9 @@ pub(super) const EMBEDDED: &str = "embedded";
 /// The kind of the Redis backend.
 #[cfg(feature = "redis")]
 const REDIS: &str = "redis";
+/// The kind of the etcd backend.
+#[cfg(feature = "etcd")]
+const ETCD: &str = "etcd";
 /// The kind of the RedLock backend.
 #[cfg(feature = "redlock")]
 const REDLOCK: &str = "redlock";
@@ -27,6 +30,8 @@ pub const BACKENDS: &[&str] = &[
     EMBEDDED,
     #[cfg(feature = "redis")]
     REDIS,
+    #[cfg(feature = "etcd")]
+    ETCD,
     #[cfg(feature = "redlock")]
     REDLOCK,
 ];
@@ -45,6 +50,9 @@ pub enum BackendConfig {
     /// A Redis.
     #[cfg(feature = "redis")]
     Redis(Box<super::RedisConfig>),
+    /// An etcd cluster.
+    #[cfg(feature = "etcd")]
+    Etcd(Box<super::EtcdConfig>),
     /// Several Redis masters.
     #[cfg(feature = "redlock")]
     Redlock(Box<super::RedlockConfig>),
@@ -75,6 +83,8 @@ impl BackendConfig {
             } => Guarantee::Cp,
             #[cfg(feature = "redis")]
             Self::Redis(_) => Guarantee::Ap,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Guarantee::Cp,
             #[cfg(feature = "redlock")]
             Self::Redlock(_) => Guarantee::Ap,
         }
@@ -97,6 +107,11 @@ impl Origin<'_> {
             REDIS => {
                 let settings = section.redis.get_or_insert_default();
                 Ok(BackendConfig::Redis(Box::new(self.redis(settings)?)))
+            }
+            #[cfg(feature = "etcd")]
+            ETCD => {
+                let settings = section.etcd.get_or_insert_default();
+                Ok(BackendConfig::Etcd(Box::new(self.etcd(settings)?)))
             }
             #[cfg(feature = "redlock")]
             REDLOCK => {

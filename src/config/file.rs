@@ -100,7 +100,7 @@ section! {
     pub struct NamespaceSection {
         /// The store of its locks: "embedded" keeps them in a file of this server,
         /// "redis" in a Redis that several servers share, "redlock" in 3, 5 or 7 of them of which a
-        /// majority decides.
+        /// majority decides, "etcd" in an etcd cluster that several servers share.
         backend: String = EMBEDDED.to_owned(),
         /// What the backend must promise, "ap" or "cp": the server does not start on one that
         /// promises less. Without it, whatever the backend promises.
@@ -129,6 +129,8 @@ section! {
         redis: Option<RedisSection>,
         /// The settings of the RedLock backend.
         redlock: Option<RedlockSection>,
+        /// The settings of the etcd backend.
+        etcd: Option<EtcdSection>,
     }
 }
 
@@ -221,6 +223,34 @@ section! {
         first_start: String = "quarantine".to_owned(),
         /// How long a node has for an answer; one that takes longer does not vote. Small beside the TTLs.
         node_timeout: Period<10, { 2 * SECOND }> = Period::nearest(std::time::Duration::from_millis(200)),
+    }
+}
+
+section! {
+    /// An etcd cluster. Namespaces with the same settings share its connections.
+    pub struct EtcdSection {
+        /// Its members: http:// or https://, the preferred one first.
+        endpoints: Vec<String> = vec!["http://127.0.0.1:2379".to_owned()],
+        /// What every key begins with. No root of another deployment may lie below it.
+        root: String = "/fencepost".to_owned(),
+        /// How long a request may take.
+        timeout: Period<100, { 9 * SECOND }> = period_s(3),
+        /// How long a connection may take.
+        connect_timeout: Period<100, { 9 * SECOND }> = period_s(2),
+        /// How long the waiting claims of a server outlive it.
+        session_ttl: Period<{ 2 * SECOND }, { 8 * SECOND }> = period_s(5),
+        /// The user.
+        user: Option<String> = None,
+        /// The file with the password; without it, the variable FENCEPOST_ETCD_PASSWORD.
+        password_file: Option<PathBuf> = None,
+        /// The file with the certificates of those who may sign for the members, as PEM.
+        ca_file: Option<PathBuf> = None,
+        /// The file with this server's own certificate, as PEM.
+        cert_file: Option<PathBuf> = None,
+        /// The file with the key of that certificate, as PEM.
+        key_file: Option<PathBuf> = None,
+        /// The name in the members' certificates, where it is not that of the endpoint.
+        server_name: Option<String> = None,
     }
 }
 

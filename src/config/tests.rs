@@ -87,7 +87,7 @@ fn an_unknown_key_is_refused_with_those_that_there_are() {
     refused(
         "[namespaces.a]\nttl = '1s'",
         "f.toml:2:1: namespaces.a.ttl: unknown field `ttl`",
-        "`redlock`",
+        "`etcd`",
     );
     refused(
         "[namespaces.a.embedded]\nfile = '/x'",
@@ -308,7 +308,9 @@ fn no_key_is_read_that_is_not_documented() {
     .concat();
     assert_eq!(fields::<File>(), with_tables);
     assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
-    let backends = vec!["embedded".into(), "redis".into(), "redlock".into()];
+    assert_eq!(fields::<file::RedlockSection>(), documented::<file::RedlockSection>());
+    assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());
+    let backends = vec!["embedded".into(), "redis".into(), "redlock".into(), "etcd".into()];
     let with_backends = [documented::<NamespaceSection>(), backends].concat();
     assert_eq!(fields::<NamespaceSection>(), with_backends);
 }
@@ -381,4 +383,46 @@ fn a_redis_is_refused_where_its_keys_do_not_go_together() {
         "f.toml:3:1: namespaces.a.guarantee: must be at most AP",
         "promises no more",
     );
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn an_etcd_is_refused_where_its_keys_do_not_go_together() {
+    let with = |keys: &str| format!("[namespaces.a]\nbackend = 'etcd'\n[namespaces.a.etcd]\n{keys}");
+    assert!(read(&with("endpoints = ['http://a:2379', 'http://b:2379']")).is_ok());
+    assert!(read("[namespaces.a]\nbackend = 'etcd'\nguarantee = 'cp'").is_ok());
+    for (keys, place, problem) in [
+        (
+            "endpoints = []",
+            "f.toml:4:1: namespaces.a.etcd.endpoints: must be",
+            "https:// where there is a ca_file",
+        ),
+        (
+            "endpoints = ['https://a']",
+            "f.toml:4:1: namespaces.a.etcd.endpoints: must be",
+            "there is a ca_file",
+        ),
+        (
+            "root = 'x'",
+            "f.toml:4:1: namespaces.a.etcd.root: must begin",
+            "control character",
+        ),
+        (
+            "password_file = '/x'",
+            "f.toml:4:1: namespaces.a.etcd.password_file: must",
+            "no user",
+        ),
+        (
+            "cert_file = '/x'",
+            "f.toml:4:1: namespaces.a.etcd.cert_file: must",
+            "key_file",
+        ),
+        (
+            "session_ttl = '1s'",
+            "f.toml:4:15: namespaces.a.etcd.session_ttl: invalid value: string \"1s\", expected a time from 2s to 8s",
+            "\"1h 5m\"",
+        ),
+    ] {
+        refused(&with(keys), place, problem);
+    }
 }

@@ -43,6 +43,8 @@ pub struct Pace {
     pub quiet: Duration,
     /// Whether minutes cost nothing: the clock is tokio's, and paused.
     pub virtual_time: bool,
+    /// Whether a renewal can ask for less than before; a store that cannot gives more.
+    pub ttl_shrinks: bool,
 }
 
 /// Why a store cannot be had here.

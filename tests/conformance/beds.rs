@@ -12,6 +12,7 @@ const REAL: Pace = Pace {
     slack: Duration::from_millis(150),
     quiet: Duration::from_millis(150),
     virtual_time: false,
+    ttl_shrinks: true,
 };
 
 /// The embedded store in memory, on tokio's paused clock.
@@ -21,6 +22,7 @@ pub async fn memory() -> Result<Bed, Missing> {
         slack: Duration::from_millis(20),
         quiet: Duration::from_millis(200),
         virtual_time: true,
+        ttl_shrinks: true,
     };
     Ok(embedded(&Store::memory(), pace, ()))
 }

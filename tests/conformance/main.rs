@@ -19,6 +19,11 @@ mod beds;
 mod calls;
 mod cases;
 mod claims;
+#[cfg(feature = "etcd")]
+mod etcd_beds;
+#[cfg(feature = "etcd")]
+#[path = "../common/etcd.rs"]
+mod etcd_servers;
 #[macro_use]
 mod grpc;
 #[cfg(feature = "redis")]
@@ -60,6 +65,18 @@ conformance_suite!(
     (flavor = "multi_thread", worker_threads = 2)
 );
 
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd,
+    crate::etcd_beds::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_three,
+    crate::etcd_beds::three,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 #[cfg(feature = "redlock")]
 conformance_suite!(
     redlock,
@@ -73,6 +90,12 @@ service_suite!(file_service, crate::beds::file, ());
 service_suite!(
     redis_service,
     crate::redis_beds::standalone,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "etcd")]
+service_suite!(
+    etcd_service,
+    crate::etcd_beds::one,
     (flavor = "multi_thread", worker_threads = 2)
 );
 #[cfg(feature = "redlock")]

@@ -17,6 +17,7 @@ const PACE: Pace = Pace {
     slack: Duration::from_millis(150),
     quiet: Duration::from_millis(200),
     virtual_time: false,
+    ttl_shrinks: true,
 };
 
 /// Five masters.

@@ -4,6 +4,7 @@
 mod bench;
 mod clock;
 mod cluster;
+#[path = "../common/forwarder.rs"]
 mod forwarder;
 mod lost;
 mod memory;

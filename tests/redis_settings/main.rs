@@ -6,6 +6,7 @@ mod access;
 #[path = "../faults_redis/bench.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod bench;
+#[path = "../common/certificates.rs"]
 mod certificates;
 mod claims;
 mod failover;

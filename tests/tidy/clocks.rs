@@ -7,6 +7,7 @@ use crate::source::{Source, place, tokens};
 
 /// Who reads which clock, and why.
 const READERS: &[(&str, Clock, &str)] = &[
+    ("src/clock.rs", Clock::Running, "is the clock since boot of those below"),
     (
         "src/backend/embedded/clock.rs",
         Clock::Running,
@@ -51,6 +52,36 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/redis_server/node.rs",
         Clock::Running,
         "says how long a quarantine still lasts",
+    ),
+    (
+        "src/backend/etcd/clock.rs",
+        Clock::Wall,
+        "scales tokens and dates what people see; decides nothing",
+    ),
+    (
+        "src/backend/etcd/ends.rs",
+        Clock::Running,
+        "times what is remembered of ends, and the looks for leases that ran out",
+    ),
+    (
+        "src/backend/etcd/grant.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent",
+    ),
+    (
+        "src/backend/etcd/leases.rs",
+        Clock::Running,
+        "leaves leases in the pool that are about to end",
+    ),
+    (
+        "src/backend/etcd/pulse.rs",
+        Clock::Running,
+        "ends a stream that does not answer",
+    ),
+    (
+        "src/backend/etcd/session.rs",
+        Clock::Running,
+        "ends a session that the cluster did not answer for its whole TTL",
     ),
     (
         "src/backend/redlock/clock.rs",
@@ -113,6 +144,43 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends the caller's own wait, and the riding out of a store that is away",
     ),
+    (
+        "src/client/acquire.rs",
+        Clock::Running,
+        "notes when an Acquire was sent, and ends the caller's own wait",
+    ),
+    (
+        "src/client/calls.rs",
+        Clock::Running,
+        "ends the repeating of a call that nobody answers",
+    ),
+    (
+        "src/client/guard.rs",
+        Clock::Running,
+        "tells a client until when it may count on its lease",
+    ),
+    (
+        "src/client/keeping.rs",
+        Clock::Running,
+        "renews in time, and ends a client's trust in a lease that was not renewed",
+    ),
+    ("src/cli/bench.rs", Clock::Running, "names a run by when it began"),
+    (
+        "src/cli/bench/load.rs",
+        Clock::Running,
+        "measures calls, and ends a slice of a measurement",
+    ),
+    (
+        "src/cli/lock.rs",
+        Clock::Running,
+        "ends a command before the lease that its client counts on",
+    ),
+    (
+        "src/cli/lock/warden.rs",
+        Clock::Running,
+        "ends a command whose keeper does not",
+    ),
+    ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
     (
         "src/api/convert/answer.rs",
@@ -136,7 +204,9 @@ fn readings(source: &Source) -> Vec<(Clock, usize)> {
     let texts: Vec<&str> = tokens.iter().map(|token| token.text).collect();
     let clock = |at: usize| match texts[at..] {
         ["SystemTime" | "Utc" | "Local", "::", "now", ..] => Some(Clock::Wall),
-        ["Instant", "::", "now", ..] | [".", "elapsed", ..] | ["clock_gettime", ..] => Some(Clock::Running),
+        ["Instant", "::", "now", ..] | [".", "elapsed", ..] | ["clock_gettime" | "since_boot", "(", ..] => {
+            Some(Clock::Running)
+        }
         _ => None,
     };
     (0..tokens.len())

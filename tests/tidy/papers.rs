@@ -12,6 +12,7 @@ pub const PAPERS: &[&str] = &[
     "ARCHITECTURE.md",
     "GUARANTEES.md",
     "CONTRIBUTING.md",
+    "RECIPES.md",
     "CHANGELOG.md",
     "benches/README.md",
 ];

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+use crate::clock;
+
 /// What the store knows of time.
 pub trait Clock: Debug + Send + Sync + 'static {
     /// Time that only runs forward, also while the machine is suspended. Decides about leases.
@@ -26,19 +28,9 @@ pub fn micros(wall: SystemTime) -> u64 {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BootClock;
 
-impl BootClock {
-    /// tokio's timers stand still while the machine is suspended, so a long sleep is cut in slices
-    /// of this length.
-    const SLICE: Duration = Duration::from_secs(1);
-}
-
 impl Clock for BootClock {
     fn now(&self) -> Duration {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Duration::new(
-            u64::try_from(now.tv_sec).unwrap_or(0),
-            u32::try_from(now.tv_nsec).unwrap_or(0),
-        )
+        clock::since_boot()
     }
 
     fn wall(&self) -> SystemTime {
@@ -46,11 +38,7 @@ impl Clock for BootClock {
     }
 
     fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            while let Some(left) = due.checked_sub(BootClock.now()).filter(|left| !left.is_zero()) {
-                tokio::time::sleep(left.min(Self::SLICE)).await;
-            }
-        })
+        Box::pin(clock::sleep_until(due))
     }
 }
 

@@ -58,7 +58,9 @@ pub async fn the_last_ttl_may_be_a_shorter_one(bed: &Bed) {
     bed.here().renewed(&a, Some(bed.short())).await;
     bed.sleep(bed.ample()).await;
     let grant = bed.here().renewed(&a, None).await;
-    assert!(grant.ttl <= bed.ample(), "{:?}", grant.ttl);
+    // A store that cannot shorten a lease answers what it has.
+    let most = if bed.pace.ttl_shrinks { 1 } else { 2 } * bed.ample();
+    assert!(grant.ttl >= bed.short() && grant.ttl <= most, "{:?}", grant.ttl);
 }
 
 pub async fn a_lease_that_ran_out_is_gone_though_nobody_took_the_lock(bed: &Bed) {

@@ -220,7 +220,7 @@ pub async fn overloaded_leaves_renew_and_release_alone(bed: &Bed) {
     };
     let service = Service::start_with(bed, settings).await;
     let a = service.acquire(acquire("a")).await;
-    let b = service.wait_for(waiting(60, acquire("b")), 1).await;
+    let b = service.wait_for_when_let_in(waiting(60, acquire("b"))).await;
     let answer = service.try_acquire(acquire("c")).await;
     let refused = refused(answer, ResourceExhausted, "OVERLOADED");
     assert!(refused.retry.is_some_and(|delay| !delay.is_zero()));

@@ -128,6 +128,27 @@ impl Service {
         call
     }
 
+    /// The same where the server takes few calls at once: the place of a call is free only a moment after
+    /// its answer.
+    pub async fn wait_for_when_let_in(&self, ask: AcquireRequest) -> JoinHandle<Result<Lease, Status>> {
+        loop {
+            let (calls, again) = (self.calls.clone(), ask.clone());
+            let call = tokio::spawn(async move { calls.try_acquire(again).await });
+            self.until(&ask.namespace, &ask.name, |lock| {
+                lock.waiter_count == 1 || call.is_finished()
+            })
+            .await;
+            if !call.is_finished() {
+                return call;
+            }
+            super::refused::refused(
+                call.await.expect("no panic"),
+                tonic::Code::ResourceExhausted,
+                "OVERLOADED",
+            );
+        }
+    }
+
     /// Waits until a lock is in some state.
     pub async fn until(&self, namespace: &str, name: &str, state: impl Fn(&LockState) -> bool) {
         let reached = async {

@@ -1,5 +1,7 @@
 //! A TCP forwarder before a server. Commands always pass; answers may be lost.
 
+#![allow(dead_code, reason = "each test binary uses its share")]
+
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -49,7 +51,12 @@ impl Forwarder {
         }
     }
 
-    /// Its URL.
+    /// Where it listens.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its URL for a client of Redis.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

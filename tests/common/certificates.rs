@@ -1,5 +1,7 @@
 //! An authority of the test's own, and what it signs.
 
+#![allow(dead_code)]
+
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -37,7 +39,7 @@ impl Certificates {
         }
     }
 
-    /// The options of a server that speaks TLS with them on this port, to whom shows a certificate of
+    /// The options of a Redis that speaks TLS with them on this port, to whom shows a certificate of
     /// the same authority.
     pub fn options(&self, port: u16) -> Vec<String> {
         let path = |path: &Path| path.to_str().unwrap().to_owned();

@@ -1,0 +1,124 @@
+//! The bare echo: the transport and the messages of an Acquire and a Release, and no lock. It is what
+//! figures of the real server are compared with.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use futures::stream::Empty;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use super::proto::lock_service_server::{LockService, LockServiceServer};
+use super::proto::{
+    AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse, GetLockRequest, GetLockResponse, Guarantee,
+    Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+    WatchLockRequest, WatchLockResponse,
+};
+use super::{ServeError, Settings, transport};
+
+/// A token of the size of real ones.
+const TOKEN: u64 = 1 << 50;
+/// The default of a namespace.
+const TTL: prost_types::Duration = prost_types::Duration { seconds: 30, nanos: 0 };
+
+/// An echo server on a free port of this machine.
+#[derive(Debug)]
+pub struct Echo {
+    listener: TcpIncoming,
+    address: SocketAddr,
+    lease_id: String,
+}
+
+impl Echo {
+    /// Binds it. Every answer carries this lease id, so that answers are as long as real ones. Must be
+    /// called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bind(lease_id: String) -> io::Result<Self> {
+        let listener = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
+        let address = listener.local_addr()?;
+        Ok(Self {
+            listener,
+            address,
+            lease_id,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` is ready, with the settings that the real server has for its transport.
+    ///
+    /// # Errors
+    /// [`ServeError::Transport`].
+    ///
+    /// # Cancellation safety
+    /// Dropped, it accepts nobody any more.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let answers = Answers {
+            lease_id: self.lease_id,
+        };
+        transport(&Settings::default())
+            .add_service(LockServiceServer::new(answers))
+            .serve_with_incoming_shutdown(self.listener, shutdown)
+            .await?;
+        Ok(())
+    }
+}
+
+/// Answers what it was asked.
+struct Answers {
+    lease_id: String,
+}
+
+#[tonic::async_trait]
+impl LockService for Answers {
+    type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
+
+    async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
+        let ask = request.into_inner();
+        let lease = Lease {
+            lease_id: self.lease_id.clone(),
+            fencing_token: TOKEN,
+            ttl: Some(TTL),
+            waited: Some(prost_types::Duration::default()),
+            namespace: ask.namespace,
+            name: ask.name,
+            owner: ask.owner,
+            guarantee: Guarantee::Ap.into(),
+            holds: 1,
+        };
+        Ok(Response::new(AcquireResponse { lease: Some(lease) }))
+    }
+
+    async fn release(&self, _: Request<ReleaseRequest>) -> Result<Response<ReleaseResponse>, Status> {
+        Ok(Response::new(ReleaseResponse {}))
+    }
+
+    async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn get_lock(&self, _: Request<GetLockRequest>) -> Result<Response<GetLockResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn list_locks(&self, _: Request<ListLocksRequest>) -> Result<Response<ListLocksResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn watch_lock(&self, _: Request<WatchLockRequest>) -> Result<Response<Self::WatchLockStream>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn check_token(&self, _: Request<CheckTokenRequest>) -> Result<Response<CheckTokenResponse>, Status> {
+        Err(not_echoed())
+    }
+}
+
+fn not_echoed() -> Status {
+    Status::unimplemented("the echo answers Acquire and Release")
+}

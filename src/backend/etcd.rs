@@ -1,0 +1,234 @@
+//! etcd: linearizable locks on the store that a cluster already runs (CP).
+//!
+//! [`Store::open`] reaches a cluster; each namespace is cut from it with [`Store::namespace`]. Keys
+//! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
+//! waiters, who live on the session of the replica that entered them.
+//!
+//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
+//! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
+//! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
+//! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
+//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
+//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, and
+//! [`checks`] what it is asked about itself.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::sync::watch;
+
+use self::ends::Ends;
+use self::keys::Keys;
+use self::leases::Leases;
+use self::link::Link;
+use self::scenes::Scenes;
+use self::session::Session;
+use self::settings::Settings;
+use self::turns::Turns;
+use self::wakes::Wakes;
+use self::watching::Watching;
+use super::{
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
+    Renewal, Seen, Wake,
+};
+use crate::claim::{Holder, Queue};
+use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+
+mod adopt;
+mod checks;
+mod clock;
+mod ends;
+mod enter;
+mod grant;
+mod keys;
+mod leases;
+mod leave;
+mod link;
+mod look;
+mod pulse;
+mod record;
+mod renew;
+mod scenes;
+mod session;
+pub mod settings;
+mod survey;
+mod take_up;
+mod turns;
+mod view;
+mod wakes;
+mod watching;
+
+/// How long a lost wake may stay unnoticed.
+const RECHECK: Duration = Duration::from_secs(5);
+
+/// A cluster that namespaces are cut from.
+#[derive(Debug, Clone)]
+pub struct Store {
+    link: Arc<Link>,
+    settings: Settings,
+}
+
+impl Store {
+    /// Reaches for a cluster; whether it answers shows in the health of its namespaces.
+    pub fn open(settings: Settings) -> Self {
+        Self {
+            link: Arc::new(Link::new(&settings)),
+            settings,
+        }
+    }
+
+    /// The locks of one namespace. Must be called within a tokio runtime: tasks keep its session
+    /// alive until it is closed.
+    pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        let keys = Keys::new(&self.settings.root, namespace);
+        let link = Arc::clone(&self.link);
+        let leases = Arc::new(Leases::new(Arc::clone(&link)));
+        let session = Arc::new(Session::new(
+            keys.clone(),
+            Arc::clone(&link),
+            Arc::clone(&leases),
+            self.settings.session_ttl,
+            self.settings.timeout,
+        ));
+        let ends = Arc::new(Ends::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
+        let wakes = Arc::new(Wakes::default());
+        let scenes = Scenes::new(
+            keys.clone(),
+            Arc::clone(&link),
+            Arc::clone(&wakes),
+            session.closed().clone(),
+        );
+        let lost = Arc::clone(&scenes);
+        tokio::spawn(Arc::clone(&session).run(move || lost.lose_all()));
+        let expiries = Arc::clone(&ends).watch_expiries();
+        tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
+        Arc::new(Etcd {
+            replica: Arc::new(Replica {
+                turns: turns::begin(Arc::clone(&link)),
+                keys,
+                link,
+                leases,
+                session,
+                ends,
+                scenes,
+            }),
+            wakes,
+        })
+    }
+}
+
+/// This server in one namespace of a cluster.
+#[derive(Debug)]
+struct Replica {
+    keys: Keys,
+    link: Arc<Link>,
+    leases: Arc<Leases>,
+    session: Arc<Session>,
+    ends: Arc<Ends>,
+    scenes: Arc<Scenes>,
+    turns: Turns,
+}
+
+/// One namespace of a cluster.
+struct Etcd {
+    replica: Arc<Replica>,
+    wakes: Arc<Wakes>,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Etcd")
+            .field("link", &self.replica.link)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Etcd {
+    /// The replica, unless the namespace is closed.
+    fn replica(&self) -> Result<&Replica, BackendError> {
+        if self.replica.session.closed().is_cancelled() {
+            return Err(BackendError::Unsent {
+                reason: "the namespace is closed".into(),
+            });
+        }
+        Ok(&self.replica)
+    }
+}
+
+#[async_trait]
+impl Backend for Etcd {
+    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        Ok(self.replica()?.enter(lock, claim).await?)
+    }
+
+    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+        Ok(self.replica()?.take_up(lock, claim).await?)
+    }
+
+    async fn leave(
+        &self,
+        lock: &LockName,
+        who: Leaving<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<Departure, BackendError> {
+        Ok(self.replica()?.leave(lock, who, next).await?)
+    }
+
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+        Ok(self.replica()?.renew(lease, ttl).await?)
+    }
+
+    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
+        Ok(self.replica()?.look(lock, most).await?)
+    }
+
+    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
+        Ok(self.replica()?.holder_of(lock, token).await?)
+    }
+
+    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+        Ok(self.replica()?.list(prefix, &page).await?)
+    }
+
+    fn wakes(&self) -> BoxStream<'static, Wake> {
+        let closed = self.replica.session.closed().clone();
+        self.wakes.open().take_until(closed.cancelled_owned()).boxed()
+    }
+
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+        let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
+        let closed = self.replica.session.closed().clone();
+        stream::unfold(Some(watching), |watching| async move {
+            let mut watching = watching?;
+            match watching.next().await {
+                Ok(seen) => Some((Ok(seen), Some(watching))),
+                Err(failure) => Some((Err(failure.into()), None)),
+            }
+        })
+        .take_until(closed.cancelled_owned())
+        .boxed()
+    }
+
+    fn offers(&self) -> Offers {
+        Offers {
+            kind: "etcd",
+            guarantee: Guarantee::Cp,
+            sharing: true,
+            reentry: true,
+            remembers_requests: true,
+            global_order: true,
+            recheck: Some(RECHECK),
+        }
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.replica.session.health()
+    }
+
+    async fn close(&self) {
+        self.replica.session.close().await;
+    }
+}

@@ -1,0 +1,178 @@
+//! A call that finds a claim which is there already: that of its own request, or one that it joins.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, PutOptions, TxnOp};
+
+use super::Replica;
+use super::enter::{Coming, Tried};
+use super::grant::{absent, grant_of, unchanged};
+use super::leases::{seconds, span};
+use super::link::Failure;
+use super::record::{Claim, Hold};
+use super::survey::Survey;
+use super::turns::Company;
+use super::view::{Entry, View};
+use crate::backend::{Patience, Place, Refusal};
+
+impl Replica {
+    /// Takes over a claim of the same request that waits.
+    pub async fn adopt_waiter(&self, coming: &Coming<'_>, view: &View, entry: &Entry) -> Result<Tried, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        if let Some(field) = entry.claim.differs(new) {
+            return Ok(Tried::Placed(Place::Refused(Refusal::OtherParameters { field })));
+        }
+        if view.is_next(&new.id) {
+            return Ok(
+                match self.grant_waiting(*ticket, name, new, (entry, view.revision)).await? {
+                    Ok(grant) => Tried::Placed(Place::Held(grant)),
+                    Err(survey) => Tried::Again(Some(survey)),
+                },
+            );
+        }
+        let mut when = self.fence(*ticket, new);
+        when.push(unchanged(lock.waiter(new.id), entry));
+        if new.patience == Patience::Try {
+            return self.take_out(coming, view, entry, when).await;
+        }
+        let adopted = Claim {
+            since: entry.claim.since,
+            ..Claim::of(new)
+        };
+        self.put_waiter(coming, when, &adopted).await
+    }
+
+    /// A try found its own claim waiting where it does not fit: takes it out, and marks the older
+    /// call.
+    async fn take_out(
+        &self,
+        coming: &Coming<'_>,
+        view: &View,
+        entry: &Entry,
+        when: Vec<Compare>,
+    ) -> Result<Tried, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        let mut then = vec![TxnOp::delete(lock.waiter(new.id), None)];
+        if let Some(older) = entry.claim.holds.first().filter(|older| older.call != new.call) {
+            let on_session = PutOptions::new().with_lease(ticket.session);
+            then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
+        }
+        let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
+        let answer = self.step(lock, Company::Alone, when, then, otherwise).await?;
+        if answer.succeeded {
+            return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
+        }
+        Ok(Tried::Again(Some(Survey::read(lock, &answer)?)))
+    }
+
+    /// Notes on a hold of the same request that two calls know it.
+    pub async fn adopt_hold(&self, coming: &Coming<'_>, entry: &Entry) -> Result<Tried, Failure> {
+        let new = coming.new;
+        if let Some(field) = entry.claim.differs(new) {
+            return Ok(Tried::Placed(Place::Refused(Refusal::OtherParameters { field })));
+        }
+        let mut entry = entry.clone();
+        let Some(hold) = entry.claim.holds.iter_mut().find(|hold| hold.id == new.id) else {
+            return Ok(Tried::Again(None));
+        };
+        let secret = hold.secret;
+        // The same step sent twice is not a second call.
+        if hold.call != new.call && !hold.adopted {
+            hold.adopted = true;
+            entry.claim.entangled = true;
+            if let Err(survey) = self.rewrite(coming, &mut entry).await? {
+                return Ok(Tried::Again(Some(survey)));
+            }
+        }
+        let Some(left) = self.remaining(&entry).await? else {
+            return Ok(Tried::Again(None));
+        };
+        Ok(Tried::Placed(Place::Held(grant_of(
+            &entry,
+            secret,
+            left,
+            Duration::ZERO,
+        )?)))
+    }
+
+    /// One more hold on a claim of the same owner.
+    pub async fn reenter(&self, coming: &Coming<'_>, entry: &Entry) -> Result<Tried, Failure> {
+        let new = coming.new;
+        let refused = |refusal| Ok(Tried::Placed(Place::Refused(refusal)));
+        if let Some(field) = entry.claim.differs(new) {
+            return refused(Refusal::OtherParameters { field });
+        }
+        if entry.claim.holds.len() >= new.limits.holds as usize {
+            return refused(Refusal::Full {
+                limit: new.limits.holds,
+            });
+        }
+        let mut entry = entry.clone();
+        entry.claim.holds.push(Hold::of(new));
+        entry.claim.entangled = true;
+        let longer = seconds(new.ttl.get()) > entry.claim.span_s;
+        if !longer {
+            entry.claim.ttl = new.ttl.get();
+        }
+        let on = entry.lease;
+        let (written, alive) = tokio::join!(self.rewrite(coming, &mut entry), self.leases.keep_alive(on));
+        if let Err(survey) = written? {
+            return Ok(Tried::Again(Some(survey)));
+        }
+        if !alive? {
+            return Err(Failure::Away("etcd: a lease ended with a re-entry".into()));
+        }
+        let mut ttl = span(entry.claim.span_s);
+        if longer {
+            let Some((moved, span)) = self.move_lease(coming.name, &entry, new.ttl.get()).await? else {
+                return Err(Failure::Away("etcd: a holder changed while its lease did".into()));
+            };
+            (entry, ttl) = (moved, span);
+        }
+        Ok(Tried::Placed(Place::Held(grant_of(
+            &entry,
+            new.secret,
+            ttl,
+            Duration::ZERO,
+        )?)))
+    }
+
+    /// Writes a holder's record anew on its lease, if it is what was read and the call may.
+    async fn rewrite(&self, coming: &Coming<'_>, entry: &mut Entry) -> Result<Result<(), Survey>, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        let key = lock.holder(entry.claim.mode.into(), entry.id);
+        let mut when = self.fence(*ticket, new);
+        when.push(unchanged(key.clone(), entry));
+        if new.retryable {
+            when.push(absent(self.keys.request(new.id)));
+        }
+        let put = TxnOp::put(
+            key,
+            entry.claim.encode(),
+            Some(PutOptions::new().with_lease(entry.lease)),
+        );
+        let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
+        let answer = self.step(lock, Company::Alone, when, vec![put], otherwise).await?;
+        if !answer.succeeded {
+            return Ok(Err(Survey::read(lock, &answer)?));
+        }
+        entry.modified = answer.revision;
+        self.ends.granted(name, entry);
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,339 @@
+//! How a call comes to a lock: granted at once, queued, or (in [`super::adopt`]) finding a claim that is there already.
+
+use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+
+use super::Replica;
+use super::grant::{Granting, absent, guard, none_made_after, none_under, some_under};
+use super::keys::LockKeys;
+use super::link::Failure;
+use super::record::Claim;
+use super::session::Ticket;
+use super::survey::Survey;
+use super::turns::{Answer, Company};
+use super::view::{Entry, View};
+use crate::backend::{Ahead, NewClaim, Patience, Place, Refusal};
+use crate::name::{LockName, Mode};
+
+/// How often a step is tried against others that change the lock meanwhile.
+const TRIES: usize = 64;
+
+/// A call on its way into a lock.
+pub struct Coming<'a> {
+    pub name: &'a LockName,
+    pub lock: LockKeys,
+    pub new: &'a NewClaim,
+    pub ticket: Ticket,
+}
+
+/// What one try gave: a place, or a later survey to try again from.
+pub enum Tried {
+    Placed(Place),
+    Again(Option<Survey>),
+}
+
+impl Replica {
+    /// See [`crate::backend::Backend::enter`].
+    pub async fn enter(&self, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
+        let lock = self.keys.lock(name);
+        self.session.has_space().map_err(Failure::unsent)?;
+        let mut coming = Coming {
+            ticket: self.session.ticket().await.map_err(Failure::unsent)?,
+            name,
+            lock,
+            new,
+        };
+        let mut survey = match self.enter_first(&coming).await? {
+            Ok(place) => return Ok(place),
+            Err(survey) => survey,
+        };
+        for _ in 0..TRIES {
+            survey = match self.enter_seeing(&coming, survey).await {
+                Ok(Tried::Placed(place)) => return Ok(place),
+                Ok(Tried::Again(Some(survey))) => survey,
+                // A lease on the way had ended before anything was written.
+                Ok(Tried::Again(None)) | Err(Failure::LeaseGone) => {
+                    coming.ticket = self.session.ticket().await?;
+                    self.survey(coming.ticket, name, new).await?
+                }
+                Err(failure) => return Err(failure),
+            };
+        }
+        Err(Failure::Away("etcd: the lock changes too fast".into()))
+    }
+
+    /// The first step: where this replica knows that others wait, the end of the queue, and
+    /// otherwise the lock itself. The store judges the step, so an old view costs one more.
+    async fn enter_first(&self, coming: &Coming<'_>) -> Result<Result<Place, Survey>, Failure> {
+        let Coming { name, new, .. } = coming;
+        let behind = self
+            .scenes
+            .ask(name, |view| is_behind(view, new).then(|| view.len()))
+            .flatten();
+        if behind.is_some_and(|seen| seen + self.scenes.unseen(name) < new.limits.queue as usize) {
+            match self.queue_behind(coming).await? {
+                Tried::Placed(place) => return Ok(Ok(place)),
+                Tried::Again(Some(survey)) => return Ok(Err(survey)),
+                Tried::Again(None) => {}
+            }
+        }
+        Ok(self.enter_free(coming).await?.map(Place::Held))
+    }
+
+    /// The short way: one transaction on a lock that nobody uses.
+    async fn enter_free(&self, coming: &Coming<'_>) -> Result<Result<crate::backend::Grant, Survey>, Failure> {
+        self.grant_newcomer(coming, vec![none_under(coming.lock.all())]).await
+    }
+
+    async fn grant_newcomer(
+        &self,
+        coming: &Coming<'_>,
+        mut when: Vec<Compare>,
+    ) -> Result<Result<crate::backend::Grant, Survey>, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        if new.retryable {
+            when.push(absent(self.keys.request(new.id)));
+        }
+        let granting = Granting {
+            name,
+            lock,
+            new,
+            company: Company::Alone,
+            when,
+            with: Vec::new(),
+            otherwise: Survey::ops(&self.keys, name, lock, new, *ticket),
+        };
+        self.granted_or_survey(*ticket, lock, granting).await
+    }
+
+    async fn enter_seeing(&self, coming: &Coming<'_>, survey: Survey) -> Result<Tried, Failure> {
+        let new = coming.new;
+        if survey.marked {
+            return Ok(Tried::Placed(Place::Left));
+        }
+        if !self.holds_good(coming.ticket, &survey) {
+            return Ok(Tried::Again(None));
+        }
+        if let Some(entry) = survey.view.waiters.get(&new.id) {
+            return self.adopt_waiter(coming, &survey.view, entry).await;
+        }
+        if let Some(entry) = survey.view.holder_with(&new.id) {
+            return self.adopt_hold(coming, entry).await;
+        }
+        if let Some(cause) = survey.finished {
+            return Ok(Tried::Placed(Place::Finished(cause)));
+        }
+        if let Some(entry) = survey.view.joined_by(new) {
+            return self.reenter(coming, entry).await;
+        }
+        self.enter_new(coming, &survey.view).await
+    }
+
+    async fn enter_new(&self, coming: &Coming<'_>, view: &View) -> Result<Tried, Failure> {
+        let new = coming.new;
+        if let Some(there) = view.mismatch(new.mode) {
+            return Ok(Tried::Placed(Place::Refused(Refusal::LimitMismatch { there })));
+        }
+        let fits = view.admits(new.mode);
+        if !fits && new.patience == Patience::Try {
+            return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
+        }
+        if view.len() >= new.limits.queue as usize {
+            let limit = new.limits.queue;
+            return Ok(Tried::Placed(Place::Refused(Refusal::Full { limit })));
+        }
+        if fits {
+            return self.enter_fitting(coming, view).await;
+        }
+        self.queue(coming, view).await
+    }
+
+    /// Grants a newcomer that fits behind all that are there; nobody may have come meanwhile.
+    async fn enter_fitting(&self, coming: &Coming<'_>, view: &View) -> Result<Tried, Failure> {
+        let (lock, new) = (&coming.lock, coming.new);
+        let mut when = guard(lock, new.mode, view.revision);
+        when.push(none_made_after(&lock.waiters(), view.revision));
+        if new.mode != Mode::Exclusive {
+            // The same claim, brought by another call, is not to be overwritten.
+            when.push(absent(lock.holder(new.mode.into(), new.id)));
+            when.push(none_made_after(&lock.other_holders(), view.revision));
+        }
+        Ok(match self.grant_newcomer(coming, when).await? {
+            Ok(grant) => Tried::Placed(Place::Held(grant)),
+            Err(survey) => Tried::Again(Some(survey)),
+        })
+    }
+
+    /// Puts a claim at the tail.
+    async fn queue(&self, coming: &Coming<'_>, view: &View) -> Result<Tried, Failure> {
+        let Coming { lock, new, .. } = coming;
+        let mut when = self.newcomer(coming);
+        if new.reentrant {
+            // It might be a holder by now that this one could join, or has joined.
+            when.push(none_made_after(&lock.holders(), view.revision));
+        }
+        self.put_waiter(coming, when, &Claim::of(new)).await
+    }
+
+    /// Puts a claim at the tail of a lock whose view is kept up, if somebody keeps it out still: nothing
+    /// is read, for its events will tell when it is next.
+    async fn queue_behind(&self, coming: &Coming<'_>) -> Result<Tried, Failure> {
+        let Coming { name, new, .. } = coming;
+        let mut when = self.newcomer(coming);
+        when.push(some_under(&blockers(&coming.lock, new.mode)));
+        let answer = match self.write_waiter(coming, when, &Claim::of(new), Vec::new()).await? {
+            Ok(answer) => answer,
+            Err(tried) => return Ok(tried),
+        };
+        self.scenes.join_behind(name, new, answer.revision);
+        let ahead = self.scenes.ask(name, |view| {
+            let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
+            Some((view.first_holder()?, is_first))
+        });
+        tracing::trace!(lock = %name, claim = %new.id, "waits");
+        Ok(Tried::Placed(Place::Waiting(Ahead {
+            turn: answer.revision.unsigned_abs(),
+            frees_in: match ahead.flatten() {
+                Some((holder, is_first)) => self.frees_in(holder, is_first).await,
+                None => None,
+            },
+        })))
+    }
+
+    /// What must be so for a claim to be put at the tail.
+    fn newcomer(&self, coming: &Coming<'_>) -> Vec<Compare> {
+        let Coming { lock, new, ticket, .. } = coming;
+        let mut when = self.fence(*ticket, new);
+        // One of a random id is entered by this call alone, and once.
+        if new.retryable {
+            when.push(absent(lock.holder(new.mode.into(), new.id)));
+            when.push(absent(lock.waiter(new.id)));
+            when.push(absent(self.keys.request(new.id)));
+        }
+        when
+    }
+
+    /// Writes a waiting claim, and says where it stands.
+    pub async fn put_waiter(&self, coming: &Coming<'_>, when: Vec<Compare>, claim: &Claim) -> Result<Tried, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        let whole = TxnOp::get(lock.all(), Some(GetOptions::new().with_range(lock.behind())));
+        let answer = match self.write_waiter(coming, when, claim, vec![whole]).await? {
+            Ok(answer) => answer,
+            Err(tried) => return Ok(tried),
+        };
+        let Some(read) = answer.reads.first() else {
+            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+        };
+        let view = View::read(lock, answer.read_at, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        self.stand(*ticket, name, new, view).await.map(Tried::Placed)
+    }
+
+    /// Writes a waiting claim, and reads something with it; otherwise how to try again.
+    async fn write_waiter(
+        &self,
+        coming: &Coming<'_>,
+        when: Vec<Compare>,
+        claim: &Claim,
+        reads: Vec<TxnOp>,
+    ) -> Result<Result<Answer, Tried>, Failure> {
+        let Coming {
+            name,
+            lock,
+            new,
+            ticket,
+        } = coming;
+        let on_session = PutOptions::new().with_lease(ticket.session);
+        let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
+        then.extend(reads);
+        let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
+        // A claim of a random id is known to no other step.
+        let company = match new.retryable {
+            true => Company::Alone,
+            false => Company::Tail,
+        };
+        match self.step(lock, company, when, then, otherwise).await {
+            Err(Failure::LeaseGone) => {
+                self.session.is_over(*ticket);
+                Ok(Err(Tried::Again(None)))
+            }
+            Err(failure) => Err(failure),
+            Ok(answer) if answer.succeeded => Ok(Ok(answer)),
+            Ok(answer) => Ok(Err(Tried::Again(Some(Survey::read(lock, &answer)?)))),
+        }
+    }
+
+    /// Takes a waiting claim up if the view says so, for as long as others change the lock
+    /// meanwhile; otherwise says what is ahead and listens.
+    pub async fn stand(
+        &self,
+        mut ticket: Ticket,
+        name: &LockName,
+        new: &NewClaim,
+        mut view: View,
+    ) -> Result<Place, Failure> {
+        for _ in 0..TRIES {
+            let Some(entry) = view.waiters.get(&new.id) else {
+                break;
+            };
+            if !view.is_next(&new.id) {
+                return Ok(self.wait(name, new, entry, &view).await);
+            }
+            match self.grant_waiting(ticket, name, new, (entry, view.revision)).await {
+                Ok(Ok(grant)) => return Ok(Place::Held(grant)),
+                Ok(Err(survey)) if survey.marked => return Ok(Place::Left),
+                Ok(Err(survey)) => {
+                    if !self.holds_good(ticket, &survey) {
+                        ticket = self.session.ticket().await?;
+                    }
+                    match self.place_of(name, new, &survey).await? {
+                        Some(place) => return Ok(place),
+                        None => view = survey.view,
+                    }
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(Failure::Away("etcd: the lock changes too fast".into()))
+    }
+
+    async fn wait(&self, name: &LockName, new: &NewClaim, entry: &Entry, view: &View) -> Place {
+        let frees_in = match view.first_holder() {
+            Some(holder) => self.frees_in(holder, view.is_first(&new.id)).await,
+            None => None,
+        };
+        self.scenes.join(name, entry, view);
+        tracing::trace!(lock = %name, claim = %new.id, "waits");
+        Place::Waiting(Ahead {
+            turn: entry.created.unsigned_abs(),
+            frees_in,
+        })
+    }
+}
+
+/// Whether a newcomer has to wait, as far as a view knows.
+fn is_behind(view: &View, new: &NewClaim) -> bool {
+    let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
+    new.patience == Patience::Wait
+        && !new.reentrant
+        && view.holders.iter().any(|holder| blocks(holder.claim.mode))
+        && view.waiters.get(&new.id).is_none()
+        && view.holder_with(&new.id).is_none()
+        && view.mismatch(new.mode).is_none()
+}
+
+/// The holders of which each one keeps out whoever comes with this mode.
+fn blockers(lock: &LockKeys, mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => lock.holders(),
+        Mode::Shared | Mode::Semaphore { .. } => lock.exclusive_holders(),
+    }
+}

@@ -1,0 +1,299 @@
+//! The step that makes a holder, which every way to a grant ends in.
+
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use tokio::time::Instant;
+
+use super::Replica;
+use super::keys::{LockKeys, behind};
+use super::leases::{Lease, span};
+use super::link::Failure;
+use super::record::Claim;
+use super::session::Ticket;
+use super::survey::Survey;
+use super::turns::{Answer, Company, Step};
+use super::view::Entry;
+use crate::backend::{Grant, NewClaim};
+use crate::name::{ClaimId, LockName, Mode, Secret};
+
+/// How old a lease's last sign of life is at most, for a grant to count from that one.
+const JUST_NOW: Duration = Duration::from_millis(50);
+
+/// A grant to be made.
+pub struct Granting<'a> {
+    pub name: &'a LockName,
+    pub lock: &'a LockKeys,
+    pub new: &'a NewClaim,
+    pub company: Company,
+    /// What must be so beside the call's own conditions.
+    pub when: Vec<Compare>,
+    /// What is done with it.
+    pub with: Vec<TxnOp>,
+    /// What is read where it is not granted.
+    pub otherwise: Vec<TxnOp>,
+}
+
+/// What came of it.
+pub enum Granted {
+    /// It holds.
+    Yes(Grant),
+    /// A condition was not met.
+    No(Answer),
+}
+
+/// That no key is there.
+pub fn absent(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, 0)
+}
+
+/// That no key begins so.
+pub fn none_under(prefix: &str) -> Compare {
+    absent(prefix).with_range(behind(prefix))
+}
+
+/// That some key begins so. (An empty range is judged as a key that was never made.)
+pub fn some_under(prefix: &str) -> Compare {
+    Compare::create_revision(prefix, CompareOp::Greater, 0).with_range(behind(prefix))
+}
+
+/// That no key that begins so was made after this revision.
+pub fn none_made_after(prefix: &str, revision: i64) -> Compare {
+    Compare::create_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
+}
+
+/// That no key that begins so was changed after this revision.
+pub fn none_changed_after(prefix: &str, revision: i64) -> Compare {
+    Compare::mod_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
+}
+
+/// That a key is what it was.
+pub fn unchanged(key: impl Into<Vec<u8>>, entry: &Entry) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, entry.modified)
+}
+
+/// That this key is what it was, and the only one that begins so.
+pub fn only(prefix: &str, entry: &Entry) -> Compare {
+    // An empty range is judged as a key that is not there, which was changed at revision 0.
+    unchanged(prefix, entry).with_range(behind(prefix))
+}
+
+/// What must be so among the holders for a claim of this mode to be one more.
+pub fn guard(lock: &LockKeys, mode: Mode, revision: i64) -> Vec<Compare> {
+    match mode {
+        Mode::Exclusive => vec![none_under(&lock.holders())],
+        Mode::Shared => vec![none_under(&lock.exclusive_holders())],
+        Mode::Semaphore { .. } => vec![
+            none_under(&lock.exclusive_holders()),
+            none_made_after(&lock.other_holders(), revision),
+        ],
+    }
+}
+
+/// The grant of one hold as its client gets it.
+pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
+    let token = entry.token();
+    Ok(Grant {
+        claim: entry.id,
+        kind: entry.claim.mode.into(),
+        secret,
+        token: token.ok_or_else(|| Failure::Refused("etcd: a holder has no token".into()))?,
+        owner: entry.claim.owner.clone(),
+        ttl,
+        waited,
+        holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
+    })
+}
+
+impl Replica {
+    /// One transaction of a lock, together with those of others that come at the same time.
+    pub async fn step(
+        &self,
+        lock: &LockKeys,
+        company: Company,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        otherwise: Vec<TxnOp>,
+    ) -> Result<Answer, Failure> {
+        let step = Step::new(lock.all(), company, when, then, otherwise);
+        if step.puts() {
+            // Old servers let nested writes pass.
+            self.session.has_space()?;
+        }
+        let closed = |_| Failure::Away("the namespace is closed".into());
+        let answer = self.turns.ask(step).await.map_err(closed)?;
+        if matches!(answer, Err(Failure::Full(_))) {
+            self.session.is_full();
+        }
+        answer
+    }
+
+    /// That a call of this replica may still take effect.
+    pub fn fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
+        vec![
+            Compare::create_revision(self.keys.session(ticket.session), CompareOp::Greater, 0),
+            absent(self.keys.mark(new.call)),
+        ]
+    }
+
+    /// What must be so for a grant of this call, besides.
+    fn grant_fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
+        let mut when = self.fence(ticket, new);
+        when.push(Compare::value(
+            self.keys.base(),
+            CompareOp::Equal,
+            ticket.base.to_string(),
+        ));
+        when
+    }
+
+    /// Makes a claim a holder, if all is as it must be.
+    ///
+    /// The lease's sign of life goes out beside the transaction, no earlier than what `waited`
+    /// counts to; the lease counts from its sending, and both must succeed. A lease that had one just
+    /// now, while the call waited, needs no other: `waited` counts to that one.
+    pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
+        let sent = Instant::now();
+        let ttl = granting.new.ttl.get();
+        let lease = match self.leases.take(ttl).await {
+            Err(Failure::Full(reason)) => {
+                self.session.is_full();
+                return Err(Failure::Full(reason));
+            }
+            lease => lease?,
+        };
+        match self.grant_on(ticket, &granting, lease, sent).await {
+            // Nothing was written: a pooled lease had ended.
+            Err(Failure::LeaseGone) if lease.used => {
+                let lease = self.leases.fresh(ttl).await?;
+                self.grant_on(ticket, &granting, lease, sent).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn grant_on(
+        &self,
+        ticket: Ticket,
+        granting: &Granting<'_>,
+        lease: Lease,
+        sent: Instant,
+    ) -> Result<Granted, Failure> {
+        let new = granting.new;
+        let mut entry = Entry {
+            id: new.id,
+            claim: Claim {
+                base: ticket.base,
+                span_s: lease.span_s,
+                ..Claim::of(new)
+            },
+            created: 0,
+            modified: 0,
+            lease: lease.id,
+        };
+        let key = granting.lock.holder(new.mode.into(), new.id);
+        let put = TxnOp::put(key, entry.claim.encode(), Some(PutOptions::new().with_lease(lease.id)));
+        let mut when = self.grant_fence(ticket, new);
+        when.extend(granting.when.iter().cloned());
+        let mut then = vec![put];
+        then.extend(granting.with.iter().cloned());
+        let step = self.step(granting.lock, granting.company, when, then, granting.otherwise.clone());
+        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease, new.arrived, sent));
+        let answer = answer?;
+        if !answer.succeeded {
+            // The answer says that no key is on it.
+            let alive = alive.ok().flatten().or(lease.alive);
+            self.leases.put_back(Lease { alive, ..lease });
+            return Ok(Granted::No(answer));
+        }
+        let Some(alive) = alive? else {
+            return Err(Failure::Away("etcd: a lease ended with its grant".into()));
+        };
+        entry.created = answer.revision;
+        entry.modified = entry.created;
+        let waited = alive.saturating_duration_since(new.arrived);
+        let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
+        self.ends.granted_on(granting.name, &entry, alive);
+        self.scenes.granted(granting.name, &entry);
+        Ok(Granted::Yes(grant))
+    }
+
+    /// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
+    /// counts, or nothing if it is dead.
+    async fn sign_of_life(&self, lease: Lease, arrived: Instant, sent: Instant) -> Result<Option<Instant>, Failure> {
+        if let Some(alive) = lease
+            .alive
+            .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
+        {
+            return Ok(Some(alive.min(sent)));
+        }
+        Ok(self.leases.keep_alive(lease.id).await?.then_some(sent))
+    }
+
+    /// Makes a waiting claim that a view has shown within the prefix a holder.
+    pub async fn grant_waiting(
+        &self,
+        ticket: Ticket,
+        name: &LockName,
+        new: &NewClaim,
+        seen: (&Entry, i64),
+    ) -> Result<Result<Grant, Survey>, Failure> {
+        let lock = self.keys.lock(name);
+        let (entry, revision) = seen;
+        let mut when = guard(&lock, new.mode, revision);
+        when.push(unchanged(lock.waiter(new.id), entry));
+        let granting = Granting {
+            name,
+            lock: &lock,
+            new,
+            company: Company::Host,
+            when,
+            with: vec![TxnOp::delete(lock.waiter(new.id), None)],
+            otherwise: Survey::ops(&self.keys, name, &lock, new, ticket),
+        };
+        self.granted_or_survey(ticket, &lock, granting).await
+    }
+
+    pub async fn granted_or_survey(
+        &self,
+        ticket: Ticket,
+        lock: &LockKeys,
+        granting: Granting<'_>,
+    ) -> Result<Result<Grant, Survey>, Failure> {
+        let (name, id, call) = (granting.name, granting.new.id, granting.new.call);
+        match self.grant(ticket, granting).await? {
+            Granted::Yes(grant) => {
+                self.scenes.part(name, &id, call);
+                Ok(Ok(grant))
+            }
+            Granted::No(answer) => Ok(Err(Survey::read(lock, &answer)?)),
+        }
+    }
+
+    /// Reads all that a call needs to know.
+    pub async fn survey(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Survey, Failure> {
+        let lock = self.keys.lock(name);
+        let ops = Survey::ops(&self.keys, name, &lock, new, ticket);
+        let answer = self.link.txn(Txn::new().and_then(ops)).await?;
+        Survey::read(&lock, &Answer::of(&answer))
+    }
+
+    /// Follows what a survey says of the session and the base; whether both are as the ticket says.
+    pub fn holds_good(&self, ticket: Ticket, survey: &Survey) -> bool {
+        if !survey.in_session {
+            self.session.is_over(ticket);
+        }
+        self.session.rebase(survey.base);
+        survey.in_session && survey.base == ticket.base
+    }
+
+    /// When the next holder's TTL runs out, as far as this replica knows; etcd is asked only for
+    /// the first waiter, who is to look then.
+    pub async fn frees_in(&self, holder: (ClaimId, i64), is_first: bool) -> Option<Duration> {
+        let (claim, lease) = holder;
+        match self.ends.left(&claim) {
+            None if is_first => self.leases.remaining(lease).await.ok().flatten(),
+            left => left,
+        }
+    }
+}

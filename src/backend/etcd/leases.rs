@@ -1,0 +1,142 @@
+//! Etcd leases: taken from a pool of used ones where that is possible, for granting and revoking
+//! them are the dearest calls that etcd has.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::link::{Failure, Link};
+use super::pulse::Pulse;
+
+/// How many leases of one TTL are kept.
+const POOLED: usize = 1024;
+
+/// A lease that no key is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub id: i64,
+    /// What etcd granted, in seconds.
+    pub span_s: i64,
+    /// When the last sign of life was sent that was answered, if that is known: it lives for its span
+    /// from then on at the least.
+    pub alive: Option<Instant>,
+    /// It was used before.
+    pub used: bool,
+}
+
+/// Leases for holders.
+#[derive(Debug)]
+pub struct Leases {
+    link: Arc<Link>,
+    pulse: Pulse,
+    /// By TTL, each with the time at which it came.
+    pool: Mutex<HashMap<i64, Vec<(Lease, Instant)>>>,
+}
+
+/// Whole seconds that are at least as long.
+pub fn seconds(ttl: Duration) -> i64 {
+    let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    i64::try_from(whole).unwrap_or(i64::MAX)
+}
+
+/// A span of etcd's as a time.
+pub fn span(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+impl Leases {
+    /// Must be called within a tokio runtime.
+    pub fn new(link: Arc<Link>) -> Self {
+        Self {
+            pulse: Pulse::begin(&link),
+            link,
+            pool: Mutex::default(),
+        }
+    }
+
+    /// A lease that lives for at least `ttl` from its next sign of life on.
+    pub async fn take(&self, ttl: Duration) -> Result<Lease, Failure> {
+        match self.pooled(seconds(ttl)) {
+            Some(lease) => Ok(lease),
+            None => self.fresh(ttl).await,
+        }
+    }
+
+    /// A lease that lives for at least `ttl` from now on.
+    pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
+        let sent = Instant::now();
+        let granted = self
+            .link
+            .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
+            .await?;
+        Ok(Lease {
+            id: granted.id(),
+            span_s: granted.ttl(),
+            alive: Some(sent),
+            used: false,
+        })
+    }
+
+    /// Keeps a lease for the next one. Only for a lease that certainly no key is on, and that no
+    /// step of unknown outcome names.
+    pub fn put_back(&self, lease: Lease) {
+        let mut pool = self.pool();
+        let kept = pool.entry(lease.span_s).or_default();
+        if kept.len() < POOLED {
+            kept.push((Lease { used: true, ..lease }, Instant::now()));
+        }
+    }
+
+    /// Gives a lease a sign of life: it lives for its span from the sending of this on. False if it
+    /// is dead, which is final; any failure says nothing.
+    pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
+        self.pulse.ask(id).await
+    }
+
+    /// What is left of a lease; nothing if it is dead.
+    pub async fn remaining(&self, id: i64) -> Result<Option<Duration>, Failure> {
+        let asked = self
+            .link
+            .call(|mut client| async move { client.lease_time_to_live(id, None).await });
+        match asked.await {
+            Ok(left) => Ok((left.ttl() >= 0).then(|| span(left.ttl()))),
+            Err(Failure::LeaseGone) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Ends a lease that only this replica uses.
+    pub async fn revoke(&self, id: i64) -> Result<(), Failure> {
+        let revoked = self
+            .link
+            .call(|mut client| async move { client.lease_revoke(id).await });
+        match revoked.await {
+            Ok(_) | Err(Failure::LeaseGone) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Forgets all kept leases: keys may be on them again.
+    pub fn abandon(&self) {
+        self.pool().clear();
+    }
+
+    fn pooled(&self, span_s: i64) -> Option<Lease> {
+        let mut pool = self.pool();
+        let kept = pool.get_mut(&span_s)?;
+        while let Some((lease, since)) = kept.pop() {
+            // One that may be about to end would only cost a round trip.
+            if since.elapsed() < span(span_s) / 2 {
+                return Some(lease);
+            }
+        }
+        pool.remove(&span_s);
+        None
+    }
+
+    fn pool(&self) -> MutexGuard<'_, HashMap<i64, Vec<(Lease, Instant)>>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

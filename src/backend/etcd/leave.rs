@@ -1,0 +1,335 @@
+//! How a claim, or one hold of it, ends by somebody's will.
+
+use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+
+use super::Replica;
+use super::grant::{Granted, Granting, absent, none_changed_after, only, unchanged};
+use super::keys::LockKeys;
+use super::leases::Lease;
+use super::link::Failure;
+use super::record::{Claim, End, Hold};
+use super::scenes;
+use super::turns::Company;
+use super::view::{Entry, View};
+use crate::backend::{Departure, Found, Grant, Leaving, NewClaim};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret};
+
+/// How often a step is tried against others that change the lock meanwhile.
+const TRIES: usize = 64;
+
+/// Somebody who leaves.
+struct Going<'a> {
+    name: &'a LockName,
+    lock: LockKeys,
+    next: Option<&'a NewClaim>,
+}
+
+/// Which holds of a holder end, and why.
+struct Ending<'a> {
+    entry: &'a Entry,
+    /// One hold, or all.
+    hold: Option<Secret>,
+    cause: Cause,
+}
+
+impl Replica {
+    /// See [`crate::backend::Backend::leave`].
+    pub async fn leave(
+        &self,
+        name: &LockName,
+        who: Leaving<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<Departure, Failure> {
+        let lock = self.keys.lock(name);
+        let going = Going { name, lock, next };
+        for _ in 0..TRIES {
+            let left = match who {
+                Leaving::Hold(lease) => self.release(&going, lease).await,
+                Leaving::Call(claim, call) => self.undo(&going, claim, call).await,
+                Leaving::Forced(token) => self.force(&going, token).await,
+            };
+            match left {
+                Ok(Some(departure)) => return Ok(departure),
+                Ok(None) => {}
+                // Nothing was written: a bucket, a session or the holder's own lease has ended.
+                Err(Failure::LeaseGone) => self.ends.spill().await,
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(Failure::Away("etcd: the lock changes too fast".into()))
+    }
+
+    async fn release(&self, going: &Going<'_>, lease: &LeaseKey) -> Result<Option<Departure>, Failure> {
+        let view;
+        let known = self.ends.known(lease);
+        let entry = match &known {
+            Some(entry) => Some(entry),
+            None => {
+                view = scenes::read(&self.link, &going.lock).await?;
+                view.holders.get(&lease.claim)
+            }
+        };
+        let Some(entry) = entry.filter(|entry| entry.hold_of(lease).is_some()) else {
+            let before = self.ends.of(lease).await?;
+            return Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))));
+        };
+        let ending = Ending {
+            entry,
+            hold: Some(lease.secret),
+            cause: Cause::Released,
+        };
+        let left = self.end(going, ending).await?;
+        if left.is_none() {
+            self.refresh(going, entry).await?;
+        }
+        Ok(left)
+    }
+
+    /// Looks again at a holder that has changed, for what is known of it is out of date.
+    async fn refresh(&self, going: &Going<'_>, entry: &Entry) -> Result<(), Failure> {
+        let view = scenes::read(&self.link, &going.lock).await?;
+        match view.holders.get(&entry.id).filter(|now| now.created == entry.created) {
+            Some(now) => self.ends.granted(going.name, now),
+            // Its end may not have been seen; then it ran out.
+            None => self.ends.expired(going.name, entry).await?,
+        }
+        Ok(())
+    }
+
+    async fn force(&self, going: &Going<'_>, token: FencingToken) -> Result<Option<Departure>, Failure> {
+        let view = scenes::read(&self.link, &going.lock).await?;
+        if let Some(entry) = view.holder_of(token) {
+            let ending = Ending {
+                entry,
+                hold: None,
+                cause: Cause::Forced,
+            };
+            return self.end(going, ending).await;
+        }
+        let ends = GetOptions::new().with_prefix();
+        let ends = self.link.get(self.keys.ends(going.name), ends).await?;
+        let mut ends = ends.kvs().iter().filter_map(|kv| End::decode(kv.value()).ok());
+        let before = ends.find(|end| end.token == token).map(|end| end.cause);
+        Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))))
+    }
+
+    async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
+        self.scenes.part(going.name, id, call);
+        let view = scenes::read(&self.link, &going.lock).await?;
+        if let Some(entry) = view.waiters.get(id) {
+            if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
+                return self.take_out_waiter(going, entry).await;
+            }
+            let when = vec![unchanged(going.lock.waiter(*id), entry)];
+            return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
+        }
+        let Some(entry) = view.holder_with(id) else {
+            return self.undo_nothing(going, &view, id, call).await;
+        };
+        match entry.claim.hold(id) {
+            Some(hold) if hold.call == call && !hold.adopted => {
+                let ending = Ending {
+                    entry,
+                    hold: Some(hold.secret),
+                    cause: Cause::TakenBack,
+                };
+                self.end(going, ending).await
+            }
+            _ => {
+                let key = going.lock.holder(entry.claim.mode.into(), entry.id);
+                let when = vec![unchanged(key, entry)];
+                Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)))
+            }
+        }
+    }
+
+    async fn take_out_waiter(&self, going: &Going<'_>, entry: &Entry) -> Result<Option<Departure>, Failure> {
+        let key = going.lock.waiter(entry.id);
+        let when = vec![unchanged(key.clone(), entry)];
+        let then = vec![TxnOp::delete(key, None)];
+        let gone = self
+            .step(&going.lock, Company::Host, when, then, Vec::new())
+            .await?
+            .succeeded;
+        Ok(gone.then(|| found(Found::Ended(Cause::Left))))
+    }
+
+    /// Nothing of the call is there: its mark keeps out what may still be on its way.
+    async fn undo_nothing(
+        &self,
+        going: &Going<'_>,
+        view: &View,
+        id: &ClaimId,
+        call: CallId,
+    ) -> Result<Option<Departure>, Failure> {
+        let when = vec![
+            none_changed_after(&going.lock.holders(), view.revision),
+            absent(going.lock.waiter(*id)),
+        ];
+        if !self.mark(&going.lock, when, call).await? {
+            return Ok(None);
+        }
+        let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
+        let before = request.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
+        Ok(Some(found(
+            before.map_or(Found::Nothing, |end| Found::EndedBefore(end.cause)),
+        )))
+    }
+
+    /// Leaves a cancel mark, if all is as it was seen. It lives as long as this replica's session:
+    /// what was sent under that one fails afterwards anyhow.
+    async fn mark(&self, lock: &LockKeys, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
+        let ticket = self.session.ticket().await?;
+        let on_session = PutOptions::new().with_lease(ticket.session);
+        let put = TxnOp::put(self.keys.mark(call), "1", Some(on_session));
+        match self.step(lock, Company::Alone, when, vec![put], Vec::new()).await {
+            Ok(answer) => Ok(answer.succeeded),
+            Err(Failure::LeaseGone) => {
+                self.session.is_over(ticket);
+                Ok(false)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Ends a hold of a claim, or the claim with its last one; nothing if it has changed meanwhile.
+    async fn end(&self, going: &Going<'_>, ending: Ending<'_>) -> Result<Option<Departure>, Failure> {
+        let Ending { entry, hold, cause } = ending;
+        let (gone, left): (Vec<Hold>, Vec<Hold>) = entry
+            .claim
+            .holds
+            .iter()
+            .cloned()
+            .partition(|known| hold.is_none_or(|hold| known.secret == hold));
+        let mut then = match self.ends.ops(going.name, entry, &gone, cause).await {
+            // A full store remembers nothing more.
+            Err(Failure::Full(_)) => Vec::new(),
+            ops => ops?,
+        };
+        let key = going.lock.holder(entry.claim.mode.into(), entry.id);
+        if !left.is_empty() {
+            let claim = Claim {
+                holds: left,
+                ..entry.claim.clone()
+            };
+            let on_lease = PutOptions::new().with_lease(entry.lease);
+            then.push(TxnOp::put(key.clone(), claim.encode(), Some(on_lease)));
+            let when = vec![unchanged(key, entry)];
+            let answer = self.step(&going.lock, Company::Host, when, then, Vec::new()).await?;
+            if !answer.succeeded {
+                return Ok(None);
+            }
+            let modified = answer.revision;
+            let entry = Entry {
+                claim,
+                modified,
+                ..entry.clone()
+            };
+            self.ends.granted(going.name, &entry);
+            return Ok(Some(found(Found::Ended(cause))));
+        }
+        then.push(TxnOp::delete(key.clone(), None));
+        if let Some(next) = going.next
+            && let Some(grant) = self.hand_over(going, entry, next, then.clone()).await?
+        {
+            self.after(going.name, entry, cause);
+            return Ok(Some(Departure {
+                found: Found::Ended(cause),
+                next: Some(grant),
+            }));
+        }
+        let when = || vec![unchanged(key.clone(), entry)];
+        let ended = match self.step(&going.lock, Company::Host, when(), then, Vec::new()).await {
+            // A full store takes only what writes nothing; so the end is not remembered.
+            Err(Failure::Full(_)) => {
+                let delete = vec![TxnOp::delete(key.clone(), None)];
+                self.step(&going.lock, Company::Host, when(), delete, Vec::new())
+                    .await?
+            }
+            answer => answer?,
+        };
+        if !ended.succeeded {
+            return Ok(None);
+        }
+        self.after(going.name, entry, cause);
+        Ok(Some(found(Found::Ended(cause))))
+    }
+
+    /// A holder is gone, and this replica has the answer that says so.
+    fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
+        let alive = self.ends.ended(&entry.id);
+        self.scenes.ended(name, entry);
+        if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
+            self.leases.put_back(Lease {
+                id: entry.lease,
+                span_s: entry.claim.span_s,
+                alive,
+                used: true,
+            });
+        }
+    }
+
+    /// Ends the only holder and grants the next waiter in one step, if that one is first in a view.
+    async fn hand_over(
+        &self,
+        going: &Going<'_>,
+        entry: &Entry,
+        next: &NewClaim,
+        with: Vec<TxnOp>,
+    ) -> Result<Option<Grant>, Failure> {
+        let (name, lock) = (going.name, &going.lock);
+        let known = self.scenes.ask(name, |view| {
+            view.waiters
+                .get(&next.id)
+                .is_some()
+                .then(|| next_alone(view, entry, next))
+        });
+        let waiter = match known.flatten() {
+            Some(waiter) => waiter,
+            None => next_alone(&scenes::read(&self.link, lock).await?, entry, next),
+        };
+        let Some(waiter) = waiter else {
+            return Ok(None);
+        };
+        let when = vec![only(&lock.holders(), entry), unchanged(lock.waiter(next.id), &waiter)];
+        let handing_over = self.scenes.hand_over(name, next.id);
+        let mut with = with;
+        with.push(TxnOp::delete(lock.waiter(next.id), None));
+        let granting = Granting {
+            name,
+            lock,
+            new: next,
+            company: Company::Host,
+            when,
+            with,
+            otherwise: Vec::new(),
+        };
+        let ticket = self.session.ticket().await?;
+        let granted = self.grant(ticket, granting).await;
+        if matches!(granted, Ok(Granted::Yes(_))) {
+            self.scenes.part(name, &next.id, next.call);
+        }
+        drop(handing_over);
+        match granted {
+            Ok(Granted::Yes(grant)) => Ok(Some(grant)),
+            // Nothing was written: it is released plainly.
+            Ok(Granted::No(_)) | Err(Failure::LeaseGone) => Ok(None),
+            // If it was granted all the same, the plain release finds that this holder is gone.
+            Err(Failure::Full(_)) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// The waiter of this call, if it is the first one and would be alone once this holder is gone.
+fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
+    let alone = view.holders.iter().all(|holder| holder.id == gone.id);
+    let first = view.next_without(Some(&gone.id)).next()?;
+    let ours = first.id == next.id && first.claim.holds.first().is_some_and(|hold| hold.call == next.call);
+    (alone && ours).then(|| first.clone())
+}
+
+fn found(found: Found) -> Departure {
+    Departure { found, next: None }
+}

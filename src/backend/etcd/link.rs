@@ -1,0 +1,241 @@
+//! The way to the cluster: one connection per endpoint, and a failover of our own that stays where
+//! it is until that member fails. (The client's own balancer keeps sending calls to a dead member.)
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
+use tokio::sync::{OnceCell, watch};
+use tokio::time::timeout;
+
+use super::settings::Settings;
+use crate::backend::BackendError;
+
+/// What went wrong between here and the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A lease that the request named is dead; nothing was written.
+    #[error("the lease is dead")]
+    LeaseGone,
+    /// The cluster refused the request; nothing was written.
+    #[error("{0}")]
+    Refused(String),
+    /// Its space is used up. Whether it took effect is unknown: who goes past the limit is refused
+    /// after the write.
+    #[error("{0}")]
+    Full(String),
+    /// No leader, or no quorum; whether it took effect is unknown.
+    #[error("{0}")]
+    NoQuorum(String),
+    /// No answer; whether it took effect is unknown.
+    #[error("{0}")]
+    Away(String),
+    /// It was not sent, nor anything before it that had an effect.
+    #[error("{0}")]
+    Unsent(String),
+}
+
+impl Failure {
+    /// The same, where nothing had been sent yet.
+    pub fn unsent(self) -> Self {
+        Self::Unsent(self.to_string())
+    }
+}
+
+impl From<Failure> for BackendError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NoQuorum(reason) => Self::NoQuorum { reason, sent: true },
+            Failure::LeaseGone => Self::Away {
+                reason: "etcd: a lease ended".into(),
+            },
+            Failure::Unsent(reason) => Self::Unsent { reason },
+            Failure::Refused(reason) | Failure::Full(reason) | Failure::Away(reason) => Self::Away { reason },
+        }
+    }
+}
+
+/// How often a read is asked of another member.
+const READ_TRIES: usize = 3;
+
+/// See the module.
+pub struct Link {
+    members: Vec<Member>,
+    current: AtomicUsize,
+    options: ConnectOptions,
+    timeout: Duration,
+    /// The highest revision of any answer: one below tells of a restored snapshot.
+    revision: AtomicI64,
+    /// How often one below was met.
+    restores: watch::Sender<u64>,
+}
+
+struct Member {
+    url: String,
+    client: OnceCell<Client>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.members.iter().map(|member| &member.url).collect();
+        f.debug_struct("Link").field("endpoints", &urls).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Connects at the first call.
+    pub fn new(settings: &Settings) -> Self {
+        let members = settings.endpoints.iter().map(|url| Member {
+            url: url.clone(),
+            client: OnceCell::new(),
+        });
+        Self {
+            members: members.collect(),
+            current: AtomicUsize::new(0),
+            options: settings.options(),
+            timeout: settings.timeout,
+            revision: AtomicI64::new(0),
+            restores: watch::Sender::new(0),
+        }
+    }
+
+    /// Asks once. After a failure that another member may not have, the next call goes to that one.
+    pub async fn call<T, F>(&self, ask: impl FnOnce(Client) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let at = self.current.load(Ordering::Acquire);
+        let asked = timeout(self.timeout, async { ask(self.client(at).await?).await });
+        let answer = match asked.await {
+            Ok(answer) => answer.map_err(|error| failure(&error)),
+            Err(_) => Err(Failure::Away(format!("etcd at {} did not answer", self.url(at)))),
+        };
+        if matches!(answer, Err(Failure::Away(_) | Failure::NoQuorum(_))) {
+            self.turn_away_from(at);
+        }
+        answer
+    }
+
+    /// A connection for streams, which end with their member.
+    pub async fn streaming(&self) -> Result<Client, Failure> {
+        self.call(|client| async { Ok(client) }).await
+    }
+
+    /// How long a request may take.
+    pub fn patience(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Says that the member of a stream failed.
+    pub fn turn_away(&self) {
+        self.turn_away_from(self.current.load(Ordering::Acquire));
+    }
+
+    /// A transaction, sent once.
+    pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
+        let seen = self.revision();
+        let answer = self.call(|mut client| async move { client.txn(txn).await }).await?;
+        self.note(seen, answer.header())?;
+        Ok(answer)
+    }
+
+    /// A linearizable read, asked of several members if need be.
+    pub async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+        let seen = self.revision();
+        let answer = self.get_whatever(key, options).await?;
+        self.note(seen, answer.header())?;
+        Ok(answer)
+    }
+
+    /// A read that may be of a store which was restored.
+    pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
+        let key = key.into();
+        let mut tries = 1;
+        loop {
+            let (key, options) = (key.clone(), options.clone());
+            let asked = self.call(|mut client| async move { client.get(key, Some(options)).await });
+            match asked.await {
+                Err(Failure::Away(_) | Failure::NoQuorum(_)) if tries < READ_TRIES => tries += 1,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// The highest revision that was ever seen.
+    pub fn revision(&self) -> i64 {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    /// Forgets what was seen, for the cluster is another one.
+    pub fn forget(&self) {
+        self.revision.store(0, Ordering::Release);
+    }
+
+    /// How often the store was found restored; changes with each.
+    pub fn restores(&self) -> watch::Receiver<u64> {
+        self.restores.subscribe()
+    }
+
+    /// An answer is never older than what was seen before it was asked for, unless the store was
+    /// restored. Nothing is taken from such an answer: the grant in it might have an old token.
+    fn note(&self, seen: i64, header: Option<&ResponseHeader>) -> Result<(), Failure> {
+        let revision = header.map_or(seen, ResponseHeader::revision);
+        if revision < seen {
+            self.restores.send_modify(|times| *times += 1);
+            let text = format!("etcd went back from revision {seen} to {revision}: it was restored from a snapshot");
+            return Err(Failure::Away(text));
+        }
+        self.revision.fetch_max(revision, Ordering::AcqRel);
+        Ok(())
+    }
+
+    async fn client(&self, at: usize) -> Result<Client, Error> {
+        let member = &self.members[at % self.members.len()];
+        let connect = || Client::connect([member.url.clone()], Some(self.options.clone()));
+        member.client.get_or_try_init(connect).await.cloned()
+    }
+
+    fn url(&self, at: usize) -> &str {
+        &self.members[at % self.members.len()].url
+    }
+
+    /// Only the first who notices turns, or all callers together would turn past every member.
+    fn turn_away_from(&self, at: usize) {
+        let next = at.wrapping_add(1);
+        let _ = self
+            .current
+            .compare_exchange(at, next, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// The codes of gRPC that are told apart.
+mod code {
+    pub const INVALID_ARGUMENT: i32 = 3;
+    pub const NOT_FOUND: i32 = 5;
+    pub const PERMISSION_DENIED: i32 = 7;
+    pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const UNAUTHENTICATED: i32 = 16;
+}
+
+/// What an error of the client means.
+pub fn failure(error: &Error) -> Failure {
+    let text = format!("etcd: {error}");
+    let Error::GRpcStatus(status) = error else {
+        return Failure::Away(text);
+    };
+    let said = status.message();
+    match status.code() as i32 {
+        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
+        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
+        code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
+            Failure::Refused(format!("etcd: {said}"))
+        }
+        _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
+            Failure::NoQuorum(format!("etcd: {said}"))
+        }
+        _ => Failure::Away(format!("etcd: {said}")),
+    }
+}

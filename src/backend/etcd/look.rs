@@ -1,0 +1,124 @@
+//! What is shown of the locks.
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use etcd_client::GetOptions;
+
+use super::Replica;
+use super::keys::behind;
+use super::link::Failure;
+use super::view::{Entry, View};
+use crate::backend::{Listing, Most, Page, Summary};
+use crate::claim::{Holder, Queue, Waiter};
+use crate::name::{FencingToken, LockName};
+
+/// How many leases are asked for their time at once.
+const ASKED_AT_ONCE: usize = 32;
+
+impl Replica {
+    /// See [`crate::backend::Backend::look`].
+    pub async fn look(&self, name: &LockName, most: Most) -> Result<Queue, Failure> {
+        self.show(&self.view(name).await?, most).await
+    }
+
+    /// See [`crate::backend::Backend::holder`].
+    pub async fn holder_of(&self, name: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
+        match self.view(name).await?.holder_of(token) {
+            Some(entry) => Ok(Some(self.show_holder(entry).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// A view as people see it.
+    pub async fn show(&self, view: &View, most: Most) -> Result<Queue, Failure> {
+        // Boxed, for the compiler cannot see that a borrowing future of each entry is `Send`.
+        let shown: Vec<_> = view.holders.iter().take(most.holders).collect();
+        let asked: Vec<BoxFuture<'_, _>> = shown.into_iter().map(|entry| self.show_holder(entry).boxed()).collect();
+        let holders = stream::iter(asked).buffered(ASKED_AT_ONCE);
+        Ok(Queue {
+            holders: holders.try_collect().await?,
+            waiters: view.waiters.iter().take(most.waiters).map(show_waiter).collect(),
+            holder_count: view.holders.len(),
+            waiter_count: view.waiters.len(),
+        })
+    }
+
+    async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
+        let remaining = self.leases.remaining(entry.lease).await?.unwrap_or_default();
+        Ok(Holder {
+            claim: entry.id,
+            owner: entry.claim.owner.clone(),
+            identity: entry.claim.identity.clone(),
+            mode: entry.claim.mode,
+            token: entry
+                .token()
+                .ok_or_else(|| Failure::Refused("etcd: a holder has no token".into()))?,
+            remaining,
+            holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
+            metadata: entry.claim.metadata.clone(),
+            since: entry.claim.since,
+        })
+    }
+
+    /// The first holder of a view, where one holds.
+    pub async fn first_holder(&self, view: &View) -> Result<Option<Box<Holder>>, Failure> {
+        match view.holders.iter().next() {
+            Some(first) => Ok(Some(Box::new(self.show_holder(first).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// See [`crate::backend::Backend::list`].
+    pub async fn list(&self, prefix: &str, page: &Page) -> Result<Listing, Failure> {
+        let begin = format!("{}{prefix}", self.keys.locks());
+        let end = behind(&begin);
+        let mut from = match &page.after {
+            Some(after) => {
+                LockName::new(after).map_or_else(|_| begin.clone().into(), |after| self.keys.lock(&after).behind())
+            }
+            None => begin.into_bytes(),
+        };
+        let mut listing = Listing::default();
+        while let Some(name) = self.first_lock(&from, &end).await? {
+            if listing.locks.len() == page.size {
+                listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
+                break;
+            }
+            from = self.keys.lock(&name).behind();
+            let view = self.view(&name).await?;
+            // It may have left the list meanwhile.
+            if view.len() > 0 {
+                listing.locks.push(self.summary(name, &view).await?);
+            }
+        }
+        Ok(listing)
+    }
+
+    async fn summary(&self, lock: LockName, view: &View) -> Result<Summary, Failure> {
+        Ok(Summary {
+            lock,
+            holders: view.holders.len(),
+            waiters: view.waiters.len(),
+            first: self.first_holder(view).await?.map(|first| *first),
+        })
+    }
+
+    /// The first lock with a key from here on.
+    async fn first_lock(&self, from: &[u8], end: &[u8]) -> Result<Option<LockName>, Failure> {
+        let options = GetOptions::new().with_range(end).with_keys_only().with_limit(1);
+        let read = self.link.get(from, options).await?;
+        Ok(read.kvs().first().and_then(|kv| self.keys.name_of(kv.key())))
+    }
+}
+
+fn show_waiter(entry: &Entry) -> Waiter {
+    Waiter {
+        claim: entry.id,
+        owner: entry.claim.owner.clone(),
+        identity: entry.claim.identity.clone(),
+        mode: entry.claim.mode,
+        metadata: entry.claim.metadata.clone(),
+        since: entry.claim.since,
+    }
+}

@@ -1,0 +1,284 @@
+//! What is written at a key. Each record begins with its format version, so that replicas of two
+//! releases share a store during an upgrade.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::clock::{self, micros};
+use crate::backend::NewClaim;
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+
+/// A record that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It is shorter than its version.
+    #[error("the record is empty")]
+    Empty,
+    /// A later release wrote it.
+    #[error("the record has format {found}, and this release reads up to {VERSION}")]
+    Version {
+        /// Its version.
+        found: u8,
+    },
+    /// It is damaged.
+    #[error("the record is damaged")]
+    Damaged(#[from] postcard::Error),
+    /// It holds a value outside its bounds.
+    #[error("the record holds a bad value")]
+    BadValue(#[from] InvalidField),
+}
+
+const VERSION: u8 = 1;
+
+/// A hold of a claim; a claim that waits has the one that it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub id: ClaimId,
+    pub call: CallId,
+    pub secret: Secret,
+    pub retryable: bool,
+    /// A second call has found it.
+    pub adopted: bool,
+}
+
+impl Hold {
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            id: new.id,
+            call: new.call,
+            secret: new.secret,
+            retryable: new.retryable,
+            adopted: false,
+        }
+    }
+}
+
+/// A claim, waiting or holding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub owner: Owner,
+    pub identity: Identity,
+    pub mode: Mode,
+    pub reentrant: bool,
+    pub metadata: Metadata,
+    /// When it came; for a holder, when it was granted.
+    pub since: SystemTime,
+    /// What it asked for, or was last given.
+    pub ttl: Duration,
+    /// How many finished calls its namespace remembers.
+    pub finished_limit: u32,
+    /// What its token is counted from; zero while it waits.
+    pub base: u64,
+    /// The TTL that etcd gave its lease, in seconds; zero while it waits.
+    pub span_s: i64,
+    /// The lease that it is about to move to; zero where there is none.
+    pub moving_to: i64,
+    /// More than its own call may count on its lease, which is therefore never used again.
+    pub entangled: bool,
+    pub holds: Vec<Hold>,
+}
+
+impl Claim {
+    /// A claim as it begins to wait.
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            owner: new.owner.clone(),
+            identity: new.identity.clone(),
+            mode: new.mode,
+            reentrant: new.reentrant,
+            metadata: new.metadata.clone(),
+            since: clock::wall(),
+            ttl: new.ttl.get(),
+            finished_limit: new.limits.finished,
+            base: 0,
+            span_s: 0,
+            moving_to: 0,
+            entangled: false,
+            holds: vec![Hold::of(new)],
+        }
+    }
+
+    /// The first field in which a call that should be on this claim differs.
+    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
+        if self.mode != new.mode {
+            Some("mode")
+        } else {
+            (self.reentrant != new.reentrant).then_some("reentrant")
+        }
+    }
+
+    /// Whether this call may join it as one more hold.
+    pub fn is_joined_by(&self, new: &NewClaim) -> bool {
+        self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
+    }
+
+    pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
+        self.holds.iter().find(|hold| hold.id == *id)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        write(&ClaimRecord {
+            owner: self.owner.as_str().into(),
+            identity: self.identity.as_str().into(),
+            mode: match self.mode {
+                Mode::Exclusive => ModeRecord::Exclusive,
+                Mode::Shared => ModeRecord::Shared,
+                Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
+            },
+            reentrant: self.reentrant,
+            metadata: self.metadata.entries().to_vec(),
+            since_micros: micros(self.since),
+            ttl: self.ttl,
+            finished_limit: self.finished_limit,
+            base: self.base,
+            span_s: self.span_s,
+            moving_to: self.moving_to,
+            entangled: self.entangled,
+            holds: self.holds.iter().map(HoldRecord::from).collect(),
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let record: ClaimRecord = read(bytes)?;
+        Ok(Self {
+            owner: Owner::new(&record.owner)?,
+            identity: Identity::proven(&record.identity),
+            mode: match record.mode {
+                ModeRecord::Exclusive => Mode::Exclusive,
+                ModeRecord::Shared => Mode::Shared,
+                ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
+            },
+            reentrant: record.reentrant,
+            metadata: Metadata::new(record.metadata)?,
+            since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
+            ttl: record.ttl,
+            finished_limit: record.finished_limit,
+            base: record.base,
+            span_s: record.span_s,
+            moving_to: record.moving_to,
+            entangled: record.entangled,
+            holds: record.holds.into_iter().map(Hold::from).collect(),
+        })
+    }
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    pub cause: Cause,
+    pub token: FencingToken,
+}
+
+impl End {
+    pub fn encode(&self) -> Vec<u8> {
+        let cause = match self.cause {
+            Cause::Released => CauseRecord::Released,
+            Cause::Expired => CauseRecord::Expired,
+            Cause::Forced => CauseRecord::Forced,
+            Cause::TakenBack | Cause::Left => CauseRecord::TakenBack,
+        };
+        write(&EndRecord {
+            cause,
+            token: self.token.get(),
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let record: EndRecord = read(bytes)?;
+        Ok(Self {
+            cause: match record.cause {
+                CauseRecord::Released => Cause::Released,
+                CauseRecord::Expired => Cause::Expired,
+                CauseRecord::Forced => Cause::Forced,
+                CauseRecord::TakenBack => Cause::TakenBack,
+            },
+            token: FencingToken::new(record.token)?,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum ModeRecord {
+    Exclusive,
+    Shared,
+    Semaphore { permits: u32, limit: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct HoldRecord {
+    id: [u8; 16],
+    call: [u8; 16],
+    secret: [u8; 16],
+    retryable: bool,
+    adopted: bool,
+}
+
+impl From<&Hold> for HoldRecord {
+    fn from(hold: &Hold) -> Self {
+        Self {
+            id: *hold.id.as_bytes(),
+            call: *hold.call.as_bytes(),
+            secret: *hold.secret.as_bytes(),
+            retryable: hold.retryable,
+            adopted: hold.adopted,
+        }
+    }
+}
+
+impl From<HoldRecord> for Hold {
+    fn from(record: HoldRecord) -> Self {
+        Self {
+            id: ClaimId::from_bytes(record.id),
+            call: CallId::from_bytes(record.call),
+            secret: Secret::from_bytes(record.secret),
+            retryable: record.retryable,
+            adopted: record.adopted,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    owner: String,
+    identity: String,
+    mode: ModeRecord,
+    reentrant: bool,
+    metadata: Vec<(String, String)>,
+    since_micros: u64,
+    ttl: Duration,
+    finished_limit: u32,
+    base: u64,
+    span_s: i64,
+    moving_to: i64,
+    entangled: bool,
+    holds: Vec<HoldRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum CauseRecord {
+    Released,
+    Expired,
+    Forced,
+    TakenBack,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EndRecord {
+    cause: CauseRecord,
+    token: u64,
+}
+
+fn write(record: &impl Serialize) -> Vec<u8> {
+    // Plain structs into memory: there is nothing that can fail.
+    postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
+}
+
+fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
+    match bytes.split_first() {
+        None => Err(RecordError::Empty),
+        Some((&VERSION, body)) => Ok(postcard::from_bytes(body)?),
+        Some((&found, _)) => Err(RecordError::Version { found }),
+    }
+}

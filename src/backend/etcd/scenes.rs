@@ -1,0 +1,395 @@
+//! What happens on the locks for which this replica has waiters: one watch per lock, opened at
+//! "now" and then read once, and read again every few seconds, for watches have lost events in
+//! released versions. Who comes to be within the prefix is woken, and nobody else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{GetOptions, WatchOptions, WatchStream};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::keys::{Keys, LockKeys};
+use super::link::{Failure, Link, failure};
+use super::view::{Entry, Step, View};
+use super::wakes::Wakes;
+use crate::backend::{NewClaim, Wake};
+use crate::name::{CallId, ClaimId, LockName};
+
+/// How soon a watch that broke is opened again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long a lock without waiters is still watched.
+const LINGER: Duration = Duration::from_secs(1);
+/// After how many of these everything is read again.
+const READ_EVERY: u32 = 3;
+
+/// The scenes of a namespace.
+#[derive(Debug)]
+pub struct Scenes {
+    keys: Keys,
+    link: Arc<Link>,
+    wakes: Arc<Wakes>,
+    closed: CancellationToken,
+    by_lock: Mutex<HashMap<LockName, Arc<Mutex<Scene>>>>,
+}
+
+/// One lock as this replica sees it.
+#[derive(Debug, Default)]
+struct Scene {
+    view: Option<View>,
+    mine: HashMap<ClaimId, Mine>,
+}
+
+/// A waiting claim of this replica.
+#[derive(Debug)]
+struct Mine {
+    call: CallId,
+    /// The revision at which it was queued: a view that is older does not know it yet.
+    since: i64,
+    told: bool,
+}
+
+impl Mine {
+    fn new(call: CallId, since: i64) -> Self {
+        Self {
+            call,
+            since,
+            told: false,
+        }
+    }
+}
+
+impl Scene {
+    /// Takes a view over, unless events have brought a later one.
+    fn freshen(&mut self, view: &View) {
+        if self.view.as_ref().is_none_or(|known| known.revision < view.revision) {
+            self.view = Some(view.clone());
+        }
+    }
+
+    /// Who of this replica should ask again now.
+    fn due(&mut self) -> Vec<ClaimId> {
+        let Some(view) = &self.view else {
+            return Vec::new();
+        };
+        let mut due = Vec::new();
+        for next in view.next_without(None) {
+            if let Some(mine) = self.mine.get_mut(&next.id).filter(|mine| !mine.told) {
+                mine.told = true;
+                due.push(next.id);
+            }
+        }
+        due
+    }
+
+    /// Whether a waiting claim of this replica is no more what it was.
+    fn is_lost(&mut self, id: &ClaimId) -> bool {
+        let (Some(view), Some(mine)) = (&self.view, self.mine.get_mut(id)) else {
+            return false;
+        };
+        let there = view.waiters.get(id);
+        let kept = there.is_some_and(|entry| entry.claim.hold(id).is_some_and(|hold| hold.call == mine.call));
+        if mine.told || kept || view.revision < mine.since {
+            return false;
+        }
+        mine.told = true;
+        true
+    }
+}
+
+impl Scenes {
+    pub fn new(keys: Keys, link: Arc<Link>, wakes: Arc<Wakes>, closed: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            keys,
+            link,
+            wakes,
+            closed,
+            by_lock: Mutex::default(),
+        })
+    }
+
+    /// Wakes this waiting claim from now on when it should ask; it was seen waiting in `view`.
+    pub fn join(self: &Arc<Self>, name: &LockName, waiter: &Entry, view: &View) {
+        if let Some(hold) = waiter.claim.holds.first() {
+            self.wait(name, waiter.id, Mine::new(hold.call, waiter.modified), Some(view));
+        }
+    }
+
+    /// The same for one that was just queued, at this revision. The view of its lock tells its place
+    /// as soon as the events up to there have come: before, somebody ahead might be missing.
+    pub fn join_behind(self: &Arc<Self>, name: &LockName, new: &NewClaim, queued: i64) {
+        self.wait(name, new.id, Mine::new(new.call, queued), None);
+    }
+
+    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, mine: Mine, view: Option<&View>) {
+        let mut opened = false;
+        let scene = Arc::clone(lock(&self.by_lock).entry(name.clone()).or_insert_with(|| {
+            opened = true;
+            Arc::default()
+        }));
+        let due = {
+            let mut scene = lock(&scene);
+            scene.mine.insert(waiter, mine);
+            if let Some(view) = view {
+                scene.freshen(view);
+            }
+            let mut due = scene.due();
+            due.extend(scene.is_lost(&waiter).then_some(waiter));
+            due
+        };
+        self.tell(name, due);
+        if opened {
+            tokio::spawn(Arc::clone(self).follow(name.clone(), scene));
+        }
+    }
+
+    /// This call does not wait any more.
+    pub fn part(&self, name: &LockName, id: &ClaimId, call: CallId) {
+        if let Some(scene) = self.scene(name) {
+            let mine = &mut lock(&scene).mine;
+            if mine.get(id).is_some_and(|mine| mine.call == call) {
+                mine.remove(id);
+            }
+        }
+    }
+
+    /// This waiting claim, if it is known to be within the prefix, and the revision at which it was.
+    pub fn next(&self, name: &LockName, id: &ClaimId) -> Option<(Entry, i64)> {
+        let scene = self.scene(name)?;
+        let scene = lock(&scene);
+        let view = scene.view.as_ref()?;
+        let entry = view.next_without(None).find(|entry| entry.id == *id)?;
+        Some((entry.clone(), view.revision))
+    }
+
+    /// A holder is gone, and this replica has the answer that says so: its event may come later.
+    pub fn ended(&self, name: &LockName, holder: &Entry) {
+        let Some(scene) = self.scene(name) else {
+            return;
+        };
+        let due = {
+            let mut scene = lock(&scene);
+            if let Some(view) = &mut scene.view {
+                view.end(holder);
+            }
+            scene.due()
+        };
+        self.tell(name, due);
+    }
+
+    /// A grant of this replica: its event may come later, and a release before that one must know
+    /// who holds.
+    pub fn granted(&self, name: &LockName, holder: &Entry) {
+        if let Some(scene) = self.scene(name)
+            && let Some(view) = &mut lock(&scene).view
+        {
+            view.grant(holder);
+        }
+    }
+
+    /// What the view of a lock says, if there is one.
+    pub fn ask<T>(&self, name: &LockName, question: impl FnOnce(&View) -> T) -> Option<T> {
+        let scene = self.scene(name)?;
+        lock(&scene).view.as_ref().map(question)
+    }
+
+    /// How many waiters of this replica are not in the view of their lock yet.
+    pub fn unseen(&self, name: &LockName) -> usize {
+        let Some(scene) = self.scene(name) else {
+            return 0;
+        };
+        let scene = lock(&scene);
+        let seen = scene.view.as_ref().map_or(0, |view| view.revision);
+        scene.mine.values().filter(|mine| mine.since > seen).count()
+    }
+
+    /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
+    /// a holder, and the events of that may come before its answer does.
+    pub fn hand_over<'a>(&'a self, name: &'a LockName, next: ClaimId) -> HandingOver<'a> {
+        self.hush(name, &next, true);
+        HandingOver {
+            scenes: self,
+            name,
+            next,
+        }
+    }
+
+    fn hush(&self, name: &LockName, id: &ClaimId, hushed: bool) {
+        let Some(scene) = self.scene(name) else {
+            return;
+        };
+        let due = {
+            let mut scene = lock(&scene);
+            if let Some(mine) = scene.mine.get_mut(id) {
+                mine.told = hushed;
+            }
+            let mut due = scene.due();
+            due.extend(scene.is_lost(id).then_some(*id));
+            due
+        };
+        self.tell(name, due);
+    }
+
+    fn scene(&self, name: &LockName) -> Option<Arc<Mutex<Scene>>> {
+        lock(&self.by_lock).get(name).cloned()
+    }
+
+    /// Asks all waiters of this replica to ask again, and forgets them.
+    pub fn lose_all(&self) {
+        for scene in lock(&self.by_lock).values() {
+            lock(scene).mine.clear();
+        }
+        self.wakes.send(Wake::Gap);
+    }
+
+    fn tell(&self, name: &LockName, claims: impl IntoIterator<Item = ClaimId>) {
+        for claim in claims {
+            self.wakes.send(Wake::Next(name.clone(), claim));
+        }
+    }
+
+    /// Follows a lock until nobody of this replica waits for it.
+    async fn follow(self: Arc<Self>, name: LockName, scene: Arc<Mutex<Scene>>) {
+        let keys = self.keys.lock(&name);
+        let mut ticks = interval(LINGER);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
+        while !self.is_left(&name, &scene) {
+            if self.watch(&keys, &name, &scene, &mut ticks).await.is_err() {
+                lock(&scene).view = None;
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Takes the scene down if nobody waits.
+    fn is_left(&self, name: &LockName, scene: &Mutex<Scene>) -> bool {
+        let mut by_lock = lock(&self.by_lock);
+        let left = lock(scene).mine.is_empty() || self.closed.is_cancelled();
+        if left {
+            by_lock.remove(name);
+        }
+        left
+    }
+
+    /// Follows one watch, until it breaks or nobody waits.
+    async fn watch(
+        &self,
+        keys: &LockKeys,
+        name: &LockName,
+        scene: &Mutex<Scene>,
+        ticks: &mut Interval,
+    ) -> Result<(), Failure> {
+        let mut events = open(&self.link, keys).await?;
+        self.read(keys, name, scene).await?;
+        let mut ticked = 0;
+        loop {
+            tokio::select! {
+                message = events.message() => {
+                    let message = message.map_err(|error| failure(&error))?;
+                    let message = message.filter(|message| !message.canceled());
+                    let message = message.ok_or_else(|| Failure::Away("etcd: a watch ended".into()))?;
+                    self.see(keys, name, scene, message.events())?;
+                }
+                _ = ticks.tick() => {
+                    if lock(scene).mine.is_empty() {
+                        return Ok(());
+                    }
+                    ticked += 1;
+                    if ticked % READ_EVERY == 0 {
+                        self.read(keys, name, scene).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the lock as it is now.
+    async fn read(&self, keys: &LockKeys, name: &LockName, scene: &Mutex<Scene>) -> Result<(), Failure> {
+        let view = read(&self.link, keys).await?;
+        let due = {
+            let mut scene = lock(scene);
+            scene.freshen(&view);
+            let mut due = scene.due();
+            let all: Vec<_> = scene.mine.keys().copied().collect();
+            due.extend(all.into_iter().filter(|id| scene.is_lost(id)));
+            due
+        };
+        self.tell(name, due);
+        Ok(())
+    }
+
+    fn see(
+        &self,
+        keys: &LockKeys,
+        name: &LockName,
+        scene: &Mutex<Scene>,
+        events: &[etcd_client::Event],
+    ) -> Result<(), Failure> {
+        let mut due = Vec::new();
+        {
+            let mut scene = lock(scene);
+            let mut touched = Vec::new();
+            if let Some(view) = &mut scene.view {
+                for event in events {
+                    match view
+                        .follow(keys, event)
+                        .map_err(|error| Failure::Refused(error.to_string()))?
+                    {
+                        Step::Changed(id) => touched.push(id),
+                        Step::LeftQueue(entry) => touched.push(entry.id),
+                        Step::Queued(_) | Step::Granted(_) | Step::Ended(_) | Step::Nothing => {}
+                    }
+                }
+            }
+            due.extend(touched.into_iter().filter(|id| scene.is_lost(id)));
+            due.extend(scene.due());
+        }
+        self.tell(name, due);
+        Ok(())
+    }
+}
+
+/// See [`Scenes::hand_over`].
+#[derive(Debug)]
+pub struct HandingOver<'a> {
+    scenes: &'a Scenes,
+    name: &'a LockName,
+    next: ClaimId,
+}
+
+impl Drop for HandingOver<'_> {
+    fn drop(&mut self) {
+        self.scenes.hush(self.name, &self.next, false);
+    }
+}
+
+/// Opens a watch of a lock's keys at "now", and returns once it is there. (One with a start
+/// revision that has passed would wait for the loop that serves the late, every 100 ms.)
+pub async fn open(link: &Link, keys: &LockKeys) -> Result<WatchStream, Failure> {
+    let prefix = keys.all().to_owned();
+    let options = WatchOptions::new().with_range(keys.behind());
+    let opened = link.call(|mut client| async move {
+        let mut stream = client.watch(prefix, Some(options)).await?;
+        let created = stream.message().await?;
+        Ok((stream, created))
+    });
+    match opened.await? {
+        (stream, Some(created)) if created.created() && !created.canceled() => Ok(stream),
+        _ => Err(Failure::Away("etcd: a watch was refused".into())),
+    }
+}
+
+/// A lock as it is now.
+pub async fn read(link: &Link, keys: &LockKeys) -> Result<View, Failure> {
+    let read = link
+        .get(keys.all(), GetOptions::new().with_range(keys.behind()))
+        .await?;
+    let revision = read.header().map_or(0, |header| header.revision());
+    View::read(keys, revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,339 @@
+//! What a replica is to the store: an etcd lease that its waiting claims and cancel marks live on,
+//! and the base that tokens are counted from.
+//!
+//! Every enter, adoption and take-up compares that the session it was sent under still lives. So
+//! when a session ends, everything late of that replica fails, and marks need no clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::checks::Condition;
+use super::clock::{micros, wall};
+use super::keys::Keys;
+use super::leases::{Leases, seconds, span};
+use super::link::{Failure, Link, failure};
+use crate::backend::Health;
+
+/// How soon a store that is away is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often it is asked how it is.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
+
+/// A session and the base, as a step is sent under them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    /// The session's lease.
+    pub session: i64,
+    /// What is added to a grant's revision.
+    pub base: u64,
+}
+
+/// The sessions of one replica in one namespace, one after another.
+#[derive(Debug)]
+pub struct Session {
+    keys: Keys,
+    link: Arc<Link>,
+    leases: Arc<Leases>,
+    ttl: Duration,
+    patience: Duration,
+    ticket: watch::Sender<Option<Ticket>>,
+    health: watch::Sender<Health>,
+    /// The store takes no writes.
+    full: AtomicBool,
+    closed: CancellationToken,
+}
+
+impl Session {
+    pub fn new(keys: Keys, link: Arc<Link>, leases: Arc<Leases>, ttl: Duration, patience: Duration) -> Self {
+        let reason = "etcd: not connected yet".into();
+        Self {
+            keys,
+            link,
+            leases,
+            ttl,
+            patience,
+            ticket: watch::Sender::new(None),
+            health: watch::Sender::new(Health::Away { reason }),
+            full: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// The session that lives now; waits for one for as long as a request may take.
+    pub async fn ticket(&self) -> Result<Ticket, Failure> {
+        if self.closed.is_cancelled() {
+            return Err(Failure::Away("the namespace is closed".into()));
+        }
+        let mut tickets = self.ticket.subscribe();
+        let living = timeout(self.patience, tickets.wait_for(Option::is_some)).await;
+        match living.ok().and_then(Result::ok).and_then(|ticket| *ticket) {
+            Some(ticket) => Ok(ticket),
+            None => Err(Failure::Away(self.trouble())),
+        }
+    }
+
+    fn trouble(&self) -> String {
+        match &*self.health.borrow() {
+            Health::Away { reason } => reason.clone(),
+            _ => "etcd: no session".into(),
+        }
+    }
+
+    /// The store says that this session is over.
+    pub fn is_over(&self, ticket: Ticket) {
+        self.ticket
+            .send_if_modified(|current| current.take_if(|current| current.session == ticket.session).is_some());
+    }
+
+    /// Another replica has raised the base.
+    pub fn rebase(&self, base: u64) {
+        self.ticket.send_if_modified(|current| match current {
+            Some(ticket) if ticket.base != base => {
+                ticket.base = base;
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// The store says that its space is used up.
+    pub fn is_full(&self) {
+        self.full.store(true, Ordering::Release);
+        self.well();
+    }
+
+    /// That the store takes writes, as far as is known.
+    ///
+    /// # Errors
+    /// [`Failure::Full`] while it does not.
+    pub fn has_space(&self) -> Result<(), Failure> {
+        match self.full.load(Ordering::Acquire) {
+            true => Err(Failure::Full(NO_SPACE.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// The session lives: so it serves, if there is space.
+    fn well(&self) {
+        let health = match self.full.load(Ordering::Acquire) {
+            true => Health::Away {
+                reason: NO_SPACE.into(),
+            },
+            false => Health::Serving,
+        };
+        self.health.send_if_modified(|known| {
+            let changed = *known != health;
+            *known = health;
+            changed
+        });
+    }
+
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Ends the session at once, with what is on it.
+    pub async fn close(&self) {
+        self.closed.cancel();
+        if let Some(ticket) = self.ticket.send_replace(None) {
+            // Otherwise it ends by itself.
+            let _ = self.leases.revoke(ticket.session).await;
+        }
+    }
+
+    /// Keeps one session after another alive until it is closed. `lost` is called after each end,
+    /// for its waiting claims are gone.
+    pub async fn run(self: Arc<Self>, lost: impl Fn()) {
+        let run = async {
+            loop {
+                match self.open().await {
+                    Ok(ticket) => {
+                        self.ticket.send_replace(Some(ticket));
+                        self.well();
+                        tokio::select! {
+                            () = self.keep(ticket) => {}
+                            () = self.check_again() => {}
+                        }
+                        self.is_over(ticket);
+                        // What is on it goes at once, if it still lives; otherwise by itself.
+                        let leases = Arc::clone(&self.leases);
+                        tokio::spawn(async move {
+                            let revoked = leases.revoke(ticket.session).await;
+                            tracing::info!(revoked = revoked.is_ok(), "the session in etcd ended");
+                        });
+                        lost();
+                    }
+                    Err(failure) => {
+                        self.health.send_replace(Health::Away {
+                            reason: failure.to_string(),
+                        });
+                        sleep(AGAIN).await;
+                    }
+                }
+            }
+        };
+        self.closed.run_until_cancelled(run).await;
+    }
+
+    /// Asks now and then how the cluster is.
+    async fn check_again(&self) {
+        loop {
+            sleep(CHECK_EVERY).await;
+            match Condition::of(&self.link, &self.keys.base()).await {
+                Ok(condition) => self.note_space(&condition),
+                Err(failure) => tracing::debug!(%failure, "etcd does not say how it is"),
+            }
+        }
+    }
+
+    fn note_space(&self, condition: &Condition) {
+        if self.full.swap(condition.full, Ordering::AcqRel) != condition.full {
+            let db_bytes = condition.db_bytes;
+            match condition.full {
+                true => tracing::error!(db_bytes, "etcd has no space left: nothing is granted"),
+                false => tracing::info!(db_bytes, "etcd has space again"),
+            }
+            self.well();
+        }
+    }
+
+    async fn open(&self) -> Result<Ticket, Failure> {
+        let condition = Condition::of(&self.link, &self.keys.base()).await?;
+        condition.tell();
+        self.full.store(condition.full, Ordering::Release);
+        self.has_space()?;
+        // A read that needs a quorum, and a write that needs the right to write.
+        let base = self.prove().await?;
+        let lease = self.leases.fresh(self.ttl).await?;
+        let key = self.keys.session(lease.id);
+        let put = TxnOp::put(key, "1", Some(PutOptions::new().with_lease(lease.id)));
+        self.link.txn(Txn::new().and_then([put])).await?;
+        Ok(Ticket {
+            session: lease.id,
+            base,
+        })
+    }
+
+    /// Makes sure, before the first grant over a connection, that tokens lie above all that were
+    /// given before, even if the store was restored from an old snapshot meanwhile.
+    async fn prove(&self) -> Result<u64, Failure> {
+        loop {
+            let seen = self.link.revision();
+            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
+            let revision = read.header().map_or(0, |header| header.revision());
+            if revision < seen {
+                tracing::warn!(
+                    revision,
+                    seen,
+                    "etcd went back in time: it was restored from a snapshot"
+                );
+                self.link.forget();
+                // A snapshot may have brought back what is on them; who keeps the session ends it.
+                self.leases.abandon();
+                self.ticket.send_replace(None);
+            }
+            let kept = read.kvs().first();
+            let base = kept.and_then(|kv| kv.value_str().ok()?.parse().ok()).unwrap_or(0);
+            let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
+            if floor <= base {
+                return Ok(base);
+            }
+            let unchanged = Compare::mod_revision(
+                self.keys.base(),
+                CompareOp::Equal,
+                kept.map_or(0, |kv| kv.mod_revision()),
+            );
+            let raise = TxnOp::put(self.keys.base(), floor.to_string(), None);
+            if self
+                .link
+                .txn(Txn::new().when([unchanged]).and_then([raise]))
+                .await?
+                .succeeded()
+            {
+                return Ok(floor);
+            }
+        }
+    }
+
+    /// Returns when the session is over.
+    async fn keep(&self, ticket: Ticket) {
+        let every = span(seconds(self.ttl)) / 4;
+        let mut alive = Instant::now();
+        let mut stream = None;
+        let mut over = self.ticket.subscribe();
+        let mut restores = self.link.restores();
+        while alive.elapsed() < self.ttl {
+            let sent = Instant::now();
+            match timeout(every, self.beat(&mut stream, ticket)).await {
+                Ok(Ok(true)) => alive = sent,
+                Ok(Ok(false)) => return,
+                Ok(Err(failure)) => self.trouble_with(&mut stream, failure.to_string()),
+                Err(_) => self.trouble_with(&mut stream, "etcd: a sign of life was not answered".into()),
+            }
+            let ended = over.wait_for(|current| current.is_none_or(|current| current.session != ticket.session));
+            tokio::select! {
+                _ = ended => return,
+                _ = restores.changed() => {
+                    tracing::warn!("etcd went back in time: it was restored from a snapshot");
+                    return;
+                }
+                () = sleep(every) => {}
+            }
+        }
+    }
+
+    fn trouble_with(&self, stream: &mut Option<Beat>, reason: String) {
+        *stream = None;
+        self.link.turn_away();
+        self.health.send_replace(Health::Away { reason });
+    }
+
+    /// One sign of life on the session's own stream; it is opened again where it broke, with its member
+    /// or with the token of the account.
+    async fn beat(&self, stream: &mut Option<Beat>, ticket: Ticket) -> Result<bool, Failure> {
+        if let Some(mut open) = stream.take() {
+            match beat_on(&mut open).await {
+                Ok(alive) => {
+                    *stream = Some(open);
+                    return Ok(alive);
+                }
+                Err(failure) => tracing::debug!(%failure, "the session's stream broke"),
+            }
+        }
+        // A new connection: what it leads to may have been restored from a snapshot. The leases of
+        // the pool go, for their worth is a round trip; the session stays while revisions have not
+        // fallen, for with it the waiters would lose their places.
+        self.leases.abandon();
+        self.rebase(self.prove().await?);
+        let mut client = self.link.streaming().await?;
+        match client.lease_keep_alive(ticket.session).await {
+            Ok(opened) => *stream = Some(opened),
+            Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
+            Err(error) => return Err(failure(&error)),
+        }
+        self.well();
+        Ok(true)
+    }
+}
+
+async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
+    keeper.keep_alive().await.map_err(|error| failure(&error))?;
+    match answers.message().await.map_err(|error| failure(&error))? {
+        Some(answer) => Ok(answer.ttl() > 0),
+        None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
+    }
+}
+
+type Beat = (LeaseKeeper, LeaseKeepAliveStream);

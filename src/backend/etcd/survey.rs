@@ -1,0 +1,66 @@
+//! What a step needs to know before it acts, read at one revision.
+
+use etcd_client::{GetOptions, GetResponse, TxnOp};
+
+use super::keys::{Keys, LockKeys};
+use super::link::Failure;
+use super::record::End;
+use super::session::Ticket;
+use super::turns::Answer;
+use super::view::View;
+use crate::backend::NewClaim;
+use crate::claim::Cause;
+use crate::name::LockName;
+
+/// A lock and what stands in the way of one call on it.
+#[derive(Debug)]
+pub struct Survey {
+    pub view: View,
+    /// The session that it was sent under lives.
+    pub in_session: bool,
+    /// The base as it is now.
+    pub base: u64,
+    /// The call has left.
+    pub marked: bool,
+    /// How the request was answered before.
+    pub finished: Option<Cause>,
+    /// How the very hold ended.
+    pub ended: Option<Cause>,
+}
+
+impl Survey {
+    /// The reads of which [`Self::read`] makes a survey.
+    pub fn ops(keys: &Keys, name: &LockName, lock: &LockKeys, new: &NewClaim, ticket: Ticket) -> Vec<TxnOp> {
+        let whole = GetOptions::new().with_range(lock.behind());
+        vec![
+            TxnOp::get(keys.session(ticket.session), Some(GetOptions::new().with_keys_only())),
+            TxnOp::get(keys.base(), None),
+            TxnOp::get(keys.mark(new.call), Some(GetOptions::new().with_keys_only())),
+            TxnOp::get(keys.request(new.id), None),
+            TxnOp::get(keys.end(name, &new.secret), None),
+            TxnOp::get(lock.all(), Some(whole)),
+        ]
+    }
+
+    /// Reads what those reads gave.
+    pub fn read(lock: &LockKeys, answer: &Answer) -> Result<Self, Failure> {
+        let [session, base, mark, request, end, claims] = answer.reads.as_slice() else {
+            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+        };
+        let view =
+            View::read(lock, answer.read_at, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        let base = base.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok());
+        Ok(Self {
+            view,
+            in_session: !session.kvs().is_empty(),
+            base: base.unwrap_or(0),
+            marked: !mark.kvs().is_empty(),
+            finished: cause(request),
+            ended: cause(end),
+        })
+    }
+}
+
+fn cause(read: &GetResponse) -> Option<Cause> {
+    End::decode(read.kvs().first()?.value()).ok().map(|end| end.cause)
+}

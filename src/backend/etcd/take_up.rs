@@ -1,0 +1,63 @@
+//! How a waiting claim becomes a holder, asked for by the replica that serves it.
+
+use std::time::Duration;
+
+use super::Replica;
+use super::grant::grant_of;
+use super::link::Failure;
+use super::survey::Survey;
+use crate::backend::{NewClaim, Place};
+use crate::name::LockName;
+
+impl Replica {
+    /// See [`crate::backend::Backend::take_up`].
+    pub async fn take_up(&self, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
+        let ticket = self.session.ticket().await?;
+        let mut known = None;
+        if let Some((entry, revision)) = self.scenes.next(name, &new.id)
+            && entry.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call)
+        {
+            match self.grant_waiting(ticket, name, new, (&entry, revision)).await? {
+                Ok(grant) => return Ok(Place::Held(grant)),
+                Err(survey) => known = Some(survey),
+            }
+        }
+        let survey = match known {
+            Some(survey) => survey,
+            None => self.survey(ticket, name, new).await?,
+        };
+        let ticket = match self.holds_good(ticket, &survey) {
+            true => ticket,
+            false => self.session.ticket().await?,
+        };
+        let place = match self.place_of(name, new, &survey).await? {
+            Some(place) => place,
+            None => self.stand(ticket, name, new, survey.view).await?,
+        };
+        if !matches!(place, Place::Waiting(_)) {
+            self.scenes.part(name, &new.id, new.call);
+        }
+        Ok(place)
+    }
+
+    /// Where a claim stands that does not wait for this call; nothing for one that does.
+    pub async fn place_of(&self, name: &LockName, new: &NewClaim, survey: &Survey) -> Result<Option<Place>, Failure> {
+        if survey.marked {
+            return Ok(Some(Place::Left));
+        }
+        if let Some(entry) = survey.view.waiters.get(&new.id) {
+            let ours = entry.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call);
+            return Ok((!ours).then_some(Place::Superseded));
+        }
+        if let Some(entry) = survey.view.holder_with(&new.id) {
+            let Some(hold) = entry.claim.hold(&new.id).filter(|hold| hold.call == new.call) else {
+                return Ok(Some(Place::Superseded));
+            };
+            let left = self.remaining(entry).await?;
+            let left = left.ok_or_else(|| Failure::Away("etcd: a lease is about to end".into()))?;
+            self.ends.granted(name, entry);
+            return Ok(Some(Place::Held(grant_of(entry, hold.secret, left, Duration::ZERO)?)));
+        }
+        Ok(Some(survey.ended.map_or(Place::Gone, Place::Finished)))
+    }
+}

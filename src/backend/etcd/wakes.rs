@@ -1,0 +1,93 @@
+//! What this replica's waiters should know, until it is read; bounded.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::sync::mpsc;
+
+use crate::backend::Wake;
+
+/// How many wakes wait to be read before the rest is summed up in a [`Wake::Gap`].
+const UNREAD: usize = 16 * 1024;
+
+/// The line to the reader of the wakes.
+#[derive(Debug)]
+pub struct Wakes {
+    line: mpsc::Sender<Wake>,
+    /// Until somebody reads.
+    unread: Mutex<Option<mpsc::Receiver<Wake>>>,
+    lost: AtomicBool,
+}
+
+impl Default for Wakes {
+    fn default() -> Self {
+        let (line, unread) = mpsc::channel(UNREAD);
+        Self {
+            line,
+            unread: Mutex::new(Some(unread)),
+            lost: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Wakes {
+    /// The stream of all that is sent; it is had once.
+    pub fn open(self: &Arc<Self>) -> BoxStream<'static, Wake> {
+        let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(unread) = unread else {
+            return stream::empty().boxed();
+        };
+        let next = |(wakes, mut unread): (Arc<Self>, mpsc::Receiver<Wake>)| async move {
+            // Wakes are lost only while the line is full, so another one is read after that.
+            let wake = unread.recv().await?;
+            let lost = wakes.lost.swap(false, Ordering::AcqRel);
+            Some((if lost { Wake::Gap } else { wake }, (wakes, unread)))
+        };
+        stream::unfold((Arc::clone(self), unread), next).boxed()
+    }
+
+    /// Tells a waiter; what does not fit is made good by a gap.
+    pub fn send(&self, wake: Wake) {
+        // Noted before the line is tried once more: the reader may empty it right after it was found
+        // full, and would wait for a note that came too late.
+        match self.line.try_reserve() {
+            Ok(place) => place.send(wake),
+            Err(_) => {
+                self.lost.store(true, Ordering::Release);
+                let _ = self.line.try_send(Wake::Gap);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::name::{ClaimId, LockName};
+
+    fn next(number: usize) -> Wake {
+        let id = (number as u128).to_be_bytes();
+        Wake::Next(LockName::new("a").unwrap(), ClaimId::from_bytes(id))
+    }
+
+    /// What can be read without waiting.
+    fn all(wakes: &mut BoxStream<'static, Wake>) -> Vec<Wake> {
+        std::iter::from_fn(|| wakes.next().now_or_never().flatten()).collect()
+    }
+
+    #[test]
+    fn wakes_that_do_not_fit_are_summed_up_in_a_gap() {
+        let wakes = Arc::new(Wakes::default());
+        let mut read = wakes.open();
+        let is_gap = |wake: &Wake| matches!(wake, Wake::Gap);
+        (0..UNREAD).for_each(|number| wakes.send(next(number)));
+        assert!(!all(&mut read).iter().any(is_gap), "all of them fit");
+        (0..=UNREAD).for_each(|number| wakes.send(next(number)));
+        assert!(all(&mut read).iter().any(is_gap), "one was lost");
+        wakes.send(next(0));
+        assert!(matches!(all(&mut read)[..], [Wake::Next(..)]), "the gap is told once");
+    }
+}

@@ -1,0 +1,182 @@
+//! A lock as people watch it: the queue, then each change with its cause.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Event, EventType, GetOptions, WatchStream};
+use tokio::time::sleep;
+
+use super::Replica;
+use super::keys::{LockKeys, Stand};
+use super::link::{Failure, failure};
+use super::record::End;
+use super::scenes;
+use super::view::{Entry, Step, View};
+use crate::backend::{Change, ChangeKind, Most, Seen};
+use crate::claim::Cause;
+use crate::name::{ClaimId, FencingToken, LockName, Owner};
+
+/// How much of each a full state shows.
+const SHOWN: usize = 1000;
+/// How soon a watch that broke is opened again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often, before the watch ends with the error.
+const TRIES: usize = 20;
+
+/// Somebody who watches a lock.
+pub struct Watching {
+    replica: Arc<Replica>,
+    name: LockName,
+    keys: LockKeys,
+    /// Nothing at first, and after the stream broke.
+    open: Option<(WatchStream, View)>,
+    ready: VecDeque<Seen>,
+}
+
+impl Watching {
+    pub fn new(replica: Arc<Replica>, name: LockName) -> Self {
+        Self {
+            keys: replica.keys.lock(&name),
+            replica,
+            name,
+            open: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to see.
+    ///
+    /// # Errors
+    /// When the store stays away.
+    pub async fn next(&mut self) -> Result<Seen, Failure> {
+        let mut tries = 0;
+        loop {
+            if let Some(seen) = self.ready.pop_front() {
+                return Ok(seen);
+            }
+            if let Err(failure) = self.advance().await {
+                self.open = None;
+                tries += 1;
+                if tries == TRIES || self.replica.session.closed().is_cancelled() {
+                    return Err(failure);
+                }
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), Failure> {
+        let Some((stream, _)) = &mut self.open else {
+            return self.begin().await;
+        };
+        let message = stream.message().await.map_err(|error| failure(&error))?;
+        let message = message.filter(|message| !message.canceled());
+        let message = message.ok_or_else(|| Failure::Away("etcd: a watch ended".into()))?;
+        for events in by_revision(message.events()) {
+            self.turn(&events).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self) -> Result<(), Failure> {
+        self.replica.session.ticket().await?;
+        let stream = scenes::open(&self.replica.link, &self.keys).await?;
+        let view = scenes::read(&self.replica.link, &self.keys).await?;
+        let state = self.replica.show(&view, Most::of_each(SHOWN)).await?;
+        self.open = Some((stream, view));
+        self.ready.push_back(Seen::State(state));
+        Ok(())
+    }
+
+    /// Shows what one revision did: who ended, who left, who was granted, who came.
+    async fn turn(&mut self, events: &[&Event]) -> Result<(), Failure> {
+        let granted: HashSet<ClaimId> = events.iter().filter_map(|event| self.granted(event)).collect();
+        let mut ordered = events.to_vec();
+        ordered.sort_by_key(|event| self.rank(event));
+        for event in ordered {
+            let Some((_, view)) = &mut self.open else {
+                return Ok(());
+            };
+            let step = view.follow(&self.keys, event);
+            match step.map_err(|error| Failure::Refused(error.to_string()))? {
+                Step::Ended(entry) => {
+                    let cause = self.cause(&entry).await?;
+                    self.tell(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
+                }
+                Step::LeftQueue(entry) if !granted.contains(&entry.id) => {
+                    self.tell(ChangeKind::Ended(Cause::Left), entry.claim.owner.clone(), None);
+                }
+                Step::Granted(id) => self.tell_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
+                Step::Queued(id) => self.tell_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),
+                Step::LeftQueue(_) | Step::Changed(_) | Step::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(&self, event: &Event) -> Option<ClaimId> {
+        match self.keys.stand(event.kv()?.key()) {
+            Some(Stand::Holder(id)) if event.event_type() == EventType::Put => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Where an event comes among those of its revision.
+    fn rank(&self, event: &Event) -> u8 {
+        let holder = event
+            .kv()
+            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(Stand::Holder(_))));
+        match (event.event_type(), holder) {
+            (EventType::Delete, true) => 0,
+            (EventType::Delete, false) => 1,
+            (EventType::Put, true) => 2,
+            (EventType::Put, false) => 3,
+        }
+    }
+
+    /// How a holder ended: as is written down, and else it ran out.
+    async fn cause(&self, entry: &Entry) -> Result<Cause, Failure> {
+        let Some(hold) = entry.claim.holds.last() else {
+            return Ok(Cause::Expired);
+        };
+        let key = self.replica.keys.end(&self.name, &hold.secret);
+        let read = self.replica.link.get(key, GetOptions::new()).await?;
+        let end = read.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
+        Ok(end.map_or(Cause::Expired, |end| end.cause))
+    }
+
+    fn tell_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
+        let found = self.open.as_ref().and_then(|(_, view)| find(view));
+        let told = found.map(|entry| (entry.claim.owner.clone(), entry.token()));
+        if let Some((owner, token)) = told {
+            self.tell(kind, owner, token);
+        }
+    }
+
+    fn tell(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+        let Some((_, view)) = &self.open else {
+            return;
+        };
+        self.ready.push_back(Seen::Change(Change {
+            kind,
+            owner,
+            token,
+            holders: view.holders.len(),
+            waiters: view.waiters.len(),
+        }));
+    }
+}
+
+/// The events of each revision, in order.
+fn by_revision(events: &[Event]) -> Vec<Vec<&Event>> {
+    let mut turns: Vec<Vec<&Event>> = Vec::new();
+    let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
+    for event in events {
+        match turns.last_mut().filter(|turn| revision(turn[0]) == revision(event)) {
+            Some(turn) => turn.push(event),
+            None => turns.push(vec![event]),
+        }
+    }
+    turns
+}

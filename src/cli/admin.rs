@@ -1,0 +1,123 @@
+//! `fencepost force-release` and `namespaces`: for operators.
+
+use std::io;
+
+use fencepost::api::proto::{
+    ForceReleaseResponse, ListNamespacesResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits,
+};
+use fencepost::client::time;
+
+use super::leases::{guarantee, seconds};
+use super::lock_name::LockName;
+use super::output::{Output, Paint, plain};
+use super::server::{Server, block_on};
+use super::table::Table;
+use super::{Failure, failure};
+
+/// Take a lock away.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "The holder learns of it with its next renewal; until then it may go on working.\n\n\
+                        Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000"
+)]
+pub struct ForceRelease {
+    /// The lock
+    #[arg(value_name = "NAMESPACE/NAME")]
+    lock: LockName,
+    /// The fencing token of the holder, from `get`
+    token: u64,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// All namespaces.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  fencepost namespaces -o json | jq -r '.namespaces[] | .name, .health'")]
+pub struct Namespaces {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Takes a lock away from a claim.
+pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
+    block_on(async {
+        let client = args.server.connect().await?;
+        let LockName { namespace, name } = &args.lock;
+        let forced = client.force_release(namespace, name, args.token).await;
+        forced.map_err(|error| Failure::about(&args.lock, error))
+    })?;
+    let text = |_: &_| "released by force\n".to_owned();
+    args.output.show(&ForceReleaseResponse {}, text).map(drop)
+}
+
+/// Shows all namespaces.
+pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
+    let namespaces = block_on(async {
+        let client = args.server.connect().await?;
+        client.namespaces().await.map_err(failure)
+    })?;
+    args.output
+        .show(&ListNamespacesResponse { namespaces }, table)
+        .map(drop)
+}
+
+fn table(all: &ListNamespacesResponse) -> String {
+    let head = [
+        "NAMESPACE",
+        "STORE",
+        "GUARANTEE",
+        "TTL",
+        "WAIT",
+        "QUEUE",
+        "MODES",
+        "HEALTH",
+    ];
+    Table::new(head).with(all.namespaces.iter().map(row)).text()
+}
+
+/// Health stands last: colours have no width, and a reason may be long.
+fn row(info: &NamespaceInfo) -> [String; 8] {
+    let limits = info.limits.unwrap_or_default();
+    let reentry = info.reentry.then_some("re-entry");
+    let modes: Vec<&str> = info.modes.iter().map(String::as_str).chain(reentry).collect();
+    [
+        info.name.clone(),
+        plain(&info.backend),
+        guarantee(info.guarantee()).to_owned(),
+        ttl(&limits),
+        format!("to {}", short(time(limits.max_wait))),
+        format!("to {}", limits.queue_limit),
+        modes.join(" "),
+        health(info),
+    ]
+}
+
+fn ttl(limits: &NamespaceLimits) -> String {
+    let [min, default, max] = [limits.min_ttl, limits.default_ttl, limits.max_ttl].map(time);
+    format!("{} ({} to {})", short(default), short(min), short(max))
+}
+
+fn short(time: std::time::Duration) -> String {
+    humantime::format_duration(time).to_string()
+}
+
+fn health(info: &NamespaceInfo) -> String {
+    let paint = Paint::of(&io::stdout());
+    let reason = match info.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {}", plain(reason)),
+    };
+    match info.health() {
+        NamespaceHealth::Serving => paint.green("serving"),
+        NamespaceHealth::Quarantined => {
+            let left = seconds(time(info.quarantine_left));
+            paint.yellow(&format!("quarantined for {left}")) + &reason
+        }
+        NamespaceHealth::Away => paint.red("away") + &reason,
+        NamespaceHealth::Unspecified => "unknown".to_owned() + &reason,
+    }
+}

@@ -1,0 +1,217 @@
+//! The figures, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::pattern::{Pattern, Plan};
+use super::tally::{Tally, Times};
+use crate::cli::table::Table;
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub address: String,
+    pub namespace: String,
+    pub connections: usize,
+    /// Whether it was told to end before its time.
+    pub interrupted: bool,
+    pub figures: Vec<Figures>,
+}
+
+/// What one pattern came to.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    pub pattern: &'static str,
+    pub callers: usize,
+    pub keys: usize,
+    pub seconds: f64,
+    pub finished: u64,
+    pub rate: f64,
+    pub unit: &'static str,
+    /// The server's CPU time for each; only where it runs on this machine.
+    pub server_cpu_us: Option<f64>,
+    pub times: BTreeMap<&'static str, Times>,
+    /// The bare echo of the same run.
+    pub limit: Option<Limit>,
+}
+
+/// The bare echo, and what part of its rate was reached.
+#[derive(Debug, Serialize)]
+pub struct Limit {
+    pub rate: f64,
+    pub unit: &'static str,
+    pub cpu_us: Option<f64>,
+    /// The median of the rounds, and how far they lie apart.
+    pub ratio: f64,
+    pub lowest: f64,
+    pub highest: f64,
+}
+
+/// One slice of time on one server.
+#[derive(Debug, Clone, Copy)]
+pub struct Slice {
+    pub finished: u64,
+    pub took: Duration,
+    pub cpu: Option<Duration>,
+}
+
+impl Slice {
+    fn rate(&self) -> f64 {
+        self.finished as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// All slices together.
+struct Sum {
+    finished: u64,
+    seconds: f64,
+    cpu_us: Option<f64>,
+}
+
+impl Sum {
+    fn of(slices: &[Slice]) -> Self {
+        let finished: u64 = slices.iter().map(|slice| slice.finished).sum();
+        let cpu: Option<Duration> = slices.iter().map(|slice| slice.cpu).sum();
+        Self {
+            finished,
+            seconds: slices.iter().map(|slice| slice.took.as_secs_f64()).sum(),
+            cpu_us: cpu
+                .filter(|_| finished > 0)
+                .map(|cpu| cpu.as_secs_f64() * 1e6 / finished as f64),
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        self.finished as f64 / self.seconds
+    }
+}
+
+impl Figures {
+    /// Those of a pattern: its slices on the server, and those of the echo between them.
+    pub fn of(plan: &Plan, pattern: Pattern, slices: &[Slice], echoes: &[Slice], tally: &Tally) -> Self {
+        let sum = Sum::of(slices);
+        Self {
+            pattern: pattern.word(),
+            callers: plan.callers(pattern),
+            keys: plan.keys(pattern),
+            seconds: sum.seconds,
+            finished: sum.finished,
+            rate: sum.rate(),
+            unit: pattern.unit(),
+            server_cpu_us: sum.cpu_us,
+            times: tally.times().collect(),
+            limit: pattern.limit().and_then(|limit| Limit::of(limit, slices, echoes)),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            pattern,
+            callers,
+            keys,
+            seconds,
+            rate,
+            unit,
+            ..
+        } = self;
+        let cpu = self
+            .server_cpu_us
+            .map(|us| format!(", {us:.1} us of the server's CPU each"));
+        let mut text = format!(
+            "{pattern}: {rate:.0} {unit}{}\n{callers} callers, {keys} {}, {seconds:.1} s\n",
+            cpu.unwrap_or_default(),
+            if *keys == 1 { "lock" } else { "locks" },
+        );
+        if let Some(limit) = &self.limit {
+            text += &limit.text();
+        }
+        let rows = self.times.iter().map(|(name, times)| {
+            let ms = |ms: f64| format!("{ms:.3}");
+            let Times {
+                p50_ms,
+                p90_ms,
+                p99_ms,
+                p999_ms,
+                max_ms,
+                ..
+            } = times;
+            let [p50, p90, p99, p999, max] = [p50_ms, p90_ms, p99_ms, p999_ms, max_ms].map(|value| ms(*value));
+            [
+                name.replace('_', "-"),
+                times.count.to_string(),
+                p50,
+                p90,
+                p99,
+                p999,
+                max,
+            ]
+        });
+        text + &Table::new(["MS", "COUNT", "P50", "P90", "P99", "P99.9", "MAX"])
+            .with(rows)
+            .text()
+    }
+}
+
+impl Limit {
+    fn of(pattern: Pattern, slices: &[Slice], echoes: &[Slice]) -> Option<Self> {
+        let mut ratios: Vec<f64> = slices
+            .iter()
+            .zip(echoes)
+            .map(|(slice, echo)| slice.rate() / echo.rate())
+            .collect();
+        ratios.retain(|ratio| ratio.is_finite());
+        ratios.sort_by(f64::total_cmp);
+        let sum = Sum::of(echoes);
+        Some(Self {
+            rate: sum.rate(),
+            unit: pattern.unit(),
+            cpu_us: sum.cpu_us,
+            ratio: *ratios.get(ratios.len() / 2)?,
+            lowest: *ratios.first()?,
+            highest: *ratios.last()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            rate,
+            unit,
+            ratio,
+            lowest,
+            highest,
+            ..
+        } = self;
+        let cpu = self.cpu_us.map(|us| format!(" at {us:.1} us"));
+        format!(
+            "{ratio:.2} of the bare echo ({lowest:.2} to {highest:.2}), which makes {rate:.0} {unit}{}\n",
+            cpu.unwrap_or_default()
+        )
+    }
+}
+
+impl Report {
+    /// Whether nothing was finished.
+    pub fn is_empty(&self) -> bool {
+        self.figures.iter().all(|figures| figures.finished == 0)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let ended = if self.interrupted { ", interrupted" } else { "" };
+        let head = format!(
+            "{}, namespace {}, {} {}{ended}\n",
+            self.address,
+            self.namespace,
+            self.connections,
+            if self.connections == 1 {
+                "connection"
+            } else {
+                "connections"
+            },
+        );
+        let figures = self.figures.iter().map(|figures| format!("\n{}", figures.text()));
+        head + &figures.collect::<String>()
+    }
+}

@@ -1,0 +1,37 @@
+//! `NAMESPACE/NAME`, as arguments name a lock.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A lock and its namespace. What a name may hold, the server says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockName {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A text without a namespace or a name.
+#[derive(Debug, thiserror::Error)]
+#[error("write NAMESPACE/NAME, such as default/reports")]
+pub struct NoLockName;
+
+impl FromStr for LockName {
+    type Err = NoLockName;
+
+    /// The first slash ends the namespace, which has none; the name may have more.
+    fn from_str(text: &str) -> Result<Self, NoLockName> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            _ => Err(NoLockName),
+        }
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,149 @@
+//! One channel for each address, and which of them is in use.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+
+use super::Address;
+use super::error::{Error, Failed};
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a connection with calls under way may be silent before it is asked for a sign of life,
+/// and how long that may take.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// As large as the server's: bursts of small calls do not end the connection.
+const WINDOW: u32 = 16 << 20;
+
+/// The settings of every connection. Encryption will have its place here.
+///
+/// # Errors
+/// The transport's, for an address that makes no URI.
+pub(super) fn endpoint(address: &Address) -> Result<Endpoint, tonic::transport::Error> {
+    let uri = match address {
+        Address::Unix(_) => address.to_string(),
+        Address::Tcp { .. } => format!("http://{address}"),
+    };
+    Ok(Endpoint::from_shared(uri)?
+        .tcp_nodelay(true)
+        .connect_timeout(CONNECT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .initial_connection_window_size(WINDOW)
+        // Deadlines that end on both sides at once count against a connection, and never expire.
+        .http2_max_local_error_reset_streams(None))
+}
+
+/// The channels of all addresses.
+pub(super) struct Connections {
+    ends: Vec<(Address, Endpoint)>,
+    /// Never held for longer than it takes to read or replace it.
+    current: Mutex<Current>,
+}
+
+/// The channel in use.
+struct Current {
+    channel: Channel,
+    /// Which of the addresses it goes to.
+    at: usize,
+    /// How many were in use before.
+    turn: u64,
+}
+
+/// A channel to call over, and what to say when it fails.
+pub(super) struct Line {
+    pub channel: Channel,
+    pub address: Address,
+    turn: u64,
+}
+
+impl Connections {
+    /// Connects to the first address that accepts.
+    pub(super) async fn open(addresses: &[Address]) -> Result<Self, Error> {
+        let mut ends = Vec::new();
+        for address in addresses {
+            let endpoint = endpoint(address).map_err(|error| unreachable(addresses, &error))?;
+            ends.push((address.clone(), endpoint));
+        }
+        let mut problem = "no address was given".to_owned();
+        for (at, (_, endpoint)) in ends.iter().enumerate() {
+            match endpoint.connect().await {
+                Ok(channel) => {
+                    let current = Mutex::new(Current { channel, at, turn: 0 });
+                    return Ok(Self { ends, current });
+                }
+                Err(error) => problem = innermost(&error),
+            }
+        }
+        Err(unreachable(addresses, &problem))
+    }
+
+    /// How many addresses there are.
+    pub(super) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// All addresses, for the error that none answered.
+    pub(super) fn addresses(&self) -> String {
+        list(self.ends.iter().map(|(address, _)| address))
+    }
+
+    /// What to call over now.
+    pub(super) fn line(&self) -> Line {
+        let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Line {
+            channel: current.channel.clone(),
+            address: self.ends[current.at].0.clone(),
+            turn: current.turn,
+        }
+    }
+
+    /// Leaves a line that failed, once for all who used it: for the next address, over a new
+    /// connection, for one that is silent may be dead without knowing it.
+    pub(super) fn leave(&self, line: &Line) {
+        let mut current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if current.turn == line.turn {
+            let at = (current.at + 1) % self.ends.len();
+            *current = Current {
+                channel: self.ends[at].1.connect_lazy(),
+                at,
+                turn: current.turn + 1,
+            };
+        }
+    }
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connections").field(&self.addresses()).finish()
+    }
+}
+
+impl Line {
+    /// The failure of a call that was not answered in time.
+    pub(super) fn silent(&self, after: Duration) -> Failed {
+        Failed::silent(
+            &self.address,
+            format!("nothing came within {:.1} s", after.as_secs_f64()),
+        )
+    }
+}
+
+fn unreachable(addresses: &[Address], problem: &impl ToString) -> Error {
+    Error::Unreachable {
+        addresses: list(addresses.iter()),
+        problem: problem.to_string(),
+    }
+}
+
+fn list<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
+    addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The reason at the bottom: the layers above it only say that there is one.
+pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.last().unwrap_or(error).to_string()
+}

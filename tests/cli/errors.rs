@@ -1,0 +1,157 @@
+//! Errors: what they say to do next, and the exit codes that scripts read. And readers that go away.
+
+use std::process::Stdio;
+
+use crate::program::{Bed, asking, run, text};
+
+/// The exit code and what was said on standard error.
+fn failed(bed: &Bed, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = bed.run(arguments);
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn each_error_says_what_to_do_next_and_has_its_exit_code() {
+    let bed = Bed::start();
+    bed.held("default/reports", "me");
+    let cases: [(&[&str], i32, &str, &str); 9] = [
+        (
+            &["acquire", "default/reports"],
+            120,
+            "held by \"me\", for 3",
+            "--wait 30s",
+        ),
+        (
+            &["acquire", "default/reports", "--wait", "200ms"],
+            121,
+            "not granted within the wait",
+            "fencepost get default/reports",
+        ),
+        (
+            &["acquire", "default/reports", "--permits", "1", "--limit", "2"],
+            120,
+            "held",
+            "fencepost get default/reports",
+        ),
+        (&["release", "nonsense"], 1, "lease_id", "INVALID_FIELD"),
+        (
+            &["get", "nowhere/reports"],
+            1,
+            "there is no namespace",
+            "fencepost namespaces",
+        ),
+        (&["list", "nowhere"], 1, "there is no namespace", "fencepost namespaces"),
+        (
+            &["force-release", "default/reports", "1"],
+            122,
+            "the lease is gone",
+            "fencepost get default/reports",
+        ),
+        (
+            &["acquire", "default/x", "--ttl", "1ms"],
+            1,
+            "ttl: must be 500ms to",
+            "INVALID_FIELD",
+        ),
+        (&["get", "reports"], 2, "NAMESPACE/NAME", "--help"),
+    ];
+    for (arguments, code, problem, next) in cases {
+        let (found, said) = failed(&bed, arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(problem) && said.contains(next), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn no_server_is_told_at_once_by_every_command() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("its address").to_string();
+    drop(free);
+    let all: [&[&str]; 11] = [
+        &["acquire", "a/b"],
+        &["renew", "x"],
+        &["release", "x"],
+        &["get", "a/b"],
+        &["list", "a"],
+        &["watch", "a/b"],
+        &["check-token", "a/b", "1"],
+        &["force-release", "a/b", "1"],
+        &["namespaces"],
+        &["lock", "a/b", "--wait", "60s", "--", "true"],
+        &["bench", "--time", "1s"],
+    ];
+    for arguments in all {
+        let output = run(asking(&address, arguments));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(123), "{arguments:?}: {said}");
+        assert!(said.contains(&format!("no server answers at {address}")), "{said}");
+        assert!(said.contains("FENCEPOST_ADDR"), "{said}");
+    }
+}
+
+#[test]
+fn of_several_addresses_the_first_that_answers_is_asked() {
+    let bed = Bed::start();
+    let socket = bed.server.socket();
+    let both = format!("127.0.0.1:1,unix:{}", socket.display());
+    let output = run(asking(&both, ["get", "default/reports"]));
+    assert_eq!(
+        text(&output.stdout),
+        "default/reports: free\n",
+        "{}",
+        text(&output.stderr)
+    );
+    let flag = ["get", "default/reports", "--addr", &bed.server.address];
+    assert_eq!(run(asking("127.0.0.1:1", flag)).status.code(), Some(0), "a flag wins");
+}
+
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    let bed = Bed::start();
+    bed.held("default/reports", "me");
+    let all: [&[&str]; 8] = [
+        &["get", "default/reports"],
+        &["list", "default"],
+        &["namespaces", "-o", "json"],
+        &["watch", "default/reports"],
+        &["acquire", "default/x"],
+        &["completions", "bash"],
+        &["config", "show"],
+        &["--help"],
+    ];
+    for arguments in all {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = bed.command(arguments);
+        let output = command.stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    let bed = Bed::start();
+    for command in [
+        "lock",
+        "acquire",
+        "renew",
+        "release",
+        "get",
+        "list",
+        "watch",
+        "check-token",
+        "force-release",
+    ] {
+        let help = bed.said(&[command, "--help"]);
+        assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");
+        assert!(help.contains("FENCEPOST_ADDR"), "{command}: {help}");
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    for help in [bed.said(&["--help"]), bed.said(&["lock", "--help"])] {
+        for code in ["120", "121", "122", "123"] {
+            assert!(help.contains(code), "{help}");
+        }
+        assert!(!help.contains("warden"), "{help}");
+    }
+}

@@ -1,0 +1,196 @@
+//! A lease that is or may be lost ends the command in time.
+//!
+//! The command writes down the time again and again, so its last line says how long it really lived.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::runtime::Runtime;
+
+use crate::forwarder::{Answers, Forwarder};
+use crate::program::{Bed, Running, asking, content, signal, until_written};
+use crate::server::until;
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// Seconds since 1970, as `date` has them.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.expect("a date").as_secs_f64()
+}
+
+/// How the command takes a TERM.
+#[derive(Debug, Clone, Copy)]
+enum Temper {
+    Obeys,
+    Stubborn,
+}
+
+/// A command under a lock that writes the time down.
+struct Clockwork {
+    running: Running,
+    file: PathBuf,
+}
+
+impl Clockwork {
+    fn start(bed: &Bed, address: &str, temper: Temper) -> Self {
+        let file = bed.path(&format!("{temper:?}"));
+        let trap = match temper {
+            Temper::Obeys => "",
+            Temper::Stubborn => "trap '' TERM;",
+        };
+        let line = format!("{trap} while :; do date +%s.%N >> {}; sleep 0.02; done", file.display());
+        let lock = format!("default/{temper:?}");
+        let command = asking(address, ["lock", &lock, "--ttl", "3s", "--", "sh", "-c", &line]);
+        let running = Running::new(command);
+        until_written(&file);
+        Self { running, file }
+    }
+
+    /// When it last wrote.
+    fn last(&self) -> f64 {
+        let text = content(&self.file);
+        let whole = text.lines().rfind(|line| line.contains('.'));
+        whole.expect("a line").parse().expect("a time")
+    }
+
+    /// Waits for its end: it must be said with the code for a lost lease, and the command must have
+    /// been over when the last lease that it can have had since `cut` ended.
+    fn ends_in_time_since(mut self, cut: f64, what: &str) {
+        assert_eq!(self.running.end(), Some(122), "{what}");
+        let lived = self.last() - cut;
+        assert!(lived <= TTL.as_secs_f64(), "{what}: it lived {lived} s");
+        let still = content(&self.file).len();
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(content(&self.file).len(), still, "{what}: it lives on");
+    }
+}
+
+fn both(bed: &Bed, address: &str) -> [Clockwork; 2] {
+    [Temper::Obeys, Temper::Stubborn].map(|temper| Clockwork::start(bed, address, temper))
+}
+
+#[test]
+fn a_killed_server_ends_the_command_in_time() {
+    let bed = Bed::start();
+    let both = both(&bed, &bed.server.address);
+    signal(bed.server.id(), "KILL");
+    let cut = now();
+    for clockwork in both {
+        clockwork.ends_in_time_since(cut, "killed");
+    }
+}
+
+#[test]
+fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
+    let bed = Bed::start();
+    let both = both(&bed, &bed.server.address);
+    signal(bed.server.id(), "STOP");
+    let cut = now();
+    for clockwork in both {
+        clockwork.ends_in_time_since(cut, "stopped");
+    }
+    let told = now() - cut;
+    assert!(told < TTL.as_secs_f64() + 3.0, "only told after {told} s");
+    signal(bed.server.id(), "CONT");
+    bed.said(&["lock", "default/Stubborn", "--wait", "30s", "--", "true"]);
+}
+
+#[test]
+fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
+    let bed = Bed::start();
+    let runtime = Runtime::new().expect("a runtime");
+    let port = bed
+        .server
+        .address
+        .rsplit_once(':')
+        .expect("a port")
+        .1
+        .parse()
+        .expect("a port");
+    let forwarder = runtime.block_on(Forwarder::before(port));
+    let both = both(&bed, &forwarder.address());
+    forwarder.answers(Answers::Lost);
+    let cut = now();
+    for clockwork in both {
+        clockwork.ends_in_time_since(cut, "cut off");
+    }
+}
+
+#[test]
+fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
+    let bed = Bed::start();
+    let runtime = Runtime::new().expect("a runtime");
+    let port = bed
+        .server
+        .address
+        .rsplit_once(':')
+        .expect("a port")
+        .1
+        .parse()
+        .expect("a port");
+    let forwarder = runtime.block_on(Forwarder::before(port));
+    let clockwork = Clockwork::start(&bed, &forwarder.address(), Temper::Obeys);
+    forwarder.answers(Answers::Lost);
+    std::thread::sleep(TTL / 3);
+    forwarder.cut();
+    let cut = now();
+    until("it outlives what it had", || {
+        (clockwork.last() - cut > TTL.as_secs_f64() * 1.5).then_some(())
+    });
+    assert_eq!(bed.count("default/Obeys", "holderCount"), 1);
+}
+
+#[test]
+fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
+    let bed = Bed::start();
+    let both = both(&bed, &bed.server.address);
+    for clockwork in &both {
+        let lock = format!(
+            "default/{}",
+            clockwork
+                .file
+                .file_name()
+                .and_then(|name| name.to_str())
+                .expect("a name")
+        );
+        let state = bed.json(&["get", &lock]);
+        let token = state["holders"][0]["fencingToken"]
+            .as_str()
+            .expect("a token")
+            .to_owned();
+        bed.said(&["force-release", &lock, &token]);
+    }
+    let cut = now();
+    for clockwork in both {
+        clockwork.ends_in_time_since(cut, "forced");
+    }
+}
+
+#[test]
+fn a_keeper_that_is_killed_takes_the_command_with_it() {
+    let bed = Bed::start();
+    let clockwork = Clockwork::start(&bed, &bed.server.address, Temper::Stubborn);
+    clockwork.running.signal("KILL");
+    let cut = now();
+    until("the command is over", || {
+        let before = clockwork.last();
+        std::thread::sleep(Duration::from_millis(200));
+        (clockwork.last() == before).then_some(())
+    });
+    let lived = clockwork.last() - cut;
+    assert!(lived <= 1.0, "it lived {lived} s");
+}
+
+#[test]
+fn a_keeper_that_is_stopped_does_not_let_the_command_outlive_its_lease() {
+    let bed = Bed::start();
+    let clockwork = Clockwork::start(&bed, &bed.server.address, Temper::Stubborn);
+    clockwork.running.signal("STOP");
+    let cut = now();
+    std::thread::sleep(TTL + Duration::from_millis(500));
+    let lived = clockwork.last() - cut;
+    assert!(lived <= TTL.as_secs_f64(), "it lived {lived} s");
+    clockwork.running.signal("CONT");
+    clockwork.ends_in_time_since(cut, "stopped");
+}

@@ -1,0 +1,20 @@
+//! The commands of the program as people and scripts run them: real processes on a real server, in a
+//! pipe and in a pseudo-terminal.
+
+#![cfg(feature = "embedded")]
+
+mod bench;
+mod completions;
+mod counter;
+mod errors;
+#[path = "../common/forwarder.rs"]
+mod forwarder;
+mod lock;
+mod lost;
+mod pinned;
+mod program;
+mod pty;
+mod recipes;
+#[path = "../server/mod.rs"]
+mod server;
+mod terminal;

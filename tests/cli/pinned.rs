@@ -1,0 +1,308 @@
+//! What each command prints, word for word, but for the digits.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::program::{Bed, run, shape, text};
+use crate::pty::{Pty, uncoloured};
+
+/// A lock with a holder and a waiter; the waiter leaves in the end.
+fn busy(bed: &Bed) -> (Value, crate::program::Running) {
+    let lease = bed.json(&[
+        "acquire",
+        "default/reports",
+        "--owner",
+        "me",
+        "--ttl",
+        "1h",
+        "--metadata",
+        "job=nightly",
+    ]);
+    let waiter = bed.begin(&[
+        "acquire",
+        "default/reports",
+        "--owner",
+        "you",
+        "--shared",
+        "--wait",
+        "60s",
+    ]);
+    crate::server::until("one waits", || {
+        (bed.count("default/reports", "waiterCount") == 1).then_some(())
+    });
+    (lease, waiter)
+}
+
+#[test]
+fn get_shows_who_holds_since_when_how_long_still_and_who_waits_at_which_place() {
+    let bed = Bed::start();
+    assert_eq!(bed.said(&["get", "default/free"]), "default/free: free\n");
+    let _both = busy(&bed);
+    assert_eq!(
+        shape(&bed.said(&["get", "default/reports"])),
+        "\
+default/reports: 0 holds, 0 waits
+
+HOLDER  TOKEN             MODE       SINCE                 LEFT      HOLDS  METADATA
+me      0000000000000000  exclusive  0000-00-00T00:00:00Z  0000.0 s  0      job=nightly
+
+PLACE  WAITER  MODE    SINCE                 METADATA
+0      you     shared  0000-00-00T00:00:00Z
+"
+    );
+}
+
+#[test]
+fn list_shows_the_locks_in_use_by_prefix() {
+    let bed = Bed::start();
+    assert_eq!(bed.said(&["list", "default"]), "no lock is in use\n");
+    let _both = busy(&bed);
+    bed.held("default/deploy", "ci");
+    let table = "\
+LOCK     HOLD  WAIT  FIRST HOLDER  SINCE                 LEFT
+deploy   0     0     ci            0000-00-00T00:00:00Z  0000.0 s
+reports  0     0     me            0000-00-00T00:00:00Z  0000.0 s
+";
+    assert_eq!(shape(&bed.said(&["list", "default"])), table);
+    let only = shape(&bed.said(&["list", "default/rep"]));
+    assert!(only.contains("reports") && !only.contains("deploy"), "{only}");
+}
+
+#[test]
+fn a_list_of_many_pages_is_shown_whole() {
+    let bed = Bed::start();
+    let names: Vec<String> = (0..130).map(|number| format!("default/many-{number:03}")).collect();
+    for name in &names {
+        bed.said(&["acquire", name, "--quiet"]);
+    }
+    let shown = bed.said(&["list", "default"]);
+    assert_eq!(shown.matches("many-").count(), names.len());
+    let pages = bed.said(&["list", "default", "-o", "json"]);
+    assert_eq!(pages.lines().count(), 2);
+    assert_eq!(pages.matches("\"name\"").count(), names.len());
+}
+
+#[test]
+fn acquire_and_renew_show_the_lease_and_quiet_only_its_id() {
+    let bed = Bed::start();
+    let table = |said: &str| {
+        let (lease, id) = said.split_once("lease id   ").expect("the id");
+        assert!(id.starts_with("1:default:reports:"), "{id}");
+        shape(lease)
+    };
+    let expected = "\
+lock       default/reports
+owner      me
+token      0000000000000000
+ttl        0000.0 s
+waited     0.0 s
+guarantee  CP
+holds      0
+";
+    let said = bed.said(&["acquire", "default/reports", "--owner", "me", "--ttl", "1h"]);
+    assert_eq!(table(&said), expected);
+    let id = said
+        .lines()
+        .last()
+        .expect("the id")
+        .split_whitespace()
+        .last()
+        .expect("it");
+    assert_eq!(table(&bed.said(&["renew", id])), expected);
+    assert_eq!(bed.said(&["release", id]), "released\n");
+    let id = bed.said(&["acquire", "default/reports", "--quiet"]);
+    assert_eq!(bed.said(&["release", id.trim_end()]), "released\n");
+}
+
+#[test]
+fn a_lease_id_comes_from_the_environment_too() {
+    let bed = Bed::start();
+    let id = bed.said(&["acquire", "default/reports", "--quiet"]);
+    let mut release = bed.command(["release"]);
+    release.env("FENCEPOST_LEASE_ID", id.trim_end());
+    assert_eq!(text(&run(release).stdout), "released\n");
+}
+
+#[test]
+fn tokens_are_checked_and_forced() {
+    let bed = Bed::start();
+    let token = bed.held("default/reports", "me")["fencingToken"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
+    let check = ["check-token", "default/reports", &token];
+    assert_eq!(
+        shape(&bed.said(&check)),
+        "held by me for 0000.0 s unless it is renewed\n"
+    );
+    assert_eq!(
+        bed.said(&["force-release", "default/reports", &token]),
+        "released by force\n"
+    );
+    let gone = bed.run(&check);
+    assert_eq!(
+        (gone.status.code(), text(&gone.stdout)),
+        (Some(122), "not held\n".to_owned())
+    );
+    assert_eq!(
+        bed.run(&["force-release", "default/reports", &token]).status.code(),
+        Some(122)
+    );
+}
+
+#[test]
+fn namespaces_show_store_guarantee_limits_and_health() {
+    let bed = Bed::start();
+    assert_eq!(
+        bed.said(&["namespaces"]),
+        "\
+NAMESPACE  STORE     GUARANTEE  TTL                  WAIT     QUEUE     MODES                                HEALTH
+default    embedded  CP         30s (500ms to 1day)  to 1day  to 20000  exclusive shared semaphore re-entry  serving
+"
+    );
+}
+
+#[test]
+fn watch_shows_the_state_and_each_change() {
+    let bed = Bed::start();
+    let file = bed.path("watched");
+    let mut watch = bed.command(["watch", "default/reports"]);
+    watch.stdout(std::fs::File::create(&file).expect("a file"));
+    let _watching = crate::program::Running::new(watch);
+    crate::program::until_written(&file);
+    let id = bed.said(&["acquire", "default/reports", "--owner", "me", "--quiet"]);
+    bed.said(&["release", id.trim_end()]);
+    let expected = "\
+default/reports: free
+granted   me with token 0000000000000000: 0 holds, 0 wait
+released  me with token 0000000000000000: 0 hold, 0 wait
+";
+    let shown = || shape(&crate::program::content(&file));
+    crate::server::until("three messages", || (shown().lines().count() >= 3).then_some(()));
+    assert_eq!(shown(), expected);
+}
+
+/// All fields of an answer, as `a.b[].c`.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(all) => {
+            for (name, value) in all {
+                let path = format!("{path}.{name}");
+                found.insert(path.clone());
+                fields(value, &path, found);
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| fields(value, &format!("{path}[]"), found)),
+        _ => {}
+    }
+}
+
+fn assert_fields(answer: &Value, expected: &str) {
+    let mut found = BTreeSet::new();
+    fields(answer, "", &mut found);
+    let expected: BTreeSet<String> = expected.split_whitespace().map(|field| format!(".{field}")).collect();
+    assert_eq!(found, expected, "{answer}");
+}
+
+#[test]
+fn json_has_the_fields_of_the_api() {
+    let bed = Bed::start();
+    let (lease, _waiter) = busy(&bed);
+    assert_fields(
+        &lease,
+        "leaseId fencingToken ttl waited namespace name owner guarantee holds",
+    );
+    assert_eq!(
+        (&lease["ttl"], &lease["guarantee"]),
+        (&"3600s".into(), &"GUARANTEE_CP".into())
+    );
+    let id = lease["leaseId"].as_str().expect("an id");
+    assert_eq!(bed.json(&["renew", id])["fencingToken"], lease["fencingToken"]);
+    let holder = "owner fencingToken remainingTtl mode mode.exclusive holds metadata since identity";
+    let under = |path: &str, names: &str| {
+        let all: Vec<String> = names.split(' ').map(|name| format!("{path}.{name}")).collect();
+        all.join(" ")
+    };
+    assert_fields(
+        &bed.json(&["get", "default/reports"]),
+        &format!(
+            "namespace name holderCount waiterCount holders {} holders[].metadata.job waiters {}",
+            under("holders[]", holder),
+            under("waiters[]", "owner mode mode.shared metadata since identity")
+        ),
+    );
+    assert_fields(
+        &bed.json(&["list", "default"]),
+        &format!(
+            "nextPageToken locks {} {}",
+            under("locks[]", "name holderCount waiterCount firstHolder"),
+            under("locks[].firstHolder", holder)
+        ),
+    );
+    let token = lease["fencingToken"].as_str().expect("a token");
+    assert_fields(
+        &bed.json(&["check-token", "default/reports", token]),
+        "held owner remainingTtl",
+    );
+    let namespace = under(
+        "namespaces[]",
+        "name backend guarantee limits health reason modes reentry remembersRequests",
+    );
+    let limits = under(
+        "namespaces[].limits",
+        "minTtl defaultTtl maxTtl maxWait queueLimit nameLimit finishedLimit holdLimit",
+    );
+    assert_fields(&bed.json(&["namespaces"]), &format!("namespaces {namespace} {limits}"));
+    assert_fields(&bed.json(&["force-release", "default/reports", token]), "");
+    let other = bed.held("default/other", "me");
+    assert_fields(&bed.json(&["release", other["leaseId"].as_str().expect("an id")]), "");
+}
+
+#[test]
+fn a_terminal_shows_the_same_as_a_pipe_with_colours_unless_they_are_unwanted() {
+    let bed = Bed::start();
+    let (lease, _waiter) = busy(&bed);
+    let word = |name: &str| lease[name].as_str().expect("a text").to_owned();
+    let (id, token) = (word("leaseId"), word("fencingToken"));
+    let other = bed.held("default/other", "me");
+    let other = other["leaseId"].as_str().expect("an id");
+    let all: [&[&str]; 8] = [
+        &["get", "default/reports"],
+        &["list", "default"],
+        &["namespaces"],
+        &["check-token", "default/reports", &token],
+        &["renew", &id],
+        &[
+            "acquire",
+            "default/new",
+            "--owner",
+            "me",
+            "--ttl",
+            "1h",
+            "--request-id",
+            "same",
+        ],
+        &["release", other],
+        &["lock", "default/run", "--", "echo", "under a lock"],
+    ];
+    for arguments in all {
+        let piped = bed.said(arguments);
+        let (code, shown) = Pty::run(&bed.command(arguments)).end();
+        assert_eq!(code, Some(0), "{arguments:?}: {shown}");
+        assert_eq!(shape(&uncoloured(&shown)), shape(&piped), "{arguments:?}");
+        assert!(!piped.contains('\x1b'), "{arguments:?}: {piped:?}");
+        let mut plain = bed.command(arguments);
+        plain.env("NO_COLOR", "1");
+        let (_, shown) = Pty::run(&plain).end();
+        assert!(!shown.contains('\x1b'), "{arguments:?}: {shown:?}");
+    }
+    let (_, shown) = Pty::run(&bed.command(["get", "default/reports"])).end();
+    assert!(shown.contains("\x1b[1mHOLDER"), "{shown:?}");
+    let (code, shown) = Pty::run(&bed.command(["force-release", "default/reports", &token])).end();
+    assert_eq!((code, shown.as_str()), (Some(0), "released by force\n"));
+    let mut watch = Pty::run(&bed.command(["watch", "default/new"]));
+    watch.until_shown("default/new: 1 holds, 0 wait");
+    watch.press("\x03");
+    assert_eq!(watch.running.end(), None, "the key's signal ends it");
+}

@@ -1,0 +1,107 @@
+//! What only a terminal has: a sign of waiting, keys that send signals, jobs that stop and go on.
+
+use crate::program::{Bed, text, until_written};
+use crate::pty::Pty;
+use crate::server::until;
+
+#[test]
+fn who_waits_at_a_terminal_sees_the_place_and_the_seconds() {
+    let bed = Bed::start();
+    let held = bed.held("default/reports", "me");
+    let ask = ["acquire", "default/reports", "--wait", "60s"];
+    let mut waiting = Pty::run(&bed.command(ask));
+    waiting.until_shown("waiting for default/reports: place 1 of 1, 0 s");
+    waiting.until_shown("place 1 of 1, 1 s");
+    let piped = bed.begin(&[&ask[..], &["-o", "json"]].concat());
+    until("two wait", || {
+        (bed.count("default/reports", "waiterCount") == 2).then_some(())
+    });
+    waiting.until_shown("place 1 of 2");
+    drop(piped);
+    bed.said(&["release", held["leaseId"].as_str().expect("an id")]);
+    let (code, shown) = waiting.end();
+    assert_eq!(code, Some(0), "{shown:?}");
+    // The line is emptied before the answer comes.
+    let answer = shown.rsplit_once("\r\x1b[K").expect("an emptied line").1;
+    assert!(
+        answer.contains("default/reports") && !answer.contains("waiting"),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn who_waits_in_a_pipe_sees_nothing_of_it() {
+    let bed = Bed::start();
+    bed.held("default/reports", "me");
+    let output = bed.run(&["acquire", "default/reports", "--wait", "1500ms"]);
+    assert_eq!(output.status.code(), Some(121));
+    let said = text(&output.stderr);
+    assert_eq!(
+        said,
+        "error: the lock was not granted within the wait\n  \
+         wait longer, or see who holds it: fencepost get default/reports\n"
+    );
+}
+
+#[test]
+fn the_command_has_the_terminal_and_the_next_one_too() {
+    let bed = Bed::start();
+    let script = "$0 lock default/a -- sh -c 'read a; echo one $a'; read b; echo two $b";
+    let mut shell = bed.command(["-c", script, crate::program::PROGRAM]);
+    shell = renamed(&shell, "sh");
+    let mut terminal = Pty::run(&shell);
+    terminal.press("x\n");
+    terminal.until_shown("one x");
+    terminal.press("y\n");
+    let (code, shown) = terminal.end();
+    assert!(shown.contains("two y"), "{shown:?}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn the_interrupt_key_reaches_the_command() {
+    let bed = Bed::start();
+    let mut terminal = Pty::run(&bed.command([
+        "lock",
+        "default/a",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.1; done",
+    ]));
+    terminal.until_shown("ready");
+    terminal.press("\x03");
+    let (code, shown) = terminal.end();
+    assert!(shown.contains("caught"), "{shown:?}");
+    assert_eq!(code, Some(5));
+    assert_eq!(bed.count("default/a", "holderCount"), 0);
+}
+
+#[test]
+fn a_job_that_the_terminal_stops_goes_on_with_its_lock() {
+    let bed = Bed::start();
+    let file = bed.path("read");
+    let script = format!(
+        "set -m; $0 lock default/a --ttl 1h -- sh -c 'read a; echo $a > {0}; read b; echo got $b'; echo stopped; fg; echo done",
+        file.display()
+    );
+    let shell = renamed(&bed.command(["-c", &script, crate::program::PROGRAM]), "bash");
+    let mut terminal = Pty::run(&shell);
+    // What it has read shows that the terminal is lent.
+    terminal.press("y\n");
+    until_written(&file);
+    terminal.press("\x1a");
+    terminal.until_shown("stopped");
+    terminal.press("z\n");
+    terminal.until_shown("got z");
+    let (_, shown) = terminal.end();
+    assert!(shown.contains("done"), "{shown:?}");
+}
+
+/// The same arguments and environment for another program.
+fn renamed(command: &std::process::Command, program: &str) -> std::process::Command {
+    let mut other = std::process::Command::new(program);
+    other.args(command.get_args()).env_clear();
+    other.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    other
+}

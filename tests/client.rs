@@ -1,0 +1,338 @@
+//! The client of the library, against a real server.
+
+#![cfg(feature = "embedded")]
+
+use std::time::{Duration, Instant};
+
+use fencepost::client::{Address, Client, Error, LockGuard, Loss, time};
+use tempfile::TempDir;
+
+use self::forwarder::{Answers, Forwarder};
+use self::server::{PATIENCE, Server, until};
+
+#[path = "common/forwarder.rs"]
+mod forwarder;
+mod server;
+
+const NAMESPACE: &str = "default";
+const TTL: Duration = Duration::from_millis(1500);
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A server, a forwarder before it, and a client that knows both ways or one.
+struct Bed {
+    server: Server,
+    forwarder: Forwarder,
+    _home: TempDir,
+}
+
+impl Bed {
+    async fn start() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let server = Server::start(&home);
+        let port = server.address.rsplit_once(':').expect("a port").1;
+        let forwarder = Forwarder::before(port.parse().expect("a port")).await;
+        Self {
+            server,
+            forwarder,
+            _home: home,
+        }
+    }
+
+    /// Asks the server itself.
+    async fn client(&self) -> Client {
+        connect(&[&self.server.address]).await.expect("a server")
+    }
+
+    /// Asks through the forwarder.
+    async fn forwarded(&self) -> Client {
+        connect(&[&self.forwarder.address()]).await.expect("a server")
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.server.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-s", name, &id]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+}
+
+async fn connect(addresses: &[&str]) -> Result<Client, Error> {
+    let addresses: Vec<Address> = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+    Client::connect(&addresses).await
+}
+
+async fn hold(client: &Client, name: &str) -> LockGuard {
+    client
+        .acquire(NAMESPACE, name, "me")
+        .ttl(TTL)
+        .wait(WAIT)
+        .await
+        .expect("granted")
+}
+
+async fn counts(client: &Client, name: &str) -> (u32, u32) {
+    let state = client.get(NAMESPACE, name).await.expect("a state");
+    (state.holder_count, state.waiter_count)
+}
+
+async fn until_counts(client: &Client, name: &str, expected: (u32, u32)) {
+    let reached = async {
+        while counts(client, name).await != expected {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let reached = tokio::time::timeout(PATIENCE, reached).await;
+    reached.unwrap_or_else(|_| panic!("{name} never has {expected:?} holders and waiters"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let guard = hold(&client, "a").await;
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held());
+    let checked = client
+        .check_token(NAMESPACE, "a", guard.fencing_token())
+        .await
+        .expect("an answer");
+    assert!(checked.held && time(checked.remaining_ttl) <= TTL);
+    let lost = guard.lost();
+    guard.release().await.expect("released");
+    assert_eq!(lost.await, Loss::GivenBack);
+    assert_eq!(counts(&client, "a").await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_guard_gives_back_at_once() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    drop(
+        client
+            .acquire(NAMESPACE, "a", "me")
+            .ttl(Duration::from_secs(3600))
+            .await
+            .expect("granted"),
+    );
+    until_counts(&client, "a", (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_tells_that_its_lease_was_taken() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let guard = hold(&client, "a").await;
+    client
+        .force_release(NAMESPACE, "a", guard.fencing_token())
+        .await
+        .expect("it holds");
+    let forced = Loss::Gone { cause: "forced".into() };
+    assert_eq!(guard.lost().await, forced);
+    assert!(!guard.is_held());
+    assert_eq!(guard.release().await, Err(Error::LeaseLost { cause: "forced".into() }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let ttl = TTL * 4;
+    let guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
+    bed.signal("STOP");
+    let stopped = Instant::now();
+    let soon = guard.ending(ttl / 3);
+    assert_eq!(soon.await, Loss::Unrenewed);
+    assert!(guard.is_held(), "there is time left to stop in");
+    assert_eq!(guard.lost().await, Loss::Unrenewed);
+    let told = stopped.elapsed();
+    assert!(!guard.is_held());
+    // A renewal sent before the stop counts from its sending.
+    assert!(told <= ttl + Duration::from_secs(1), "{told:?}");
+    bed.signal("CONT");
+    let other = bed
+        .client()
+        .await
+        .acquire(NAMESPACE, "a", "you")
+        .wait(WAIT)
+        .await
+        .expect("granted");
+    assert!(other.fencing_token() > guard.fencing_token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_counts_from_the_sending_of_the_call() {
+    let bed = Bed::start().await;
+    let client = bed.forwarded().await;
+    let late = Duration::from_millis(700);
+    bed.forwarder.answers(Answers::Late(late));
+    let guard = client
+        .acquire(NAMESPACE, "a", "me")
+        .ttl(Duration::from_secs(5))
+        .await
+        .expect("granted");
+    let left = guard.remaining();
+    assert!(left <= Duration::from_secs(5) - late, "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_that_was_waited_counts_for_the_holder() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let first = hold(&client, "a").await;
+    let second = {
+        let client = client.clone();
+        let ttl = Duration::from_secs(20);
+        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").ttl(ttl).wait(WAIT).await })
+    };
+    until_counts(&client, "a", (1, 1)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    first.release().await.expect("released");
+    let second = second.await.expect("no panic").expect("granted");
+    // Without what it waited, two of its twenty seconds would be gone.
+    assert!(time(second.lease().waited) >= Duration::from_secs(2));
+    let left = second.remaining();
+    assert!(left > Duration::from_secs(18), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
+    let bed = Bed::start().await;
+    let client = bed.forwarded().await;
+    bed.forwarder.answers(Answers::Lost);
+    let asked = {
+        let client = client.clone();
+        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "me").wait(WAIT).await })
+    };
+    let direct = bed.client().await;
+    until_counts(&direct, "a", (1, 0)).await;
+    let token = direct.get(NAMESPACE, "a").await.expect("a state").holders[0].fencing_token;
+    bed.forwarder.cut();
+    let guard = asked.await.expect("no panic").expect("granted");
+    assert_eq!(guard.fencing_token(), token, "it found its own claim");
+    guard.release().await.expect("released");
+    assert_eq!(counts(&direct, "a").await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_goes_on_when_its_connection_is_cut() {
+    let bed = Bed::start().await;
+    let direct = bed.client().await;
+    let held = hold(&direct, "a").await;
+    let client = bed.forwarded().await;
+    let waiting = tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(WAIT).await });
+    for _ in 0..3 {
+        until_counts(&direct, "a", (1, 1)).await;
+        bed.forwarder.cut();
+    }
+    until_counts(&direct, "a", (1, 1)).await;
+    held.release().await.expect("released");
+    let guard = waiting.await.expect("no panic").expect("granted");
+    assert!(guard.is_held());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_ends_while_no_server_answers_says_so() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let _held = hold(&client, "a").await;
+    let asked = Instant::now();
+    let wait = Duration::from_secs(2);
+    let waiting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(wait).await })
+    };
+    until_counts(&client, "a", (1, 1)).await;
+    bed.signal("KILL");
+    let error = waiting.await.expect("no panic").expect_err("nobody grants it");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    let took = asked.elapsed();
+    assert!(took > wait / 2 && took < wait + Duration::from_secs(2), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_acquire_leaves_the_queue() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let _held = hold(&client, "a").await;
+    let waiting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(WAIT).await })
+    };
+    until_counts(&client, "a", (1, 1)).await;
+    waiting.abort();
+    until_counts(&client, "a", (1, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_goes_on_over_another_address_of_the_same_service() {
+    let bed = Bed::start().await;
+    let socket = format!("unix:{}", bed.server.socket().display());
+    let client = connect(&[&bed.forwarder.address(), &socket]).await.expect("a server");
+    let guard = hold(&client, "a").await;
+    bed.forwarder.answers(Answers::Lost);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held());
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_there_is_an_error_that_names_all_addresses() {
+    let error = connect(&["127.0.0.1:1", "unix:/nowhere/f.sock"])
+        .await
+        .expect_err("nobody is there");
+    let Error::Unreachable { addresses, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(addresses, "127.0.0.1:1, unix:/nowhere/f.sock");
+    assert!(connect(&[]).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_to_a_server_that_hangs_ends() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    bed.signal("STOP");
+    let asked = Instant::now();
+    let error = client.get(NAMESPACE, "a").await.expect_err("it hangs");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    bed.signal("CONT");
+    until("it answers again", || {
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(client.get(NAMESPACE, "a"))).ok()
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reentry_and_a_request_id_find_what_is_held() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let ask = || client.acquire(NAMESPACE, "a", "me").request_id("once").reentrant();
+    let first = ask().lease().await.expect("granted");
+    let again = ask().lease().await.expect("granted");
+    assert_eq!(first.lease_id, again.lease_id);
+    let inner = client
+        .acquire(NAMESPACE, "a", "me")
+        .reentrant()
+        .lease()
+        .await
+        .expect("granted");
+    assert_eq!((inner.fencing_token, inner.holds), (first.fencing_token, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn modes_reach_the_server() {
+    let bed = Bed::start().await;
+    let client = bed.client().await;
+    let ask = || client.acquire(NAMESPACE, "a", "me");
+    let readers = [
+        ask().shared().await.expect("shared"),
+        ask().shared().await.expect("shared"),
+    ];
+    assert!(matches!(ask().exclusive().await, Err(Error::LockHeld { owner: Some(owner), .. }) if owner == "me"));
+    drop(readers);
+    until_counts(&client, "a", (0, 0)).await;
+    let _half = ask().semaphore(1, 2).metadata("job", "half").await.expect("half of it");
+    let error = ask().semaphore(2, 2).await.expect_err("it is too much");
+    assert!(matches!(error, Error::LockHeld { .. }), "{error:?}");
+    let state = client.get(NAMESPACE, "a").await.expect("a state");
+    assert_eq!(state.holders[0].metadata["job"], "half");
+}

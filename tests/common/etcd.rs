@@ -1,0 +1,241 @@
+//! Real etcd servers for tests: built once where the machine has Go, started on free loopback ports
+//! with throw-away data, ended when the value is dropped.
+
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The program: `ETCD` of the environment, else built from `tests/common/etcd` into the target
+/// directory, else the one that the machine has.
+pub fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    PROGRAM
+        .get_or_init(|| {
+            let named = std::env::var_os("ETCD").map(PathBuf::from);
+            named.or_else(built).or_else(|| runs("etcd").then(|| "etcd".into()))
+        })
+        .as_deref()
+}
+
+fn runs(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Builds the program, unless a test run before this one has.
+fn built() -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/etcd");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("etcd");
+    let program = directory.join("etcd");
+    std::fs::create_dir_all(&directory).ok()?;
+    // Several test programs may come at once: one builds, the others wait.
+    let lock = std::fs::File::create(directory.join("lock")).ok()?;
+    lock.lock().ok()?;
+    if !program.exists() {
+        let unfinished = directory.join("unfinished");
+        let status = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&unfinished)
+            .arg(".")
+            .current_dir(source)
+            .stdout(Stdio::null())
+            .status()
+            .ok()?;
+        status.success().then_some(())?;
+        std::fs::rename(unfinished, &program).ok()?;
+    }
+    Some(program)
+}
+
+/// A loopback port that nobody listens on.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// One etcd process.
+#[derive(Debug)]
+pub struct Member {
+    directory: TempDir,
+    arguments: Vec<String>,
+    scheme: &'static str,
+    client_port: u16,
+    child: Option<Child>,
+}
+
+impl Member {
+    /// Where clients reach it.
+    pub fn url(&self) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme, self.client_port)
+    }
+
+    /// Its data.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Starts the process (again) on what its directory holds.
+    pub fn start(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = std::fs::File::create(self.directory.path().join("log")).expect("a log");
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL"])
+            .arg(program().expect("an etcd program"));
+        command.args(&self.arguments).stdout(Stdio::null()).stderr(log);
+        self.child = Some(command.spawn().expect("etcd starts"));
+    }
+
+    /// Ends the process at once.
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it can be killed");
+            child.wait().expect("it ends");
+        }
+    }
+
+    /// Stops the process where it stands.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.as_ref().expect("it runs").id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(sent.expect("kill runs").success(), "{signal}");
+    }
+
+    /// How much of the processor it has used.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(self.child.as_ref().expect("it runs").id())
+    }
+
+    fn answers(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.client_port)).is_ok()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill9();
+    }
+}
+
+/// A cluster of its own.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The members, by number.
+    pub members: Vec<Member>,
+}
+
+impl Cluster {
+    /// A cluster of so many members that has a leader soon.
+    pub fn start(members: usize) -> Self {
+        Self::start_with(members, &[])
+    }
+
+    /// A cluster whose members are given these arguments too.
+    pub fn start_with(members: usize, more: &[&str]) -> Self {
+        Self::start_over("http", members, more)
+    }
+
+    /// A cluster that clients reach over `http` or `https`.
+    pub fn start_over(scheme: &'static str, members: usize, more: &[&str]) -> Self {
+        let ports: Vec<(u16, u16)> = (0..members).map(|_| (free_port(), free_port())).collect();
+        let initial = |(number, (_, peer)): (usize, &(u16, u16))| format!("m{number}=http://127.0.0.1:{peer}");
+        let initial: Vec<_> = ports.iter().enumerate().map(initial).collect();
+        let member = |(number, ports): (usize, &(u16, u16))| member(scheme, number, *ports, &initial.join(","));
+        let mut members: Vec<_> = ports.iter().enumerate().map(member).collect();
+        for member in &mut members {
+            member.arguments.extend(more.iter().map(|more| (*more).to_owned()));
+        }
+        members.iter_mut().for_each(Member::start);
+        eventually("every member listens", || members.iter().all(Member::answers));
+        Self { members }
+    }
+
+    /// The one that all cases of a test program share.
+    pub fn shared(cluster: &'static OnceLock<Self>, members: usize) -> &'static Self {
+        let start = move || {
+            let (sender, started) = std::sync::mpsc::channel();
+            // The members end with the thread that started them, so that one stays.
+            std::thread::spawn(move || {
+                sender.send(Self::start(members)).expect("somebody waits");
+                loop {
+                    std::thread::park();
+                }
+            });
+            started.recv().expect("the cluster starts")
+        };
+        cluster.get_or_init(start)
+    }
+
+    /// Where clients reach it.
+    pub fn urls(&self) -> Vec<String> {
+        self.members.iter().map(Member::url).collect()
+    }
+}
+
+fn member(scheme: &'static str, number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
+    let directory = tempfile::tempdir().expect("a directory for etcd");
+    let client_url = format!("{scheme}://127.0.0.1:{client}");
+    let peer_url = format!("http://127.0.0.1:{peer}");
+    let data = directory.path().join("data").display().to_string();
+    let arguments = [
+        ("--name", format!("m{number}")),
+        ("--data-dir", data),
+        ("--listen-client-urls", client_url.clone()),
+        ("--advertise-client-urls", client_url),
+        ("--listen-peer-urls", peer_url.clone()),
+        ("--initial-advertise-peer-urls", peer_url),
+        ("--initial-cluster", initial.to_owned()),
+        ("--initial-cluster-token", format!("of {initial}")),
+        // Three members share a busy machine: a leader that is only late must not lose its place.
+        ("--heartbeat-interval", "100".to_owned()),
+        ("--election-timeout", "1000".to_owned()),
+        ("--log-level", "warn".to_owned()),
+    ];
+    Member {
+        directory,
+        arguments: arguments
+            .into_iter()
+            .flat_map(|(flag, value)| [flag.to_owned(), value])
+            .collect(),
+        scheme,
+        client_port: client,
+        child: None,
+    }
+}
+
+/// How much of the processor a process has used, in the ticks of 10 ms that the system counts.
+pub fn cpu_of(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its figures");
+    let after_name = stat.rsplit_once(')').expect("its name").1;
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+/// Waits until `check` is true.
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !check() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

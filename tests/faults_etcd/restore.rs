@@ -1,0 +1,97 @@
+//! An old copy of etcd's data put back.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use fencepost::error::Error;
+use fencepost::locks::{Lease, Locks};
+
+use crate::bench::{acquire, cluster, replica, take, token};
+use crate::servers::Cluster;
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(copied.expect("cp runs").success());
+}
+
+/// Copies the data, lets `between` happen, and puts the copy back.
+async fn put_back<F: Future>(cluster: &mut Cluster, between: impl FnOnce() -> F) -> F::Output {
+    let data = cluster.members[0].directory().join("data");
+    let kept = cluster.members[0].directory().join("kept");
+    cluster.members[0].kill9();
+    copy(&data, &kept);
+    cluster.members[0].start();
+    let out = between().await;
+    cluster.members[0].kill9();
+    copy(&kept, &data);
+    cluster.members[0].start();
+    out
+}
+
+/// Acquires as soon as the store answers again.
+async fn at_last(locks: &Locks) -> Lease {
+    for _ in 0..200 {
+        match acquire(locks, "a", TTL, Duration::from_secs(10)).await {
+            Err(Error::Backend(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+            held => return held.expect("it is free"),
+        }
+    }
+    panic!("the store stays away");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_an_old_copy_put_back_while_all_replicas_are_down() {
+    let Some(mut cluster) = cluster(1, &[]) else {
+        return;
+    };
+    let before = replica(&cluster).await;
+    let first = take(&before, "a", TTL).await;
+    before.release(&first.key).await.expect("it was held");
+    before.close().await;
+    let urls = cluster.urls();
+    let last = put_back(&mut cluster, || async {
+        let locks = crate::bench::replica_of(urls).await;
+        let mut last = 0;
+        for _ in 0..50 {
+            let lease = take(&locks, "a", TTL).await;
+            last = token(&lease);
+            locks.release(&lease.key).await.expect("it was held");
+        }
+        locks.close().await;
+        last
+    })
+    .await;
+    assert!(last > token(&first));
+    let after = replica(&cluster).await;
+    let next = acquire(&after, "a", TTL, Duration::from_secs(10))
+        .await
+        .expect("it is free");
+    assert!(token(&next) > last, "{} after {last}", token(&next));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_lives() {
+    let Some(mut cluster) = cluster(1, &[]) else {
+        return;
+    };
+    let locks = replica(&cluster).await;
+    let first = take(&locks, "a", TTL).await;
+    locks.release(&first.key).await.expect("it was held");
+    let last = put_back(&mut cluster, || async {
+        let mut last = 0;
+        for _ in 0..50 {
+            let lease = at_last(&locks).await;
+            assert!(token(&lease) > last);
+            last = token(&lease);
+            locks.release(&lease.key).await.expect("it was held");
+        }
+        last
+    })
+    .await;
+    let next = token(&at_last(&locks).await);
+    assert!(next > last, "{next} after {last}");
+}

@@ -1,0 +1,61 @@
+//! A full etcd.
+
+use std::time::Duration;
+
+use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
+use fencepost::backend::Health;
+use fencepost::error::Error;
+
+use crate::bench::{acquire, cluster, etcd, health, name, replica, take, token};
+
+const TTL: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
+    let Some(cluster) = cluster(1, &["--quota-backend-bytes", "4194304"]) else {
+        return;
+    };
+    let locks = replica(&cluster).await;
+    let mut etcd = etcd(&cluster).await;
+    let (one, two) = (take(&locks, "one", TTL).await, take(&locks, "two", TTL).await);
+    for n in 0.. {
+        assert!(n < 100, "it has too much space");
+        if etcd.put(format!("junk{n}"), vec![0; 256 * 1024], None).await.is_err() {
+            break;
+        }
+    }
+    let refused = acquire(&locks, "three", TTL, Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
+    let full = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("NOSPACE"));
+    health(&locks, Duration::from_secs(10), full).await;
+    for _ in 0..5 {
+        let refused = acquire(&locks, "four", TTL, Duration::ZERO).await;
+        assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
+    }
+    locks
+        .renew(&one.key, None)
+        .await
+        .expect("a sign of life writes nothing");
+    locks.release(&two.key).await.expect("it was held");
+    assert_eq!(locks.look(&name("two"), 1).await.expect("etcd answers").holder_count, 0);
+
+    etcd.delete("junk", Some(etcd_client::DeleteOptions::new().with_prefix()))
+        .await
+        .expect("etcd answers");
+    let revision = etcd.get("x", None).await.expect("etcd answers");
+    let revision = revision.header().expect("a header").revision();
+    let physical = CompactionOptions::new().with_physical();
+    etcd.compact(revision, Some(physical)).await.expect("etcd answers");
+    etcd.defragment().await.expect("etcd answers");
+    let status = etcd.status().await.expect("etcd answers");
+    let member = status.header().expect("a header").member_id();
+    let mut of_member = AlarmOptions::new();
+    of_member.with_member(member);
+    etcd.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(of_member))
+        .await
+        .expect("etcd answers");
+    health(&locks, Duration::from_secs(15), |health| *health == Health::Serving).await;
+    let again = take(&locks, "two", TTL).await;
+    assert!(token(&again) > token(&two));
+    locks.release(&one.key).await.expect("it is held");
+}

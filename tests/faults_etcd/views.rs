@@ -1,0 +1,123 @@
+//! Views of a queue that are out of date.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::DeleteOptions;
+use fencepost::backend::etcd::Store;
+use fencepost::backend::etcd::settings::Settings;
+use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
+use tokio::time::Instant;
+
+use crate::bench::{cluster, etcd, name, namespace};
+use crate::servers::Cluster;
+
+async fn backend(cluster: &Cluster) -> Arc<dyn Backend> {
+    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
+    let mut health = backend.health();
+    let serving = health.wait_for(|health| *health == Health::Serving);
+    let serving = tokio::time::timeout(Duration::from_secs(20), serving).await;
+    serving.expect("it serves in time").expect("it says how it is");
+    backend
+}
+
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system's random numbers");
+    bytes
+}
+
+fn claim(mode: Mode) -> NewClaim {
+    NewClaim {
+        id: ClaimId::from_bytes(random()),
+        call: CallId::from_bytes(random()),
+        secret: Secret::from_bytes(random()),
+        retryable: false,
+        owner: Owner::new("tester").expect("a good name"),
+        identity: Identity::anonymous(),
+        mode,
+        reentrant: false,
+        ttl: Ttl::new(Duration::from_secs(30)).expect("a TTL"),
+        metadata: Metadata::default(),
+        patience: Patience::Wait,
+        limits: ClaimLimits {
+            queue: 100,
+            finished: 100,
+            holds: 10,
+        },
+        arrived: Instant::now(),
+    }
+}
+
+async fn leave(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>) -> bool {
+    let left = backend
+        .leave(&name("a"), Leaving::Call(&claim.id, claim.call), next)
+        .await
+        .expect("etcd answers");
+    assert!(matches!(left.found, Found::Ended(_)), "{left:?}");
+    left.next.is_some()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_in_no_view_is_not_taken_up() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
+    let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
+    let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(entered, Place::Held(_)), "{entered:?}");
+    let entered = other.enter(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
+    let queue = format!("/fencepost/{}/lock/a\tq/", namespace());
+    let mut etcd = etcd(&cluster).await;
+    let gone = etcd.delete(queue, Some(DeleteOptions::new().with_prefix())).await;
+    assert_eq!(gone.expect("etcd answers").deleted(), 1);
+    // Whether the event has come or not.
+    assert!(!leave(&*locks, &held, Some(&waits)).await);
+    let place = other.take_up(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(place, Place::Gone), "{place:?}");
+    let queue = locks.look(&name("a"), Most::of_each(9)).await.expect("etcd answers");
+    assert_eq!((queue.holder_count, queue.waiter_count), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
+    let all = Mode::semaphore(3, 3).expect("a semaphore");
+    let one = Mode::semaphore(1, 3).expect("a semaphore");
+    let modes = [
+        (Mode::Exclusive, Mode::Exclusive),
+        (Mode::Exclusive, Mode::Shared),
+        (all, one),
+    ];
+    for round in 0..30 {
+        let (older, younger) = modes[round % modes.len()];
+        let (held, older, younger) = (claim(older), claim(older), claim(younger));
+        let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
+        assert!(matches!(entered, Place::Held(_)), "round {round}: {entered:?}");
+        for (replica, waiter) in [(&locks, &older), (&other, &younger)] {
+            let entered = replica.enter(&name("a"), waiter).await.expect("etcd answers");
+            assert!(matches!(entered, Place::Waiting(_)), "round {round}: {entered:?}");
+        }
+        // The younger one asks while the older one is taken up, by a hand-over or by itself.
+        let next = (round % 2 == 0).then_some(&older);
+        let asks = async {
+            for _ in 0..10 {
+                let place = other.take_up(&name("a"), &younger).await.expect("etcd answers");
+                assert!(matches!(place, Place::Waiting(_)), "round {round}: {place:?}");
+            }
+        };
+        let takes = async {
+            if !leave(&*locks, &held, next).await {
+                let place = locks.take_up(&name("a"), &older).await.expect("etcd answers");
+                assert!(matches!(place, Place::Held(_)), "round {round}: {place:?}");
+            }
+        };
+        tokio::join!(asks, takes);
+        leave(&*locks, &older, None).await;
+        let place = other.take_up(&name("a"), &younger).await.expect("etcd answers");
+        assert!(matches!(place, Place::Held(_)), "round {round}: {place:?}");
+        leave(&*other, &younger, None).await;
+    }
+}
