@@ -41,6 +41,7 @@
 mod acquire;
 mod calls;
 mod connections;
+mod doubt;
 mod error;
 mod guard;
 mod json;

@@ -132,6 +132,29 @@ async fn a_guard_tells_that_its_lease_was_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_guard_tells_at_once_that_its_lease_was_taken() {
+    let bed = Bed::start().await;
+    let (client, other) = (bed.forwarded().await, bed.client().await);
+    let ttl = Duration::from_secs(3600);
+    // Also when the watch was cut meanwhile, and when it was while the lease was taken.
+    for cut in [0, 1, 2] {
+        let guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
+        // By then it watches.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        if cut > 0 {
+            bed.forwarder.cut();
+        }
+        if cut == 1 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        let token = guard.fencing_token();
+        other.force_release(NAMESPACE, "a", token).await.expect("it holds");
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        assert_eq!(lost, Ok(Loss::Gone { cause: "forced".into() }), "{cut}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     let bed = Bed::start().await;
     let client = bed.client().await;

@@ -17,7 +17,8 @@ use super::{Failure, failure};
 /// Take a lock away.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The holder learns of it with its next renewal; until then it may go on working.\n\n\
+    after_help = "The holder learns of it at once if it watches the lock, as `fencepost lock` does, else\n\
+                        with its next renewal; until then it may go on working.\n\n\
                         Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000"
 )]
 pub struct ForceRelease {

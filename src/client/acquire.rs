@@ -121,8 +121,10 @@ impl Acquire {
 
     async fn guard(self) -> Result<LockGuard, Error> {
         let calls = Arc::clone(&self.calls);
+        let kind = self.ask.mode.as_ref().and_then(|mode| mode.kind);
+        let alone = matches!(kind, None | Some(Kind::Exclusive(_)));
         let (lease, term) = self.granted().await?;
-        Ok(LockGuard::new(calls, lease, term))
+        Ok(LockGuard::new(calls, lease, alone, term))
     }
 
     /// The lease, and until when its client may count on it.

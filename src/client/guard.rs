@@ -23,11 +23,29 @@ pub struct LockGuard {
     keeping: JoinHandle<Result<(), Error>>,
 }
 
+/// What a guard's lease is for.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub lease_id: String,
+    pub namespace: String,
+    pub name: String,
+    pub token: u64,
+    /// Nobody shares the lock with it.
+    pub alone: bool,
+}
+
 impl LockGuard {
-    pub(super) fn new(calls: Arc<Calls>, lease: Lease, term: Term) -> Self {
+    pub(super) fn new(calls: Arc<Calls>, lease: Lease, alone: bool, term: Term) -> Self {
         let (told, known) = watch::channel(Known::Held(term));
         let (stop, stopped) = oneshot::channel();
-        let keeping = tokio::spawn(keep(calls, lease.lease_id.clone(), term, told, stopped));
+        let held = Held {
+            lease_id: lease.lease_id.clone(),
+            namespace: lease.namespace.clone(),
+            name: lease.name.clone(),
+            token: lease.fencing_token,
+            alone,
+        };
+        let keeping = tokio::spawn(keep(calls, held, term, told, stopped));
         Self {
             lease,
             known,

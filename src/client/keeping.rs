@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::calls::{CALL, Calls, FIRST_PAUSE, duration, longer};
+use super::doubt;
 use super::error::Error;
+use super::guard::Held;
 use crate::clock;
 
 /// A lease is renewed when a third of its time is over, so that two more tries are left.
@@ -98,15 +100,17 @@ pub(super) enum Known {
 /// Those of the Release.
 pub(super) async fn keep(
     calls: Arc<Calls>,
-    lease_id: String,
+    held: Held,
     term: Term,
     told: watch::Sender<Known>,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     tokio::pin!(stop);
+    let doubt = Notify::new();
     let lost = tokio::select! {
         _ = &mut stop => None,
-        loss = renew_until_lost(&calls, &lease_id, term, &told) => Some(loss),
+        loss = renew_until_lost(&calls, &held.lease_id, term, &told, &doubt) => Some(loss),
+        never = doubt::watch(&calls, &held, &doubt) => match never {},
     };
     if let Some(loss) = lost {
         told.send_replace(Known::Lost(loss.clone()));
@@ -123,13 +127,23 @@ pub(super) async fn keep(
         }
         held
     });
-    calls.release(&lease_id).await
+    calls.release(&held.lease_id).await
 }
 
-async fn renew_until_lost(calls: &Calls, lease_id: &str, mut term: Term, told: &watch::Sender<Known>) -> Loss {
+/// Renews when it is time to, and whenever there is a doubt.
+async fn renew_until_lost(
+    calls: &Calls,
+    lease_id: &str,
+    mut term: Term,
+    told: &watch::Sender<Known>,
+    doubt: &Notify,
+) -> Loss {
     let (mut next, mut pause) = (term.due(), FIRST_PAUSE);
     loop {
-        clock::sleep_until(next.min(term.end)).await;
+        tokio::select! {
+            () = clock::sleep_until(next.min(term.end)) => {}
+            () = doubt.notified() => {}
+        }
         let sent = clock::since_boot();
         let left = term.end.saturating_sub(sent);
         if left.is_zero() {
