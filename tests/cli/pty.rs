@@ -24,7 +24,9 @@ impl Pty {
         let pty = openpty(None, None).expect("a pseudo-terminal");
         // `setsid` makes it the controlling terminal, whose keys send signals.
         let mut within = Command::new("setsid");
-        within.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        // A job in the background of a script is started with the keys' signals ignored.
+        within.args(["--ctty", "env", "--default-signal=INT,QUIT,HUP"]);
+        within.arg(command.get_program()).args(command.get_args());
         within.env_clear().env("TERM", "xterm");
         for (name, value) in command.get_envs() {
             within.env(name, value.unwrap_or_default());

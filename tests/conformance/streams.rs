@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use tokio::time::timeout;
 
 /// How long something that must come may take.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// What a replica's waiters are told.
 pub struct Wakes {
