@@ -136,6 +136,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// How the store is.
     fn health(&self) -> watch::Receiver<Health>;
 
+    /// How each of its nodes is, by the name that [`Backend::admit`] takes, where a majority of them
+    /// decides.
+    fn nodes(&self) -> Vec<(String, Health)> {
+        Vec::new()
+    }
+
     /// Finishes what is under way and lets go of the store. Later verbs answer
     /// [`BackendError::Unsent`].
     async fn close(&self);

@@ -52,6 +52,7 @@ use watching::Watchers;
 
 /// How long a lost wake may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(1);
+
 /// The nodes that namespaces share: one set of connections.
 #[derive(Clone)]
 pub struct Store {
@@ -357,6 +358,13 @@ impl Backend for Redlock {
 
     fn health(&self) -> watch::Receiver<Health> {
         self.core.shared.health.clone()
+    }
+
+    fn nodes(&self) -> Vec<(String, Health)> {
+        let voters = self.core.shared.voters.all.iter();
+        voters
+            .map(|voter| (voter.name.clone(), voter.node.health().borrow().clone()))
+            .collect()
     }
 
     async fn close(&self) {

@@ -40,8 +40,10 @@ pub fn of(servers: &[RedisServer], longest: Duration) -> Quorum {
 pub async fn replica(quorum: &Quorum) -> Locks {
     let locks = unready(quorum);
     serves(&locks, Duration::from_secs(10)).await;
-    // A majority is there; the rest is as near.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(&locks, |nodes| {
+        nodes.iter().all(|(_, health)| *health == Health::Serving)
+    })
+    .await;
     locks
 }
 
@@ -71,6 +73,15 @@ pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> 
         .is_ok();
     assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
     began.elapsed()
+}
+
+/// Waits until a replica says of its nodes what is `wanted`.
+pub async fn until(locks: &Locks, wanted: impl Fn(&[(String, Health)]) -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !wanted(&locks.nodes()) {
+        assert!(Instant::now() < end, "{:?}", locks.nodes());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Acquires exclusively.

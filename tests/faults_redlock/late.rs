@@ -2,13 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use fencepost::backend::redis_server::script::Ask;
+use fencepost::backend::redlock::scripts;
 use fencepost::locks::Locks;
 
 use crate::bench::{acquire, holding, nodes, quorum, replica, take, take_soon, token};
 use crate::forwarder::Forwarder;
-use crate::servers::{RedisServer, available};
+use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_millis(1_500);
+/// Longer than any of these tests.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Three nodes, the last of them behind a forwarder for one replica; another replica reaches all.
 struct Bed {
@@ -19,11 +23,14 @@ struct Bed {
 }
 
 async fn bed() -> Bed {
-    let servers = nodes::<3>();
+    bed_over(nodes()).await
+}
+
+async fn bed_over(servers: [RedisServer; 3]) -> Bed {
     let forwarder = Forwarder::before(servers[2].port()).await;
     let urls = |last: String| [servers[0].url(), servers[1].url(), last];
-    let held_up = replica(&quorum(urls(forwarder.url()), TTL)).await;
-    let direct = replica(&quorum(urls(servers[2].url()), TTL)).await;
+    let held_up = replica(&quorum(urls(forwarder.url()), LONG)).await;
+    let direct = replica(&quorum(urls(servers[2].url()), LONG)).await;
     // The scripts are known from here on, so that one command is one step.
     for locks in [&held_up, &direct] {
         let lease = take(locks, "warm", TTL).await;
@@ -40,8 +47,11 @@ async fn bed() -> Bed {
 
 /// Lets what was held back arrive, and be done.
 async fn deliver(bed: &Bed) {
-    bed.forwarder.deliver();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(bed.forwarder.holds_something(), "nothing comes late");
+    bed.forwarder.deliver().await;
+    // A node answers one connection after another: this comes behind what was delivered just now.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    bed.servers[2].cli(&["PING"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,4 +116,62 @@ async fn a_renewal_and_a_repair_that_come_late_lengthen_nothing_of_others() {
     bed.direct.release(&second.key).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(holding(&bed.servers, "a"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vote_that_comes_after_a_force_finds_a_tombstone_also_where_one_node_alone_had_the_lease() {
+    if !available() {
+        return;
+    }
+    let bed = bed().await;
+    bed.forwarder.hold();
+    let lease = take(&bed.held_up, "a", LONG).await;
+    // Of the two nodes that have it one hangs: the others do not know whose token it is.
+    bed.servers[1].pause();
+    bed.direct
+        .force_release(&lease.key.lock.name, lease.key.token)
+        .await
+        .unwrap();
+    bed.servers[1].resume();
+    deliver(&bed).await;
+    assert_eq!(holding(&bed.servers[2..], "a"), 0, "the late vote was given");
+    for locks in [&bed.held_up, &bed.direct] {
+        assert!(locks.renew(&lease.key, None).await.is_err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_raise_that_comes_late_lifts_and_lowers_nothing_of_others() {
+    if !available() {
+        return;
+    }
+    // Clocks so far apart that no two votes agree; the node behind the forwarder is the slowest.
+    let mut bed = bed_over(std::array::from_fn(|_| RedisServer::with_clock(&[]))).await;
+    bed.servers[0].shift_clock_ms(800);
+    bed.servers[1].shift_clock_ms(400);
+    let warm = take_soon(&bed.held_up, "warm", TTL).await;
+    bed.held_up.release(&warm.key).await.unwrap();
+    let raise = scripts::RAISE.by_name(&Ask {
+        key: b"",
+        beside: &[],
+        args: &[],
+        asking: false,
+    });
+    let Some(redis::Arg::Simple(name)) = raise.args_iter().nth(1) else {
+        panic!("no name: {raise:?}");
+    };
+    bed.forwarder.hold_from(std::str::from_utf8(name).unwrap());
+    let first = take_soon(&bed.held_up, "a", LONG).await;
+    bed.direct.release(&first.key).await.unwrap();
+    let second = take_soon(&bed.direct, "a", LONG).await;
+    assert!(token(&second) > token(&first));
+    let there = || bed.servers[2].cli(&["HMGET", "fencepost:faults:l:a", "c", "val", "secret"]);
+    eventually("the second is everywhere", Duration::from_secs(10), || {
+        there().contains(&format!("{0}\n{0}\n", token(&second))).then_some(())
+    });
+    let before = there();
+    deliver(&bed).await;
+    assert_eq!(there(), before);
+    bed.direct.renew(&second.key, None).await.unwrap();
+    assert!(bed.held_up.renew(&first.key, None).await.is_err());
 }

@@ -7,6 +7,7 @@ use fencepost::error::Error;
 
 use crate::bench::{
     acquire, admission, admitted_anew, health, holding, nodes, of, replica, serves, take, take_soon, token, unready,
+    until,
 };
 use crate::servers::{RedisServer, available, eventually};
 
@@ -41,6 +42,13 @@ async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
         let before = admission(&servers[0]);
         forget(&mut servers[0], how);
         let forgot = Instant::now();
+        let short = |until: &tokio::time::Instant| *until <= tokio::time::Instant::now() + QUARANTINE;
+        until(
+            &locks,
+            |nodes| matches!(&nodes[0].1, Health::Quarantined { until, .. } if short(until)),
+        )
+        .await;
+        assert_eq!(*locks.health().borrow(), Health::Serving);
         // The others go on, and the one is not among those that hold.
         while forgot.elapsed() < QUARANTINE - Duration::from_millis(300) {
             let name = format!("{how}{}", forgot.elapsed().as_millis());
@@ -223,4 +231,90 @@ async fn tokens_rise_through_cycles_of_rotating_data_loss() {
     }
     println!("{cycles} cycles, {granted} grants, {refused} calls refused");
     assert!(granted >= cycles, "{granted} grants in {cycles} cycles");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_out() {
+    if !available() {
+        return;
+    }
+    let long = Duration::from_secs(60);
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, long);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let quarantined = |at: usize| move |nodes: &[(String, Health)]| matches!(nodes[at].1, Health::Quarantined { .. });
+    // Two of three nodes have the lease.
+    forget(&mut servers[2], "restarted");
+    for locks in [&one, &two] {
+        until(locks, quarantined(2)).await;
+    }
+    let held = take(&one, "a", long).await;
+    // The third votes again, and one of the two forgets.
+    let named = format!("127.0.0.1:{}", servers[2].port());
+    one.admit(Some(&named)).await.unwrap();
+    for locks in [&one, &two] {
+        until(locks, |nodes| nodes[2].1 == Health::Serving).await;
+    }
+    forget(&mut servers[1], "restarted");
+    for locks in [&one, &two] {
+        until(locks, quarantined(1)).await;
+    }
+    // Its client may not get the answer, and counts on the time that it was granted.
+    let renewed = one.renew(&held.key, None).await;
+    assert!(
+        matches!(renewed, Err(Error::Backend(BackendError::NoQuorum { .. }))),
+        "{renewed:?}"
+    );
+    let other = acquire(&two, "a", long, Duration::ZERO).await;
+    assert!(matches!(other, Err(Error::LockHeld { .. })), "{other:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers[2].shift_clock(3_600);
+    let locks = replica(&of(&servers, TTL)).await;
+    let ahead = |token: u64| token / 1_000_000 > u64::try_from(servers[0].time()).unwrap() + 1_800;
+    let last = loop {
+        let lease = take_soon(&locks, "idle", TTL).await;
+        locks.release(&lease.key).await.unwrap();
+        // Not where the other two agreed before the third had answered.
+        if ahead(token(&lease)) {
+            break token(&lease);
+        }
+    };
+    // An unused lock is forgotten some day, by the clock of each node.
+    servers[2].kill9();
+    for server in &servers[..2] {
+        assert_eq!(server.cli(&["DEL", "fencepost:faults:l:idle"]), "1");
+    }
+    let next = take_soon(&locks, "idle", TTL).await;
+    assert!(token(&next) > last, "{} after {last}", token(&next));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back() {
+    if !available() {
+        return;
+    }
+    let ttl = Duration::from_millis(500);
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers.iter_mut().for_each(|server| server.shift_clock(3_600));
+    let locks = replica(&of(&servers, ttl)).await;
+    let last = take(&locks, "a", ttl).await;
+    locks.release(&last.key).await.unwrap();
+    servers.iter_mut().for_each(|server| server.shift_clock(0));
+    for at in 0..3 {
+        // Every node is heard to be back in time.
+        let other = take_soon(&locks, &format!("other{at}"), ttl).await;
+        locks.release(&other.key).await.unwrap();
+        let before = admission(&servers[at]);
+        servers[at].cli(&["FLUSHALL"]);
+        admitted_anew(&servers[at], &before, Duration::from_secs(10));
+    }
+    let next = take_soon(&locks, "a", ttl).await;
+    assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
 }

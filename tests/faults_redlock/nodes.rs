@@ -6,7 +6,7 @@ use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::bench::{NODE_TIMEOUT, acquire, nodes, of, replica, serves, take, take_soon, token};
+use crate::bench::{NODE_TIMEOUT, acquire, nodes, of, quorum, replica, serves, take, take_soon, token, unready, until};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -201,4 +201,27 @@ async fn a_lock_costs_one_round_also_its_first_time_and_with_clocks_forty_millis
             "{run} scripts for {rounds} pairs"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_two_addresses_lead_to_votes_once() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<3>();
+    replica(&of(&servers, LONG)).await.close().await;
+    // By its name and by its number: as after a mistake, or a switch of names.
+    let port = servers[0].port();
+    let twice = ["127.0.0.1", "localhost"].map(|host| format!("redis://{host}:{port}"));
+    let locks = unready(&quorum(twice.into_iter().chain([servers[1].url()]), LONG));
+    serves(&locks, Duration::from_secs(10)).await;
+    until(&locks, |nodes| {
+        let serving = nodes.iter().filter(|(_, health)| *health == Health::Serving);
+        let told = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("the same server"));
+        serving.count() == 2 && nodes.iter().any(|(_, health)| told(health))
+    })
+    .await;
+    take_soon(&locks, "a", TTL).await;
+    servers[1].kill9();
+    is_without_quorum(&locks).await;
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::bench::{acquire, nodes, quorum, replica, token};
+use crate::bench::{acquire, nodes, quorum, replica, serves, token, unready};
 use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(5);
@@ -43,7 +43,9 @@ async fn three_replicas_that_see_different_majorities_exclude_each_other() {
     };
     let mut replicas = Vec::new();
     for lacks in 0..3 {
-        replicas.push(replica(&quorum(nowhere(lacks), TTL)).await);
+        let locks = unready(&quorum(nowhere(lacks), TTL));
+        serves(&locks, Duration::from_secs(10)).await;
+        replicas.push(locks);
     }
     let register = Arc::new(Mutex::new(Register::default()));
     let time = Duration::from_secs(if cfg!(feature = "soak") { 120 } else { 5 });

@@ -25,6 +25,8 @@ pub enum Flaw {
     RenewsAnyToken,
     /// A node that forgot is admitted at once.
     NoQuarantine,
+    /// A node that may have forgotten a lease says that it does not have it.
+    ForgetfulRefuse,
     /// `repair` writes whatever is there.
     RepairsAnything,
     /// A node that forgot begins to count anew.
@@ -286,6 +288,18 @@ fn a_node_that_forgot_and_votes_at_once_is_noticed() {
         flaw,
         ends: 0,
         numbers: 3,
+        ..TIMED
+    };
+    broken(world, "two believe");
+}
+
+#[test]
+fn a_lease_that_is_let_go_because_a_node_forgot_it_is_noticed() {
+    let flaw = Flaw::ForgetfulRefuse;
+    let world = World {
+        flaw,
+        renewals: 1,
+        ends: 0,
         ..TIMED
     };
     broken(world, "two believe");

@@ -39,6 +39,8 @@ enum Met {
 #[derive(Debug)]
 pub struct Company {
     met: Mutex<Vec<Met>>,
+    /// By server: the run that answers there, and since when.
+    runs: Mutex<Vec<Option<(String, Instant)>>>,
     since: Instant,
 }
 
@@ -55,8 +57,25 @@ impl Company {
     pub fn new(servers: usize) -> Arc<Self> {
         Arc::new(Self {
             met: Mutex::new(vec![Met::Not; servers]),
+            runs: Mutex::new(vec![None; servers]),
             since: Instant::now(),
         })
+    }
+
+    /// Notes which run answers at an address; whether another address has led to it for longer. A server
+    /// that two addresses lead to must not vote twice.
+    fn is_twice(&self, at: usize, run_id: &str) -> bool {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mine) = runs.get_mut(at) else { return false };
+        if mine.as_ref().is_none_or(|(run, _)| run != run_id) {
+            *mine = Some((run_id.to_owned(), Instant::now()));
+        }
+        let same = |(other, run): (usize, &Option<(String, Instant)>)| {
+            let run = run.as_ref().filter(|(run, _)| run == run_id);
+            run.map(|(_, since)| (*since, other))
+        };
+        let first = runs.iter().enumerate().filter_map(same).min();
+        first.is_some_and(|(_, first)| first != at)
     }
 
     fn meet(&self, at: usize, as_what: Met) {
@@ -132,6 +151,9 @@ impl Voter {
         key: &[u8],
         asks: &Asks,
     ) -> Result<Judged, BackendError> {
+        if self.company.is_twice(self.at, &asks.run_id) {
+            return Err(away("another of the nodes is the same server"));
+        }
         let absent = if asks.may_be_new { "2" } else { "0" };
         let mut answer = self.ask(connection, key, asks, absent).await?;
         if answer.0 == "missing" {
@@ -201,5 +223,17 @@ mod tests {
         company.meet(2, Met::Not);
         tokio::time::sleep(COMPANY).await;
         assert!(matches!(company.verdict(), Verdict::Forgot));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_two_addresses_lead_to_is_one() {
+        let company = Company::new(3);
+        assert!(!company.is_twice(1, "a"));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The later one is out, however often both are seen.
+        assert!(company.is_twice(0, "a") && !company.is_twice(1, "a") && company.is_twice(0, "a"));
+        assert!(!company.is_twice(2, "b"));
+        // The addresses changed places.
+        assert!(!company.is_twice(1, "c") && !company.is_twice(0, "a"));
     }
 }

@@ -91,7 +91,11 @@ impl Core {
         let votes = gather(&mut answers, majority).await?;
         let clean = votes.given.is_empty() && votes.busy.len() + votes.quarantined == voters.all.len();
         let last = votes.given.iter().map(|(_, number)| *number).max();
-        let token = match (votes.agreed(majority), last) {
+        if let Some(last) = last {
+            voters.clocks.handed_out(last);
+        }
+        let agreed = votes.agreed(majority);
+        let token = match (agreed, last) {
             (Some(token), _) => Some(token),
             (None, Some(token)) if votes.given.len() >= majority && !votes.left => {
                 self.raise(lock, claim, round, token, &votes).await.then_some(token)
@@ -101,7 +105,9 @@ impl Core {
         drop(answers);
         match token {
             Some(token) if !votes.left && sent.elapsed() < claim.ttl.get() => {
-                self.level(lock, claim, token, &votes);
+                if agreed.is_some() {
+                    self.level(lock, claim, round, token, &votes);
+                }
                 let token = FencingToken::new(token).map_err(broken)?;
                 Ok(Attempted::Held(grant(claim, token, sent)))
             }
@@ -132,12 +138,7 @@ impl Core {
 
     /// Lifts the numbers of all votes to the largest; whether a majority has it.
     async fn raise(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64, votes: &Votes) -> bool {
-        let args = vec![
-            claim.secret.as_bytes().to_vec(),
-            round.to_string().into_bytes(),
-            token.to_string().into_bytes(),
-        ];
-        let question = self.question(&scripts::RAISE, lock, args);
+        let question = self.raising(lock, claim, round, token);
         let mut have: Vec<usize> = votes
             .given
             .iter()
@@ -157,8 +158,18 @@ impl Core {
         true
     }
 
+    /// The question of a raise.
+    fn raising(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64) -> Question {
+        let args = vec![
+            claim.secret.as_bytes().to_vec(),
+            round.to_string().into_bytes(),
+            token.to_string().into_bytes(),
+        ];
+        self.question(&scripts::RAISE, lock, args)
+    }
+
     /// Lifts what lags behind the token, so that those nodes count from the next renewal on.
-    fn level(&self, lock: &LockName, claim: &NewClaim, token: u64, votes: &Votes) {
+    fn level(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64, votes: &Votes) {
         let behind: Vec<usize> = votes
             .given
             .iter()
@@ -168,16 +179,7 @@ impl Core {
         if behind.is_empty() {
             return;
         }
-        let args = vec![
-            claim.secret.as_bytes().to_vec(),
-            claim.id.as_bytes().to_vec(),
-            token.to_string().into_bytes(),
-            micros(asked(claim.ttl.get())),
-            claim.call.as_bytes().to_vec(),
-            b"0".to_vec(),
-            Shown::of(claim),
-        ];
-        let question = self.question(&scripts::REPAIR, lock, args);
+        let question = self.raising(lock, claim, round, token);
         // Nobody waits for it: the rest of a dropped round arrives by itself.
         drop(self.shared.voters.ask_some(&question, |at| behind.contains(&at)));
     }

@@ -19,6 +19,8 @@ pub struct Clocks {
     began: Instant,
     /// By node: its time in microseconds when this began; 0 for unknown.
     at_begin: Box<[AtomicU64]>,
+    /// The largest number that a node was heard to hand out: its clock may have gone back since.
+    largest: AtomicU64,
 }
 
 impl Clocks {
@@ -27,6 +29,7 @@ impl Clocks {
         Self {
             began: Instant::now(),
             at_begin: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            largest: AtomicU64::new(0),
         }
     }
 
@@ -42,9 +45,15 @@ impl Clocks {
         self.fastest().map_or(0, |now| now + micros(AHEAD))
     }
 
-    /// A number that no node has handed out yet, as far as the clocks go.
+    /// A node has handed this number out.
+    pub fn handed_out(&self, number: u64) {
+        self.largest.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// A number that no node has handed out yet, as far as the clocks and what was heard go.
     pub fn floor(&self) -> u64 {
-        self.fastest().map_or(0, |now| now + micros(LEAD))
+        let by_clocks = self.fastest().map_or(0, |now| now + micros(LEAD));
+        by_clocks.max(self.largest.load(Ordering::Relaxed) + 1)
     }
 
     fn fastest(&self) -> Option<u64> {
@@ -74,12 +83,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_fastest_clock_leads_and_runs_on() {
         let clocks = Clocks::new(2);
-        assert_eq!((clocks.hint(), clocks.floor()), (0, 0));
+        assert_eq!((clocks.hint(), clocks.floor()), (0, 1));
         clocks.heard(0, 1_000_000);
         clocks.heard(1, 1_040_000);
         assert_eq!(clocks.hint(), 1_043_000);
         tokio::time::sleep(Duration::from_millis(5)).await;
         assert_eq!(clocks.hint(), 1_048_000);
         assert_eq!(clocks.floor(), 1_145_000);
+        clocks.handed_out(2_000_000);
+        clocks.handed_out(1_500_000);
+        assert_eq!((clocks.hint(), clocks.floor()), (1_048_000, 2_000_001));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::answer::{Values, asked, cause, micros};
-use super::voters::Said;
+use super::voters::{Question, Said};
 use super::{Core, scripts};
 use crate::backend::{BackendError, Found, Leaving, MARKS_KEPT};
 use crate::claim::Cause;
@@ -21,6 +21,9 @@ pub fn args(what: &str, secret: &[u8], claim: &[u8], call: &[u8], token: u64, ke
     ]
 }
 
+/// A round that no attempt reaches.
+const PAST_ALL_ROUNDS: &[u8] = b"999999999";
+
 /// What the nodes found.
 #[derive(Debug, Default)]
 struct Finds {
@@ -28,6 +31,8 @@ struct Finds {
     before: Vec<Cause>,
     other: Vec<usize>,
     answered: usize,
+    /// The secret behind a token.
+    secret: Option<Vec<u8>>,
 }
 
 impl Finds {
@@ -37,8 +42,10 @@ impl Finds {
             "ended" => self.ended.extend(cause(&values.take::<String>()?)),
             "before" => self.before.extend(cause(&values.take::<String>()?)),
             "other" => self.other.push(node),
-            _ => {}
+            _ => return Ok(()),
         }
+        // Only the end of a token names one.
+        self.secret = values.take().ok().or(self.secret.take());
         Ok(())
     }
 
@@ -100,15 +107,42 @@ impl Core {
             return Err(voters.trouble(true));
         }
         let found = finds.found(voters.majority());
-        if let (Leaving::Hold(lease), Found::Ended(_)) = (who, found)
-            && !finds.other.is_empty()
-        {
-            // The lease was real: where its number lags behind, its attempts end.
-            let all = super::ending::args("A", lease.secret.as_bytes(), &[], b"999999999", 0, longest);
-            let question = self.question(&scripts::RELEASE, lock, all);
-            drop(voters.ask_some(&question, |at| finds.other.contains(&at)));
+        match (who, found, &finds.secret) {
+            (Leaving::Hold(lease), Found::Ended(_), _) if !finds.other.is_empty() => {
+                // The lease was real: where its number lags behind, its attempts end.
+                let question = self.end_of_attempts(lock, lease.secret.as_bytes());
+                drop(voters.ask_some(&question, |at| finds.other.contains(&at)));
+            }
+            (Leaving::Forced(_), _, Some(secret)) if finds.ended.len() < voters.majority() => {
+                self.entomb(lock, secret).await?;
+            }
+            _ => {}
         }
         Ok(found)
+    }
+
+    /// Ends all attempts of a secret, whatever their numbers.
+    fn end_of_attempts(&self, lock: &LockName, secret: &[u8]) -> Question {
+        let longest = asked(self.shared.longest_ttl);
+        let args = args("A", secret, &[], PAST_ALL_ROUNDS, 0, longest);
+        let mut question = self.question(&scripts::RELEASE, lock, args);
+        question.all = true;
+        question
+    }
+
+    /// Makes sure that a lease that was forced is over at a majority, also where its vote is still on its
+    /// way: it would bring the lease back.
+    async fn entomb(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
+        let voters = &self.shared.voters;
+        let (mut answers, mut answered) = (voters.ask(&self.end_of_attempts(lock, secret)), 0);
+        while answered < voters.majority() {
+            match answers.next().await {
+                Some((_, Said::Word(..))) => answered += 1,
+                Some(_) => {}
+                None => return Err(voters.trouble(true)),
+            }
+        }
+        Ok(())
     }
 }
 

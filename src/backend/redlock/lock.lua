@@ -17,6 +17,7 @@ val = math.max(val, math.min(tonumber(ARGV[9]), now + 50000))
 local ttl = tonumber(ARGV[8])
 if not admitted[3] then call('HSET', marker, 'used', '1') end
 name()
+lift(val)
 call('HSET', key, 'c', digits(val), 'secret', secret, 'round', ARGV[5], 'val', digits(val), 'exp', digits(now + ttl),
   'epoch', ARGV[1], 'claim', ARGV[6], 'call', ARGV[7], 'ttl', ARGV[8], 'since', digits(now), 'shown', ARGV[10],
   'most', ARGV[12])

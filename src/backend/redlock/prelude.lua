@@ -19,6 +19,7 @@ local call = redis.call
 local KEPT = 70000000             -- how long an end is remembered at the least
 local IDLE = 4 * 86400000         -- how long an unused lock keeps its counter, in ms
 local ALL = 999999999             -- past every round of an attempt
+local AHEAD = 1000000             -- how far a number may be past the clock and be forgotten with its lock
 
 local function digits(n) return string.format('%.0f', n) end
 local function number(text) return tonumber(text or '0') end
@@ -73,6 +74,12 @@ local function ended(secret)
   if not value then return end
   local cause, round, token = string.match(value, '^(.) (%d+) (%d+) %d+$')
   return cause, number(round), number(token)
+end
+
+-- A number far past the clock lifts the floor of all locks: an unused lock is forgotten some day, and the clock
+-- may not have come to its numbers by then.
+local function lift(val)
+  if val > now + AHEAD and val >= floor then call('HSET', marker, 'floor', digits(val + 1)) end
 end
 
 local function tell(kind) call('PUBLISH', ARGV[2], kind .. ARGV[3]) end

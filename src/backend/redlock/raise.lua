@@ -6,6 +6,7 @@ if not votes then return {'untrusted', now} end
 local token = tonumber(ARGV[6])
 if not holder or holder.secret ~= ARGV[4] or holder.round ~= tonumber(ARGV[5]) then return {'no', now} end
 if holder.val ~= token and c >= token then return {'no', now} end
+lift(token)
 call('HSET', key, 'c', ARGV[6], 'val', ARGV[6])
 changed()
 return {'ok', now}

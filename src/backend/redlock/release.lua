@@ -3,7 +3,7 @@
 -- comes late.
 -- ARGV  4 what: H a lease, A an attempt, C a call, F a token; 5 secret, 6 claim, 7 the call, or the round of an
 --       attempt, 8 token, 9 how long a tombstone is kept at the least
--- Returns  {ended, now, cause, whether somebody was waiting} | {before, now, cause} | {other, now} | {nothing, now}
+-- Returns  {ended | before, now, cause, of a token its secret} | {other, now} | {nothing, now}
 local what, secret, token, longest = ARGV[4], ARGV[5], tonumber(ARGV[8]), tonumber(ARGV[9])
 local function over(cause)
   finish(cause)
@@ -26,12 +26,17 @@ elseif what == 'C' then
   if holder and holder.call == ARGV[7] then return over('T') end
   return {'nothing', now}
 elseif what == 'F' then
-  if holder and holder.val == token then return over('F') end
+  if holder and holder.val == token then
+    local secret = holder.secret
+    finish('F')
+    freed()
+    return {'ended', now, 'F', secret}
+  end
   for n = till, from + 1, -1 do
     local field = call('HGET', key, 'x' .. digits(n))
     if field and string.sub(field, 1, 1) == 's' then
       local cause, _, was = ended(string.sub(field, 2))
-      if cause and cause ~= '-' and was == token then return {'before', now, cause} end
+      if cause and cause ~= '-' and was == token then return {'before', now, cause, string.sub(field, 2)} end
     end
   end
   return {'nothing', now}

@@ -27,18 +27,14 @@ struct Tally {
     before: Vec<Cause>,
     behind: Vec<usize>,
     without: Vec<usize>,
-    quarantined: usize,
 }
 
 impl Tally {
     fn take(&mut self, node: usize, said: Said) -> Result<(), BackendError> {
         let (word, rest) = match said {
             Said::Word(word, rest) => (word, rest),
-            Said::Quarantined => {
-                self.quarantined += 1;
-                return Ok(());
-            }
-            Said::Nothing => return Ok(()),
+            // Who may have forgotten a lease cannot say that it is over.
+            Said::Quarantined | Said::Nothing => return Ok(()),
         };
         let mut values = Values::of(rest);
         match word.as_str() {
@@ -62,7 +58,7 @@ impl Tally {
 
     /// How many have said for good that they do not hold it.
     fn against(&self) -> usize {
-        self.before.len() + self.behind.len() + self.without.len() + self.quarantined
+        self.before.len() + self.behind.len() + self.without.len()
     }
 }
 
@@ -137,8 +133,8 @@ impl Core {
         }))
     }
 
-    /// A lease that no majority has any more is let go where it was just lengthened: nobody else could
-    /// have the lock there.
+    /// A lease that no majority can have any more is let go where it was just lengthened: nobody else
+    /// could have the lock there, and a vote that comes late must not bring it back.
     fn forsake(&self, lease: &LeaseKey, tally: &Tally) {
         let held: Vec<usize> = tally.lengthened.iter().map(|(at, _)| *at).collect();
         if held.is_empty() {

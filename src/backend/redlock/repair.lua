@@ -13,6 +13,7 @@ elseif c and c > token then
   return {'no', now}
 end
 name()
+lift(token)
 local exp = math.max(holder and holder.exp or 0, now + ttl)
 call('HSET', key, 'c', digits(math.max(c or 0, token)), 'round', digits(ALL), 'val', ARGV[6], 'exp', digits(exp))
 if not holder then

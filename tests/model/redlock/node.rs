@@ -54,7 +54,8 @@ impl Default for Node {
 }
 
 impl Node {
-    fn votes(&self, epoch: u8) -> bool {
+    /// Whether steps that were sent under this admission count.
+    pub fn votes(&self, epoch: u8) -> bool {
         self.admitted && self.epoch == epoch
     }
 
@@ -124,17 +125,22 @@ impl Node {
     }
 
     pub fn repair(&mut self, secret: u8, token: u8, epoch: u8, by: u8, flaw: Flaw) {
-        let free = self.tombs[usize::from(secret)] != OVER && self.holder.is_none() && self.c <= token;
-        if !self.votes(epoch) || !(free || flaw == Flaw::RepairsAnything) {
+        let may = match self.holder {
+            None => self.c <= token,
+            Some(one) => one.secret == secret && (one.val == token || self.c < token),
+        };
+        let may = may && self.tombs[usize::from(secret)] != OVER;
+        if !self.votes(epoch) || !(may || flaw == Flaw::RepairsAnything) {
             return;
         }
+        let lengthened = self.holder.map_or(0, |one| one.lengthened);
         self.c = self.c.max(token);
         self.most = self.most.max(token);
         self.holder = Some(Holder {
             secret,
             round: SETTLED,
             val: token,
-            lengthened: by,
+            lengthened: lengthened.max(by),
         });
     }
 

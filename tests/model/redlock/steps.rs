@@ -17,6 +17,8 @@ pub enum Stage {
     Held,
     Failed,
     Released,
+    /// A renewal found no majority that has it, and it is let go; its client may not know yet.
+    Forsaken,
 }
 
 /// One attempt of a call, and the lease that it may become.
@@ -34,6 +36,8 @@ pub struct Attempt {
     votes: [u8; NODES],
     raised: [bool; NODES],
     renewed: [bool; NODES],
+    /// Who answered the present `renew` that it does not have the lease.
+    refused: [bool; NODES],
     token: u8,
     /// The renewal that succeeded last, and the one that was sent last.
     counted: u8,
@@ -59,6 +63,7 @@ impl Attempt {
             votes: [0; NODES],
             raised: [false; NODES],
             renewed: [false; NODES],
+            refused: [false; NODES],
             token: 0,
             counted: 0,
             sent: 0,
@@ -69,10 +74,12 @@ impl Attempt {
     }
 
     /// What it has to do with a node, to be compared.
-    fn at(&self, node: usize) -> [u8; 7] {
-        let flags = [self.raised[node], self.renewed[node]].map(u8::from);
+    fn at(&self, node: usize) -> [u8; 8] {
+        let flags = [self.raised[node], self.renewed[node], self.refused[node]].map(u8::from);
         let sent = [self.locks, self.raises, self.renews, self.repairs, self.votes].map(|by| by[node]);
-        [sent[0], sent[1], sent[2], sent[3], sent[4], flags[0], flags[1]]
+        [
+            sent[0], sent[1], sent[2], sent[3], sent[4], flags[0], flags[1], flags[2],
+        ]
     }
 
     fn order(&mut self, order: [usize; NODES]) {
@@ -90,6 +97,7 @@ impl Attempt {
         }
         by(&mut self.raised, order);
         by(&mut self.renewed, order);
+        by(&mut self.refused, order);
     }
 
     /// The tokens that it may decide for: the largest of any majority of the answers, for others may
@@ -132,11 +140,11 @@ impl Attempt {
         if self.stage == Stage::Failed {
             (self.seen, self.late) = (0, false);
         }
-        if self.stage == Stage::Released {
+        if matches!(self.stage, Stage::Released | Stage::Forsaken) {
             (self.seen, self.late, self.counted) = (0, false, self.sent);
         }
         if !self.is_renewing() {
-            self.renewed = Default::default();
+            (self.renewed, self.refused) = Default::default();
         }
     }
 
@@ -167,6 +175,7 @@ pub enum Event {
     Renews(usize, usize),
     RenewsUnheard(usize, usize),
     Renewed(usize),
+    Forsakes(usize),
     Repairs(usize, usize),
     Releases(usize),
     Released(usize, usize),
@@ -257,11 +266,12 @@ impl Steps<'_> {
                     let agreed = one.votes.iter().filter(|vote| **vote == token).count() >= MAJORITY;
                     self.add(Event::Decides(at, token), |state| {
                         let one = &mut state.attempts[at];
-                        one.token = token;
+                        // Also where it is final: what lags behind is lifted.
+                        (one.token, one.raises) = (token, one.locks);
                         if agreed {
                             state.grant(&world, at);
                         } else {
-                            (one.stage, one.raises) = (Stage::Raising, one.locks);
+                            one.stage = Stage::Raising;
                         }
                     });
                 }
@@ -275,6 +285,7 @@ impl Steps<'_> {
                 self.add(Event::Fails(at), |state| state.attempts[at].stage = Stage::Failed);
             }
             Stage::Held => self.of_lease(at, epochs),
+            Stage::Forsaken => self.of_belief(at),
             Stage::Failed | Stage::Released => {}
         }
     }
@@ -285,7 +296,8 @@ impl Steps<'_> {
             self.add(Event::BeginsRenewal(at), |state| {
                 let seen = state.granted.iter().copied().max().unwrap_or(0);
                 let one = &mut state.attempts[at];
-                (one.renews, one.renewed, one.seen, one.late) = (epochs, [false; NODES], seen, false);
+                (one.renews, one.renewed, one.refused) = (epochs, [false; NODES], [false; NODES]);
+                (one.seen, one.late) = (seen, false);
                 one.sent += 1;
             });
         }
@@ -297,7 +309,15 @@ impl Steps<'_> {
             let one = &mut state.attempts[at];
             (one.stage, one.believed) = (Stage::Released, false);
         });
-        if one.believed {
+        let against = one.refused.into_iter().filter(|refused| *refused).count();
+        if one.is_renewing() && against >= MAJORITY {
+            self.add(Event::Forsakes(at), |state| state.attempts[at].stage = Stage::Forsaken);
+        }
+        self.of_belief(at);
+    }
+
+    fn of_belief(&mut self, at: usize) {
+        if self.state.attempts[at].believed {
             self.add(Event::Lapses(at), |state| state.attempts[at].believed = false);
         }
     }
@@ -342,7 +362,10 @@ impl Steps<'_> {
                 });
             } else {
                 self.add(Event::Renews(at, node), |state| {
-                    state.attempts[at].renewed[node] = renew(state);
+                    let says = flaw == Flaw::ForgetfulRefuse || state.nodes[node].votes(one.renews[node]);
+                    let renewed = renew(state);
+                    let one = &mut state.attempts[at];
+                    (one.renewed[node], one.refused[node]) = (renewed, says && !renewed);
                 });
             }
         }
@@ -355,7 +378,7 @@ impl Steps<'_> {
             Stage::Failed => self.add(Event::Cancels(at, node), |state| {
                 state.nodes[node].cancel(one.secret, one.round);
             }),
-            Stage::Released => self.add(Event::Released(at, node), |state| {
+            Stage::Released | Stage::Forsaken => self.add(Event::Released(at, node), |state| {
                 state.nodes[node].release(one.secret, one.token);
             }),
             _ => {}
@@ -452,7 +475,8 @@ impl State {
         let holder = self.nodes[node].holder?;
         let of = |one: &Attempt| {
             let same = one.secret == holder.secret;
-            same && (one.round == holder.round || (holder.round == SETTLED && one.stage == Stage::Held))
+            same && (one.round == holder.round
+                || (holder.round == SETTLED && matches!(one.stage, Stage::Held | Stage::Forsaken)))
         };
         Some((self.attempts.iter().position(of)?, holder.lengthened))
     }
