@@ -163,6 +163,9 @@ async fn a_raise_that_comes_late_lifts_and_lowers_nothing_of_others() {
     bed.forwarder.hold_from(std::str::from_utf8(name).unwrap());
     let first = take_soon(&bed.held_up, "a", LONG).await;
     bed.direct.release(&first.key).await.unwrap();
+    eventually("the first is nowhere", Duration::from_secs(10), || {
+        (holding(&bed.servers, "a") == 0).then_some(())
+    });
     let second = take_soon(&bed.direct, "a", LONG).await;
     assert!(token(&second) > token(&first));
     let there = || bed.servers[2].cli(&["HMGET", "fencepost:faults:l:a", "c", "val", "secret"]);

@@ -1,5 +1,6 @@
 //! Ends: a release, an undo, a force, at every node that can be reached.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{Values, asked, cause, micros};
@@ -108,10 +109,17 @@ impl Core {
         }
         let found = finds.found(voters.majority());
         match (who, found, &finds.secret) {
-            (Leaving::Hold(lease), Found::Ended(_), _) if !finds.other.is_empty() => {
-                // The lease was real: where its number lags behind, its attempts end.
+            (Leaving::Hold(lease), Found::Ended(_), _) => {
+                // The lease was real: where its number lags behind, its attempts end, also at nodes that have
+                // not answered yet.
                 let question = self.end_of_attempts(lock, lease.secret.as_bytes());
                 drop(voters.ask_some(&question, |at| finds.other.contains(&at)));
+                let voters = Arc::clone(voters);
+                answers.leave(move |at, said| {
+                    if matches!(said, Said::Word(word, _) if word == "other") {
+                        drop(voters.ask_some(&question, |other| other == at));
+                    }
+                });
             }
             (Leaving::Forced(_), _, Some(secret)) if finds.ended.len() < voters.majority() => {
                 self.entomb(lock, secret).await?;

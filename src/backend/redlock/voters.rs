@@ -304,15 +304,30 @@ impl Round {
     }
 }
 
-impl Drop for Round {
-    fn drop(&mut self) {
+impl Round {
+    /// Lets the rest arrive, however late, with nobody waiting for it.
+    pub fn leave(mut self, mut each: impl FnMut(usize, Said) + Send + 'static) {
+        self.let_go(move |(at, said)| each(at, said));
+    }
+
+    fn let_go(&mut self, mut each: impl FnMut((usize, Said)) + Send + 'static) {
         if self.pending.is_empty() {
             return;
         }
         let mut rest = std::mem::take(&mut self.pending);
         // Each is bounded by its connection's own timeout.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { while rest.next().await.is_some() {} });
+            runtime.spawn(async move {
+                while let Some(answer) = rest.next().await {
+                    each(answer);
+                }
+            });
         }
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.let_go(drop);
     }
 }
