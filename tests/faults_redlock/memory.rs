@@ -40,8 +40,9 @@ async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
         let mut servers = nodes::<3>();
         let locks = replica(&of(&servers, TTL)).await;
         let before = admission(&servers[0]);
-        forget(&mut servers[0], how);
+        // Before the loss: the node may be seen to have forgotten before the restart is known here.
         let forgot = Instant::now();
+        forget(&mut servers[0], how);
         let short = |until: &tokio::time::Instant| *until <= tokio::time::Instant::now() + QUARANTINE;
         until(
             &locks,
@@ -71,10 +72,10 @@ async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_t
     let quorum = of(&servers, TTL);
     let one = replica(&quorum).await;
     let held = take(&one, "a", TTL).await;
+    let forgot = Instant::now();
     for server in &mut servers[..2] {
         forget(server, "restarted");
     }
-    let back = Instant::now();
     health(&one, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
     // Also for a replica that starts in between, though its own first start is admitted.
     let two = unready(&quorum);
@@ -88,11 +89,7 @@ async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_t
         assert!(!left.is_zero() && left <= QUARANTINE, "{left:?}");
     }
     serves(&one, QUARANTINE + Duration::from_secs(1)).await;
-    assert!(
-        back.elapsed() >= QUARANTINE - Duration::from_millis(100),
-        "{:?}",
-        back.elapsed()
-    );
+    assert!(forgot.elapsed() >= QUARANTINE, "{:?}", forgot.elapsed());
     serves(&two, Duration::from_secs(2)).await;
     assert!(token(&take_soon(&two, "a", TTL).await) > token(&held));
 }
@@ -112,8 +109,8 @@ async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_repli
     });
     // Both count the time, and both have it nearly over.
     tokio::time::sleep(QUARANTINE - Duration::from_millis(400)).await;
-    servers[0].cli(&["FLUSHALL"]);
     let flushed = Instant::now();
+    servers[0].cli(&["FLUSHALL"]);
     admitted_anew(&servers[0], &before, 2 * QUARANTINE + Duration::from_secs(3));
     assert!(flushed.elapsed() >= QUARANTINE, "{:?}", flushed.elapsed());
     for locks in &replicas {
