@@ -304,13 +304,13 @@ async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back()
     let last = take(&locks, "a", ttl).await;
     locks.release(&last.key).await.unwrap();
     servers.iter_mut().for_each(|server| server.shift_clock(0));
-    for at in 0..3 {
+    for server in &servers {
         // Every node is heard to be back in time.
-        let other = take_soon(&locks, &format!("other{at}"), ttl).await;
+        let other = take_soon(&locks, &format!("other{}", server.port()), ttl).await;
         locks.release(&other.key).await.unwrap();
-        let before = admission(&servers[at]);
-        servers[at].cli(&["FLUSHALL"]);
-        admitted_anew(&servers[at], &before, Duration::from_secs(10));
+        let before = admission(server);
+        server.cli(&["FLUSHALL"]);
+        admitted_anew(server, &before, Duration::from_secs(10));
     }
     let next = take_soon(&locks, "a", ttl).await;
     assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
