@@ -275,7 +275,6 @@ fn a_renewal_that_ignores_the_token_is_noticed() {
         flaw,
         renewals: 1,
         numbers: 3,
-        ends: 2,
         ..LEASES
     };
     broken(world, "renewed after a larger");
