@@ -77,6 +77,12 @@ conformance_suite!(
     crate::etcd_beds::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_old,
+    crate::etcd_beds::old,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 #[cfg(feature = "redlock")]
 conformance_suite!(
     redlock,
