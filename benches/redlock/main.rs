@@ -49,8 +49,8 @@ async fn run() -> bool {
     let urls: Vec<String> = nodes.iter().map(servers::RedisServer::url).collect();
     let locks = replica(&urls).await;
     let (mut bare, mut backend) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        bare.push(rate(by_scripts(urls.clone())).await);
+    for round in 0..ROUNDS {
+        bare.push(rate(by_scripts(urls.clone(), round)).await);
         backend.push(rate(pairs(locks.clone())).await);
     }
     let ratio = stats::median(stats::ratios(backend.iter().copied(), bare.iter().copied()));
@@ -114,22 +114,23 @@ async fn caller(locks: Locks, lock: usize, until: Instant) -> usize {
 }
 
 /// The very scripts of an uncontended pair at all nodes, and the answers of all.
-async fn by_scripts(urls: Vec<String>) -> usize {
+async fn by_scripts(urls: Vec<String>, round: usize) -> usize {
     let mut nodes = Vec::new();
     for url in urls {
         let client = redis::Client::open(connection_info(&url).expect("a good URL")).expect("a client");
         nodes.push(client.get_multiplexed_async_connection().await.expect("a connection"));
     }
     let until = Instant::now() + TIME;
-    all_done((0..CALLERS).map(|n| tokio::spawn(bare(nodes.clone(), n, until)))).await
+    all_done((0..CALLERS).map(|n| tokio::spawn(bare(nodes.clone(), (round, n), until)))).await
 }
 
-async fn bare(mut nodes: Vec<MultiplexedConnection>, lock: usize, until: Instant) -> usize {
+async fn bare(mut nodes: Vec<MultiplexedConnection>, (round, lock): (usize, usize), until: Instant) -> usize {
     let (name, mut done) = (format!("lock{lock}"), 0_u64);
     let key = format!("bare:ns:l:{name}");
     let text = |text: &str| text.as_bytes().to_vec();
     while Instant::now() < until {
-        let id = format!("{lock:08}{done:08}").into_bytes();
+        // Of an attempt that is over only its end is said.
+        let id = format!("{round:02}{lock:06}{done:08}").into_bytes();
         let common = [text(EPOCH), text("bare:ns:c"), text(&name)];
         let mut vote = common.to_vec();
         vote.extend([
@@ -142,6 +143,7 @@ async fn bare(mut nodes: Vec<MultiplexedConnection>, lock: usize, until: Instant
         ]);
         vote.extend([text("shown"), text("1"), text("100000")]);
         let numbers = at_all(&mut nodes, &scripts::LOCK, &key, &vote).await;
+        assert!(numbers.iter().all(|number| *number > 0), "a vote was refused");
         let token = numbers.iter().max().expect("a number").to_string();
         let mut release = common.to_vec();
         release.extend([text("H"), id.clone(), id, text(""), text(&token), text("70000000")]);
