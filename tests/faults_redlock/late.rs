@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::script::Ask;
+use fencepost::backend::Health;
+use fencepost::backend::redis_server::script::{Ask, Script};
 use fencepost::backend::redlock::scripts;
-use fencepost::locks::Locks;
+use fencepost::locks::{Lease, Locks};
 
-use crate::bench::{acquire, holding, nodes, quorum, replica, take, take_soon, token};
+use crate::bench::{acquire, holding, nodes, quorum, replica, take, take_everywhere, take_soon, token, until};
 use crate::forwarder::Forwarder;
 use crate::servers::{RedisServer, available, eventually};
 
@@ -43,6 +44,20 @@ async fn bed_over(servers: [RedisServer; 3]) -> Bed {
         held_up,
         direct,
     }
+}
+
+/// The name by which a node knows a script.
+fn name_of(script: &Script) -> String {
+    let called = script.by_name(&Ask {
+        key: b"",
+        beside: &[],
+        args: &[],
+        asking: false,
+    });
+    let Some(redis::Arg::Simple(name)) = called.args_iter().nth(1) else {
+        panic!("no name: {called:?}");
+    };
+    String::from_utf8(name.to_vec()).unwrap()
 }
 
 /// Lets what was held back arrive, and be done.
@@ -95,7 +110,7 @@ async fn a_vote_that_comes_after_its_release_finds_its_tombstone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_and_a_repair_that_come_late_lengthen_nothing_of_others() {
+async fn a_renewal_that_comes_late_lengthens_nothing_of_others() {
     if !available() {
         return;
     }
@@ -103,7 +118,7 @@ async fn a_renewal_and_a_repair_that_come_late_lengthen_nothing_of_others() {
     let first = take(&bed.held_up, "a", TTL).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     bed.forwarder.hold();
-    // Two of three renew it; the third's renewal, and what would repair it, are on their way.
+    // Two of three renew it; the third's renewal is on its way.
     bed.held_up.renew(&first.key, None).await.unwrap();
     bed.direct.release(&first.key).await.unwrap();
     let second = take_soon(&bed.direct, "a", TTL).await;
@@ -151,16 +166,7 @@ async fn a_raise_that_comes_late_lifts_and_lowers_nothing_of_others() {
     bed.servers[1].shift_clock_ms(400);
     let warm = take_soon(&bed.held_up, "warm", TTL).await;
     bed.held_up.release(&warm.key).await.unwrap();
-    let raise = scripts::RAISE.by_name(&Ask {
-        key: b"",
-        beside: &[],
-        args: &[],
-        asking: false,
-    });
-    let Some(redis::Arg::Simple(name)) = raise.args_iter().nth(1) else {
-        panic!("no name: {raise:?}");
-    };
-    bed.forwarder.hold_from(std::str::from_utf8(name).unwrap());
+    bed.forwarder.hold_from(&name_of(&scripts::RAISE));
     let first = take_soon(&bed.held_up, "a", LONG).await;
     bed.direct.release(&first.key).await.unwrap();
     eventually("the first is nowhere", Duration::from_secs(10), || {
@@ -177,4 +183,67 @@ async fn a_raise_that_comes_late_lifts_and_lowers_nothing_of_others() {
     assert_eq!(there(), before);
     bed.direct.renew(&second.key, None).await.unwrap();
     assert!(bed.held_up.renew(&first.key, None).await.is_err());
+}
+
+/// Renews until the last node has what was sent to repair it, or that is on its way.
+async fn renew_until(locks: &Locks, lease: &Lease, what: &str, repaired: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    // A node whose answer is held up on this machine is not repaired.
+    while !repaired() {
+        assert!(Instant::now() < end, "{what}");
+        locks.renew(&lease.key, None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_that_comes_late_places_nothing_beside_others() {
+    if !available() {
+        return;
+    }
+    let bed = bed().await;
+    let first = take_everywhere(&bed.held_up, &bed.servers, "a", LONG).await;
+    let other = take_everywhere(&bed.held_up, &bed.servers, "b", LONG).await;
+    // The last node has forgotten both, and votes again.
+    bed.servers[2].cli(&["FLUSHALL"]);
+    for locks in [&bed.held_up, &bed.direct] {
+        until(locks, |nodes| matches!(nodes[2].1, Health::Quarantined { .. })).await;
+    }
+    let named = bed.direct.nodes()[2].0.clone();
+    bed.direct.admit(Some(&named)).await.unwrap();
+    for locks in [&bed.held_up, &bed.direct] {
+        until(locks, |nodes| nodes[2].1 == Health::Serving).await;
+    }
+    let used = || bed.servers[2].cli(&["HGET", "fencepost:admitted", "used"]);
+    assert_eq!(used(), "");
+    renew_until(&bed.held_up, &other, "no repair", || holding(&bed.servers, "b") == 3).await;
+    assert_eq!(used(), "1", "a node with a lease counts as one that never had any");
+    bed.forwarder.hold_from(&name_of(&scripts::REPAIR));
+    renew_until(&bed.held_up, &first, "no repair", || bed.forwarder.holds_something()).await;
+    bed.direct.release(&first.key).await.unwrap();
+    let second = take_everywhere(&bed.direct, &bed.servers, "a", LONG).await;
+    assert!(token(&second) > token(&first));
+    let there = || bed.servers[2].cli(&["HMGET", "fencepost:faults:l:a", "c", "val", "secret", "exp"]);
+    let before = there();
+    deliver(&bed).await;
+    assert_eq!(there(), before);
+    assert!(bed.held_up.renew(&first.key, None).await.is_err());
+    bed.direct.renew(&second.key, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_force_ends_a_lease_also_where_its_number_lags_behind() {
+    if !available() {
+        return;
+    }
+    let bed = bed().await;
+    let lease = take_everywhere(&bed.direct, &bed.servers, "a", LONG).await;
+    // As where the raise was lost on its way.
+    let lower = (token(&lease) - 1).to_string();
+    bed.servers[2].cli(&["HSET", "fencepost:faults:l:a", "val", &lower, "c", &lower]);
+    let (lock, token) = (&lease.key.lock.name, lease.key.token);
+    bed.direct.force_release(lock, token).await.unwrap();
+    eventually("no node holds it", LONG / 6, || {
+        (holding(&bed.servers, "a") == 0).then_some(())
+    });
 }

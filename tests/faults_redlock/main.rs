@@ -1,11 +1,15 @@
 //! What happens to the service when nodes of a RedLock fail or forget, on servers that the tests start.
 #![cfg(feature = "redlock")]
 
+#[path = "../common/forwarder.rs"]
+mod answers;
 mod bench;
 mod forwarder;
 mod late;
 mod memory;
 mod nodes;
 mod replicas;
+mod residue;
 #[path = "../common/redis.rs"]
 mod servers;
+mod waiters;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
+use crate::answers::Forwarder;
 use crate::bench::{
-    acquire, admission, admitted_anew, health, holding, nodes, of, replica, serves, take, take_soon, token, unready,
-    until,
+    acquire, admission, admitted_anew, health, holding, nodes, of, quorum, replica, serves, take, take_soon, token,
+    unready, until,
 };
 use crate::servers::{RedisServer, available, eventually};
 
@@ -314,4 +315,52 @@ async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back()
     }
     let next = take_soon(&locks, "a", ttl).await;
     assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_the_last_one() {
+    if !available() {
+        return;
+    }
+    let ttl = Duration::from_millis(500);
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers.iter_mut().for_each(|server| server.shift_clock(3_600));
+    let mut ways = Vec::new();
+    for server in &servers {
+        ways.push(Forwarder::before(server.port()).await);
+    }
+    let one = replica(&quorum(ways.iter().map(Forwarder::url), ttl)).await;
+    let last = take(&one, "a", ttl).await;
+    one.release(&last.key).await.unwrap();
+    servers.iter_mut().for_each(|server| server.shift_clock(0));
+    let two = replica(&of(&servers, ttl)).await;
+    for (server, way) in servers.iter().zip(&ways) {
+        // The one that saw it cannot reach the node while that is admitted.
+        way.stall();
+        let before = admission(server);
+        server.cli(&["FLUSHALL"]);
+        admitted_anew(server, &before, Duration::from_secs(10));
+        way.go_on();
+        eventually("the node counts on from there", Duration::from_secs(10), || {
+            let floor = server.cli(&["HGET", "fencepost:admitted", "floor"]);
+            (floor.parse::<u64>().unwrap() > token(&last)).then_some(())
+        });
+    }
+    let next = take_soon(&two, "a", ttl).await;
+    assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_in_quarantine_has_no_admission() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&["--appendonly", "yes"]));
+    let locks = replica(&of(&servers, 20 * TTL)).await;
+    // Its marker is back, with the admission of its last run.
+    servers[0].kill9();
+    servers[0].restart();
+    until(&locks, |nodes| matches!(nodes[0].1, Health::Quarantined { .. })).await;
+    assert_eq!(servers[0].cli(&["HEXISTS", "fencepost:admitted", "pending"]), "1");
+    assert_eq!(admission(&servers[0]), "");
 }

@@ -66,10 +66,7 @@ impl Core {
             Contended::Busy(in_the_way) if claim.patience == Patience::Wait => {
                 // Where nobody holds, it is somebody's attempt that ends at once.
                 let frees_in = in_the_way.frees_in.filter(|_| in_the_way.holder.is_some());
-                match contending.waits(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE)))) {
-                    Ok(ahead) => Place::Waiting(ahead),
-                    Err(refusal) => Place::Refused(refusal),
-                }
+                contending.waits(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE))))
             }
             Contended::Busy(in_the_way) => {
                 contending.is_over(None);

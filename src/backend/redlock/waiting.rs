@@ -14,9 +14,12 @@ use tokio::time::{Instant, sleep_until};
 use super::Core;
 use super::answer::granted;
 use crate::backend::redis_server::wakes::Wakes;
-use crate::backend::{Ahead, CLAIM_LIMIT, NewClaim, Refusal, Wake};
+use crate::backend::{Ahead, CLAIM_LIMIT, NewClaim, Place, Refusal, Wake};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, LockName, Mode};
+
+#[cfg(test)]
+mod tests;
 
 /// How long after a holder's time the first waiter is told.
 const PAST_THE_END: Duration = Duration::from_millis(5);
@@ -270,11 +273,11 @@ impl Waiting {
 
 impl Contending<'_> {
     /// The attempt failed: its call waits, and is told when somebody may be gone.
-    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> Result<Ahead, Refusal> {
+    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> Place {
         self.over = true;
         let mut lines = self.waiting.lines();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
-            return Err(Refusal::Full { limit: 0 });
+            return Place::Gone;
         };
         line.contends = None;
         line.frees_at = frees_in.map(|left| Instant::now() + left);
@@ -282,7 +285,7 @@ impl Contending<'_> {
         let limit = claim.limits.queue;
         if !known && u32::try_from(line.queue.len() + 1).is_ok_and(|there| there >= limit) {
             tidy(&mut lines, &self.lock);
-            return Err(Refusal::Full { limit });
+            return Place::Refused(Refusal::Full { limit });
         }
         line.queue.entry(self.turn).or_insert_with(|| entry(claim, self.round));
         if let Some(entry) = line.queue.get_mut(&self.turn) {
@@ -292,7 +295,7 @@ impl Contending<'_> {
         lines.waiting += u32::from(!known);
         drop(lines);
         self.waiting.sooner.notify_one();
-        Ok(ahead)
+        Place::Waiting(ahead)
     }
 
     /// The call holds, or is over: it leaves the line. The others wait for the end of its lease.
