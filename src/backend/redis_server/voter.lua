@@ -5,11 +5,12 @@
 -- KEYS  1 the marker
 -- ARGV  1 run_id, 2 by hand 0|1: the caller was told to admit this very run, 3 absent: no marker means 0 a loss,
 --       1 a new node, 2 that it is told, 4 a fresh nonce, 5 a nonce that has been waited for, or '', 6 the longest TTL
---       in ms that the caller grants, 7 what no number of an earlier admission has reached, in us
+--       in ms that the caller grants, 7 what no number of an earlier admission has reached, in us, 8 what none that
+--       the caller has heard of has reached
 -- Returns  {admitted, admission, longest in ms, used: whether it has voted} | {pending, nonce, longest in ms, ''}
 --          | {missing, '', 0, ''}
 local key, run_id, fresh = KEYS[1], ARGV[1], ARGV[4]
-local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used')
+local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used', 'floor')
 local was, epoch, pending, nonce, used = found[1], found[2], found[3], found[4], found[6] or ''
 local known, mine = tonumber(found[5] or '0'), tonumber(ARGV[6])
 local longest = math.max(known, mine)
@@ -18,6 +19,8 @@ local function note()
 end
 if was == run_id then
   note()
+  -- Who admitted it may have known less.
+  if tonumber(ARGV[8]) > tonumber(found[7] or '0') then redis.call('HSET', key, 'floor', ARGV[8]) end
   return {'admitted', epoch, longest, used}
 end
 if not was and not pending and ARGV[3] == '2' then return {'missing', '', 0, ''} end
@@ -28,6 +31,7 @@ if not (is_new or waited or ARGV[2] == '1') then
   if pending ~= run_id then
     nonce = fresh
     redis.call('HSET', key, 'pending', run_id, 'nonce', nonce)
+    redis.call('HDEL', key, 'epoch')
   end
   return {'pending', nonce, longest, ''}
 end

@@ -20,7 +20,7 @@ static VOTER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("vote
 /// How long an empty server waits for the others before it counts as one that forgot.
 const COMPANY: Duration = Duration::from_secs(10);
 
-/// What no number that any of the servers has handed out has reached, in microseconds.
+/// A number that none of those has reached that the servers have handed out, in microseconds.
 pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// What is known of one of the servers.
@@ -66,7 +66,9 @@ impl Company {
     /// that two addresses lead to must not vote twice.
     fn is_twice(&self, at: usize, run_id: &str) -> bool {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mine) = runs.get_mut(at) else { return false };
+        let Some(mine) = runs.get_mut(at) else {
+            return false;
+        };
         if mine.as_ref().is_none_or(|(run, _)| run != run_id) {
             *mine = Some((run_id.to_owned(), Instant::now()));
         }
@@ -106,6 +108,8 @@ pub struct Voter {
     pub company: Arc<Company>,
     /// Where its numbers go on when it is admitted.
     pub floor: Floor,
+    /// Where they go on at the least when somebody else has admitted it, who may know less.
+    pub past_all: Floor,
 }
 
 /// What is asked of its marker.
@@ -161,7 +165,9 @@ impl Voter {
             let absent = match self.company.verdict() {
                 Verdict::New => "1",
                 Verdict::Forgot => "0",
-                Verdict::Unknown => return Err(away("it is empty, and whether all are is not known yet")),
+                Verdict::Unknown => {
+                    return Err(away("it is empty, and whether all are is not known yet"));
+                }
             };
             answer = self.ask(connection, key, asks, absent).await?;
         }
@@ -194,6 +200,7 @@ impl Voter {
             asks.waited_for.clone(),
             asks.longest_ttl.as_millis().to_string().into_bytes(),
             (self.floor)().to_string().into_bytes(),
+            (self.past_all)().to_string().into_bytes(),
         ];
         let ask = Ask {
             key,

@@ -59,10 +59,15 @@ impl Clocks {
         self.largest.fetch_max(number, Ordering::Relaxed);
     }
 
+    /// A number past all that were heard.
+    pub fn past_all(&self) -> u64 {
+        self.largest.load(Ordering::Relaxed) + 1
+    }
+
     /// A number that no node has handed out yet, as far as the clocks and what was heard go.
     pub fn floor(&self) -> u64 {
         let by_clocks = self.fastest().map_or(0, |now| now + micros(LEAD));
-        by_clocks.max(self.largest.load(Ordering::Relaxed) + 1)
+        by_clocks.max(self.past_all())
     }
 
     fn fastest(&self) -> Option<u64> {
@@ -102,6 +107,7 @@ mod tests {
         clocks.handed_out(2_000_000);
         clocks.handed_out(1_500_000);
         assert_eq!((clocks.hint(), clocks.floor()), (1_055_000, 2_000_001));
+        assert_eq!(clocks.past_all(), 2_000_001);
     }
 
     #[tokio::test(start_paused = true)]

@@ -90,6 +90,7 @@ impl Core {
             }
         }
         if tally.lengthened.len() >= majority {
+            voters.clocks.handed_out(lease.token.get());
             return self.lengthened(lease, &question, tally);
         }
         if tally.against() >= majority {

@@ -86,12 +86,14 @@ impl Voters {
                 ..Settings::clone(settings)
             });
             let key = marker_key(&settings.prefix);
-            let known = Arc::clone(&clocks);
+            let (known, heard) = (Arc::clone(&clocks), Arc::clone(&clocks));
             let floor = Arc::new(move || known.floor());
+            let past_all = Arc::new(move || heard.past_all());
             let voter = redis_server::voter::Voter {
                 at,
                 company: Arc::clone(&company),
                 floor,
+                past_all,
             };
             let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, voter);
             let name = info.addr().to_string();
