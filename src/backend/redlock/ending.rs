@@ -124,6 +124,8 @@ impl Core {
             (Leaving::Forced(_), _, Some(secret)) if finds.ended.len() < voters.majority() => {
                 self.entomb(lock, secret).await?;
             }
+            // Its attempts end as well where its number lags behind; nobody waits for that.
+            (Leaving::Forced(_), _, Some(secret)) => drop(voters.ask(&self.end_of_attempts(lock, secret))),
             _ => {}
         }
         Ok(found)
