@@ -10,7 +10,7 @@
 //! - [`voters`], [`health`], [`clock`]: all nodes at once, how they are, and what their clocks say.
 //! - [`attempt`], [`renewing`], [`ending`]: a lease's beginning, life and end at a majority.
 //! - [`waiting`], [`contending`]: this replica's waiters, of whom one contends.
-//! - [`looking`], [`watching`]: what people see.
+//! - [`looking`], [`names`], [`watching`]: what people see.
 
 pub mod answer;
 pub mod attempt;
@@ -19,6 +19,7 @@ pub mod contending;
 pub mod ending;
 pub mod health;
 pub mod looking;
+pub mod names;
 pub mod renewing;
 pub mod scripts;
 pub mod voters;
@@ -114,6 +115,7 @@ impl Store {
         let ears = (0..self.inner.voters.all.len()).map(|node| tokio::spawn(hear(Arc::downgrade(&core), node)));
         let mut tasks: Vec<_> = ears.collect();
         tasks.push(tokio::spawn(waiting::alarm(Arc::downgrade(&core))));
+        tasks.push(tokio::spawn(names::forget(Arc::downgrade(&core))));
         Arc::new(Redlock {
             core,
             heard: Mutex::new(Some(heard)),
@@ -169,16 +171,23 @@ impl Core {
         format!("{}c", self.base)
     }
 
-    /// A message: `r` or `c`, and the lock's name.
+    /// A message: `c` and the lock's name; or `r`, the number of the lease that ended, a space and the name.
     fn told(&self, message: &[u8]) {
-        let Some((kind, name)) = message.split_first() else {
+        let Some((kind, mut name)) = message.split_first() else {
             return;
         };
+        let mut number = None;
+        if let (b'r', Some(space)) = (kind, name.iter().position(|byte| *byte == b' ')) {
+            number = std::str::from_utf8(&name[..space])
+                .ok()
+                .and_then(|number| number.parse().ok());
+            name = &name[space + 1..];
+        }
         let Some(lock) = std::str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()) else {
             return;
         };
         if *kind == b'r' {
-            self.waiting.freed(&lock);
+            self.waiting.freed(&lock, number);
         }
         self.watchers.changed(&lock);
     }
@@ -293,7 +302,7 @@ impl Backend for Redlock {
             _ => None,
         };
         if next.is_none() && matches!(found, Found::Ended(cause) if cause != Cause::Left) {
-            core.waiting.freed(lock);
+            core.waiting.freed(lock, None);
         }
         core.watchers.changed(lock);
         Ok(Departure { found, next })

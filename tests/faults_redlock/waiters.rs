@@ -1,9 +1,14 @@
 //! Waiters whose locks are given back elsewhere, and whose answers are lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fencepost::backend::redis_server::settings::Quorum;
+use fencepost::backend::redlock::{Redlock, Store};
+use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, NewClaim, Patience, Place};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
+use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
 use tokio::task::JoinHandle;
 
 use crate::answers::{Answers, Forwarder};
@@ -50,6 +55,78 @@ async fn a_lock_that_is_given_back_at_another_replica_goes_on_to_all_waiters_wit
         assert!(token(&next) > token(&held));
         held = next;
     }
+}
+
+/// A claim as its call brings it to a backend.
+fn claim(number: u8) -> NewClaim {
+    NewClaim {
+        id: ClaimId::from_bytes([number; 16]),
+        call: CallId::from_bytes([number; 16]),
+        secret: Secret::from_bytes([number; 16]),
+        retryable: false,
+        owner: Owner::new("tester").unwrap(),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        reentrant: false,
+        ttl: Ttl::new(LONG).unwrap(),
+        metadata: Metadata::default(),
+        patience: Patience::Wait,
+        limits: ClaimLimits {
+            queue: 100,
+            finished: 100,
+            holds: 100,
+        },
+        arrived: tokio::time::Instant::now(),
+    }
+}
+
+/// A replica's backend, with all its nodes.
+async fn backend(quorum: &Quorum) -> Arc<Redlock> {
+    let backend = Store::open(quorum.clone()).namespace(&Namespace::new("faults").unwrap());
+    let end = Instant::now() + Duration::from_secs(20);
+    while !backend.nodes().iter().all(|(_, health)| *health == Health::Serving) {
+        assert!(Instant::now() < end, "{:?}", backend.nodes());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    backend
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, LONG);
+    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    let (lock, other, claim) = (LockName::new("a").unwrap(), claim(1), claim(2));
+    let held = there.enter(&lock, &other).await.unwrap();
+    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    let waits = here.enter(&lock, &claim).await.unwrap();
+    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
+    there
+        .leave(&lock, Leaving::Call(&other.id, other.call), None)
+        .await
+        .unwrap();
+    eventually("no node holds", Duration::from_secs(10), || {
+        (holding(&servers, "a") == 0).then_some(())
+    });
+    // Its own attempt, of which it hears nothing.
+    let Place::Held(unheard) = there.enter(&lock, &claim).await.unwrap() else {
+        panic!("somebody is in the way");
+    };
+    eventually("every node holds for it", Duration::from_secs(10), || {
+        (holding(&servers, "a") == 3).then_some(())
+    });
+    let end = Instant::now() + LONG / 4;
+    let grant = loop {
+        match here.take_up(&lock, &claim).await.unwrap() {
+            Place::Held(grant) => break grant,
+            place => assert!(Instant::now() < end, "{place:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(grant.token > unheard.token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -109,7 +109,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "waits no longer for the slow nodes than for the majority",
     ),
     (
-        "src/backend/redlock/looking.rs",
+        "src/backend/redlock/names.rs",
         Clock::Running,
         "waits no longer for the slow nodes than for the majority",
     ),

@@ -55,6 +55,11 @@ impl Votes {
             .find(|number| count(*number) >= majority)
     }
 
+    /// Whether a node holds for this call.
+    fn are_for(&self, claim: &NewClaim) -> bool {
+        !self.given.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
+    }
+
     fn take(&mut self, node: usize, said: Said) -> Result<(), BackendError> {
         match said {
             Said::Word(word, rest) => {
@@ -74,22 +79,30 @@ impl Votes {
 }
 
 impl Core {
-    /// Tries once to take a lock for a call. Rounds of one call rise.
+    /// Tries once to take a lock for a call. Rounds of one call rise. `awaited`: others wait for what it may
+    /// get, so its end is to be published.
     ///
     /// # Errors
     /// Too few nodes answered; what they may hold of the attempt is being taken back.
     ///
     /// # Cancellation safety
     /// Dropped, it may leave votes behind: the call must leave.
-    pub async fn attempt(&self, lock: &LockName, claim: &NewClaim, round: u32) -> Result<Attempted, BackendError> {
+    pub async fn attempt(
+        &self,
+        lock: &LockName,
+        claim: &NewClaim,
+        round: u32,
+        awaited: bool,
+    ) -> Result<Attempted, BackendError> {
         let voters = &self.shared.voters;
         voters.may_vote()?;
         let majority = voters.majority();
-        let question = self.question(&scripts::LOCK, lock, self.ballot(claim, round));
+        let question = self.question(&scripts::LOCK, lock, self.ballot(claim, round, awaited));
         let mut answers = voters.ask(&question);
         let sent = answers.sent;
-        let votes = gather(&mut answers, majority).await?;
-        let clean = votes.given.is_empty() && votes.busy.len() + votes.quarantined == voters.all.len();
+        let mut votes = gather(&mut answers, majority).await?;
+        let answered = votes.given.len() + votes.busy.len();
+        let clean = answered + votes.quarantined == voters.all.len() && !votes.are_for(claim);
         let last = votes.given.iter().map(|(_, number)| *number).max();
         if let Some(last) = last {
             voters.clocks.handed_out(last);
@@ -115,13 +128,15 @@ impl Core {
                 if !clean {
                     self.cancel(lock, claim, round).await;
                 }
-                self.failed(&votes)
+                // What an earlier attempt of this call was given unheard is over now, and in nobody's way.
+                votes.busy.retain(|one| one.call != claim.call);
+                self.failed(&votes, answered)
             }
         }
     }
 
     /// The arguments of `lock.lua`.
-    fn ballot(&self, claim: &NewClaim, round: u32) -> Vec<Vec<u8>> {
+    fn ballot(&self, claim: &NewClaim, round: u32, awaited: bool) -> Vec<Vec<u8>> {
         let number = |n: u64| n.to_string().into_bytes();
         vec![
             claim.secret.as_bytes().to_vec(),
@@ -133,6 +148,7 @@ impl Core {
             Shown::of(claim),
             number(u64::from(claim.patience == Patience::Wait)),
             number(claim.limits.finished.into()),
+            number(awaited.into()),
         ]
     }
 
@@ -207,12 +223,12 @@ impl Core {
         }
     }
 
-    fn failed(&self, votes: &Votes) -> Result<Attempted, BackendError> {
+    fn failed(&self, votes: &Votes, answered: usize) -> Result<Attempted, BackendError> {
         if votes.left {
             return Ok(Attempted::Left);
         }
         let voters = &self.shared.voters;
-        if votes.given.len() + votes.busy.len() < voters.majority() {
+        if answered < voters.majority() {
             return Err(voters.trouble(true));
         }
         Ok(Attempted::Busy(InTheWay {

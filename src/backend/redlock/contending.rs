@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Core;
-use super::answer::asked;
 use super::attempt::{Attempted, InTheWay};
 use super::waiting::{Contending, Turn};
 use crate::backend::redis_server::node::jitter;
@@ -33,7 +32,8 @@ impl Core {
     ) -> Result<Contended, BackendError> {
         let mut repeats = 0;
         loop {
-            let in_the_way = match self.attempt(lock, claim, contending.round).await? {
+            let awaited = contending.is_awaited();
+            let in_the_way = match self.attempt(lock, claim, contending.round, awaited).await? {
                 Attempted::Held(grant) => return Ok(Contended::Held(grant)),
                 Attempted::Left => return Ok(Contended::Left),
                 Attempted::Busy(in_the_way) => in_the_way,
@@ -56,7 +56,7 @@ impl Core {
     ) -> Result<Place, BackendError> {
         let place = match self.contend(lock, claim, &mut contending).await? {
             Contended::Held(grant) => {
-                contending.is_over(Some(asked(grant.ttl)));
+                contending.is_over(Some(&grant));
                 Place::Held(grant)
             }
             Contended::Left => {

@@ -1,17 +1,14 @@
 //! Looking: who holds as a majority says, who waits here, which locks are in use.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use redis::Value;
 
 use super::answer::{LastEnd, Placed, Values, micros};
 use super::attempt::holder;
-use super::voters::{Question, Said};
+use super::names::Names;
+use super::voters::Said;
 use super::{Core, scripts};
-use crate::backend::redis_server::failure::broken;
 use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
@@ -112,7 +109,7 @@ impl Core {
         let mut listing = Listing::default();
         let mut after = page.after.clone();
         for _ in 0..ROUNDS {
-            let (names, seen_to) = self.names(prefix, after.as_deref()).await?;
+            let Names { names, seen_to, .. } = self.names(prefix, after.as_deref(), READ).await?;
             let queues = join_all(
                 names
                     .iter()
@@ -144,65 +141,6 @@ impl Core {
         listing.next = after;
         Ok(listing)
     }
-
-    /// Names that may be in use, in order, and up to which name that is all of them.
-    async fn names(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-    ) -> Result<(BTreeSet<LockName>, Option<String>), BackendError> {
-        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // No UTF-8 text holds the byte 0xff.
-        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
-        let voters = &self.shared.voters;
-        let question = Question {
-            script: &scripts::NAMES,
-            base: Arc::clone(&self.base),
-            lock: "".into(),
-            args: Arc::new(vec![from.into_bytes(), to, READ.to_string().into_bytes()]),
-            all: false,
-            bound: None,
-        };
-        let (mut answers, mut answered) = (voters.ask(&question), 0);
-        let (mut names, mut seen_to) = (BTreeSet::new(), None::<String>);
-        while let Some((_, said)) = answers.next().await {
-            let Said::Word(_, rest) = said else { continue };
-            answered += 1;
-            let (to, found) = read_names(rest)?;
-            names.extend(found);
-            seen_to = match (seen_to, to) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
-            if answered >= voters.majority() {
-                answers.hurry(answers.sent.elapsed());
-            }
-        }
-        if answered < voters.majority() {
-            return Err(voters.trouble(true));
-        }
-        names.extend(
-            self.waiting
-                .names(prefix)
-                .into_iter()
-                .filter(|name| after.is_none_or(|after| name.as_str() > after)),
-        );
-        if let Some(seen_to) = &seen_to {
-            names.retain(|name| name.as_str() <= seen_to.as_str());
-        }
-        Ok((names, seen_to))
-    }
-}
-
-fn read_names(rest: Vec<Value>) -> Result<(Option<String>, Vec<LockName>), BackendError> {
-    let count = rest.len();
-    let mut values = Values::of(rest);
-    let to: String = values.take()?;
-    let mut names = Vec::with_capacity(count);
-    for _ in 1..count {
-        names.push(LockName::new(&values.take::<String>()?).map_err(broken)?);
-    }
-    Ok(((!to.is_empty()).then_some(to), names))
 }
 
 /// How many nodes agree at most.

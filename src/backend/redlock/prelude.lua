@@ -46,17 +46,26 @@ if raw[2] and raw[6] == admitted[1] then
   }
 end
 
+-- Keeps the hash for so many ms more, and for no less than before.
+local function outlive(ms)
+  if call('PEXPIRE', key, digits(ms), 'GT') == 0 then call('PEXPIRE', key, digits(ms), 'NX') end
+end
+local function keep(ttl) outlive(IDLE + ttl / 1000) end
+
 local function clear()
   call('HDEL', key, 'secret', 'round', 'val', 'exp', 'epoch', 'claim', 'call', 'ttl', 'since', 'shown')
   holder = nil
 end
 
 -- Remembers something in a field until its time has come, and forgets the oldest; a few each time.
-local function remember(field, value, keep)
-  if call('HSET', key, field, value .. digits(now + math.max(KEPT, keep))) == 1 then
+local function remember(field, value, longest)
+  local left = math.max(KEPT, longest)
+  if call('HSET', key, field, value .. digits(now + left)) == 1 then
     till = till + 1
     call('HSET', key, 'x' .. digits(till), field, 'to', digits(till))
     if till - from == LISTED then call('HSET', key, 'wide', string.rep('-', 65)) end
+    -- A lock that was never held here is forgotten with what is remembered of it.
+    if not c or left > IDLE * 1000 then outlive(left / 1000 + 1000) end
   end
   for _ = 1, 3 do
     if from >= till then break end
@@ -69,8 +78,8 @@ local function remember(field, value, keep)
     call('HSET', key, 'from', digits(from))
   end
 end
-local function entomb(secret, cause, round, token, keep)
-  remember('s' .. secret, cause .. ' ' .. digits(round) .. ' ' .. digits(token) .. ' ', keep)
+local function entomb(secret, cause, round, token, longest)
+  remember('s' .. secret, cause .. ' ' .. digits(round) .. ' ' .. digits(token) .. ' ', longest)
 end
 -- Why a secret's lease ended: cause, the last round that is over, token.
 local function ended(secret)
@@ -90,30 +99,38 @@ local function tell(kind) call('PUBLISH', ARGV[2], kind .. ARGV[3]) end
 local function changed()
   if watched > now then tell('c') end
 end
-local function freed()
+local function freed(val)
   if waits > now then
     call('HDEL', key, 'waits')
-    tell('r')
+    waits = 0
+    tell('r' .. digits(val) .. ' ')
   else
     changed()
   end
 end
 
--- Ends the lease that holds here.
+-- Ends the lease that holds here, and says its number.
 local function finish(cause)
-  entomb(holder.secret, cause, ALL, holder.val, holder.ttl)
-  call('HSET', key, 'lt', digits(holder.val), 'lc', cause, 'ls', holder.shown, 'freed', digits(now))
+  local val = holder.val
+  entomb(holder.secret, cause, ALL, val, holder.ttl)
+  call('HSET', key, 'lt', digits(val), 'lc', cause, 'ls', holder.shown, 'freed', digits(now))
   clear()
+  return val
 end
 local function name()
   if raw[17] then return end
   call('ZADD', names, 0, ARGV[3])
   call('HSET', key, 'named', '1')
 end
-local function keep(ttl) call('PEXPIRE', key, digits(IDLE + ttl / 1000)) end
+-- Somebody wants to hear when the lock is free.
+local function hear()
+  if waits < now + 3000000 then call('HSET', key, 'waits', digits(now + 6000000)) end
+end
+local function use()
+  if not admitted[3] then call('HSET', marker, 'used', '1') end
+end
 
 if raw[2] and not holder and votes then clear() end
 if holder and holder.exp <= now and votes then
-  finish('E')
-  freed()
+  freed(finish('E'))
 end

@@ -6,8 +6,7 @@
 -- Returns  {ended | before, now, cause, of a token its secret} | {other, now} | {nothing, now}
 local what, secret, token, longest = ARGV[4], ARGV[5], tonumber(ARGV[8]), tonumber(ARGV[9])
 local function over(cause)
-  finish(cause)
-  freed()
+  freed(finish(cause))
   return {'ended', now, cause}
 end
 local function before(cause, was)
@@ -28,8 +27,7 @@ elseif what == 'C' then
 elseif what == 'F' then
   if holder and holder.val == token then
     local secret = holder.secret
-    finish('F')
-    freed()
+    freed(finish('F'))
     return {'ended', now, 'F', secret}
   end
   for n = till, from + 1, -1 do

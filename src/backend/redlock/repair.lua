@@ -12,6 +12,7 @@ if holder then
 elseif c and c > token then
   return {'no', now}
 end
+use()
 name()
 lift(token)
 local exp = math.max(holder and holder.exp or 0, now + ttl)

@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Core;
-use super::answer::granted;
+use super::answer::{asked, granted};
 use crate::backend::redis_server::wakes::Wakes;
-use crate::backend::{Ahead, CLAIM_LIMIT, NewClaim, Place, Refusal, Wake};
+use crate::backend::{Ahead, CLAIM_LIMIT, Grant, NewClaim, Place, Refusal, Wake};
 use crate::claim::{Queue, Waiter};
-use crate::name::{CallId, LockName, Mode};
+use crate::name::{CallId, ClaimId, LockName, Mode};
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +33,8 @@ struct Entry {
     claim: NewClaim,
     /// The number of its last attempt.
     round: u32,
+    /// Whether a node may have heard of it.
+    contended: bool,
     since: SystemTime,
 }
 
@@ -42,10 +44,22 @@ struct Line {
     queue: BTreeMap<u64, Entry>,
     /// Who contends now; the others of this replica let it.
     contends: Option<CallId>,
+    /// Whether the lock may have been freed since that began.
+    missed: bool,
+    /// The last token of this replica while somebody waits here.
+    granted: u64,
     frees_at: Option<Instant>,
 }
 
 impl Line {
+    fn begin(&mut self, call: CallId) {
+        (self.contends, self.missed) = (Some(call), false);
+    }
+
+    fn first(&self) -> Option<ClaimId> {
+        self.queue.values().next().map(|first| first.claim.id)
+    }
+
     fn turn_of(&self, call: CallId) -> Option<u64> {
         self.queue
             .iter()
@@ -99,6 +113,10 @@ pub struct Contending<'a> {
     turn: u64,
     /// The number of the attempt that is due.
     pub round: u32,
+    /// It was never in the line.
+    newcomer: bool,
+    /// Whether the nodes were told that others wait behind it.
+    awaited: bool,
     over: bool,
 }
 
@@ -126,8 +144,8 @@ impl Waiting {
         let turn = lines.turns;
         let line = lines.by_lock.entry(lock.clone()).or_default();
         if line.queue.is_empty() && line.contends.is_none() {
-            line.contends = Some(claim.call);
-            return Turn::Contend(self.contending(lock, claim.call, turn, 0));
+            line.begin(claim.call);
+            return Turn::Contend(self.contending(lock, claim.call, turn, None));
         }
         // Whoever holds counts too.
         let limit = claim.limits.queue;
@@ -135,7 +153,7 @@ impl Waiting {
         if u32::try_from(there).is_ok_and(|there| there >= limit) {
             return Turn::Refused(Refusal::Full { limit });
         }
-        line.queue.insert(turn, entry(claim, 0));
+        line.queue.insert(turn, entry(claim, false));
         let ahead = line.ahead(turn);
         lines.waiting += 1;
         Turn::Wait(ahead)
@@ -150,8 +168,8 @@ impl Waiting {
         if !line.queue.is_empty() || line.contends.is_some() {
             return None;
         }
-        line.contends = Some(claim.call);
-        Some(self.contending(lock, claim.call, turn, 0))
+        line.begin(claim.call);
+        Some(self.contending(lock, claim.call, turn, None))
     }
 
     /// One that asks again.
@@ -166,23 +184,34 @@ impl Waiting {
         let first = line.queue.first_entry().filter(|first| *first.key() == turn);
         match first {
             Some(mut first) if line.contends.is_none() => {
-                first.get_mut().round += 1;
-                let round = first.get().round;
-                line.contends = Some(call);
-                Turn::Contend(self.contending(lock, call, turn, round))
+                let entry = first.get_mut();
+                entry.round += 1;
+                entry.contended = true;
+                let round = entry.round;
+                line.begin(call);
+                Turn::Contend(self.contending(lock, call, turn, Some(round)))
             }
             _ => Turn::Wait(line.ahead(turn)),
         }
     }
 
-    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: u32) -> Contending<'_> {
+    /// `round`: of one in the line.
+    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: Option<u32>) -> Contending<'_> {
         Contending {
             waiting: self,
             lock: lock.clone(),
             call,
             turn,
-            round,
+            round: round.unwrap_or(0),
+            newcomer: round.is_none(),
+            awaited: false,
             over: false,
+        }
+    }
+
+    fn tell(&self, lock: &LockName, next: Option<ClaimId>) {
+        if let Some(next) = next {
+            self.wakes.send(Wake::Next(lock.clone(), next));
         }
     }
 
@@ -193,31 +222,38 @@ impl Waiting {
         let turn = line.turn_of(call)?;
         let was_first = line.queue.keys().next() == Some(&turn);
         let gone = line.queue.remove(&turn)?;
-        let next = line.queue.values().next().map(|next| next.claim.id);
+        let next = line.first().filter(|_| was_first);
         tidy(&mut lines, lock);
         lines.waiting = lines.waiting.saturating_sub(1);
         drop(lines);
-        if let (true, Some(next)) = (was_first, next) {
-            self.wakes.send(Wake::Next(lock.clone(), next));
-        }
-        Some(gone.round > 0)
+        self.tell(lock, next);
+        Some(gone.contended)
     }
 
-    /// The lock may be free: its first waiter here is told.
-    pub fn freed(&self, lock: &LockName) {
+    /// The lock may be free, as a lease ended with this number at a node, or in general: its first waiter
+    /// here is told.
+    pub fn freed(&self, lock: &LockName, number: Option<u64>) {
         let mut lines = self.lines();
         let Some(line) = lines.by_lock.get_mut(lock) else {
             return;
         };
-        line.frees_at = None;
-        if let Some(first) = line.queue.values().next() {
-            self.wakes.send(Wake::Next(lock.clone(), first.claim.id));
+        // Somebody of this replica has had it since.
+        if number.is_some_and(|number| number < line.granted) {
+            return;
         }
+        line.frees_at = None;
+        // Who contends may have its answers from before.
+        line.missed = true;
+        self.tell(lock, line.first());
     }
 
     /// Everybody who waits may have missed something.
     pub fn gap(&self) {
-        if self.lines().waiting > 0 {
+        let mut lines = self.lines();
+        for line in lines.by_lock.values_mut() {
+            line.missed = true;
+        }
+        if lines.waiting > 0 {
             self.wakes.send(Wake::Gap);
         }
     }
@@ -263,16 +299,15 @@ impl Waiting {
                 continue;
             }
             line.frees_at = None;
-            if let Some(first) = line.queue.values().next() {
-                self.wakes.send(Wake::Next(lock.clone(), first.claim.id));
-            }
+            self.tell(lock, line.first());
         }
         next
     }
 }
 
 impl Contending<'_> {
-    /// The attempt failed: its call waits, and is told when somebody may be gone.
+    /// The attempt failed: its call waits, and is told when somebody may be gone. One that has left the line
+    /// meanwhile stays out of it.
     pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> Place {
         self.over = true;
         let mut lines = self.waiting.lines();
@@ -280,14 +315,22 @@ impl Contending<'_> {
             return Place::Gone;
         };
         line.contends = None;
+        let frees_in = if line.missed { Some(SOON) } else { frees_in };
         line.frees_at = frees_in.map(|left| Instant::now() + left);
         let known = line.queue.contains_key(&self.turn);
+        if !known && !self.newcomer {
+            let next = line.first();
+            tidy(&mut lines, &self.lock);
+            drop(lines);
+            self.waiting.tell(&self.lock, next);
+            return Place::Left;
+        }
         let limit = claim.limits.queue;
         if !known && u32::try_from(line.queue.len() + 1).is_ok_and(|there| there >= limit) {
             tidy(&mut lines, &self.lock);
             return Place::Refused(Refusal::Full { limit });
         }
-        line.queue.entry(self.turn).or_insert_with(|| entry(claim, self.round));
+        line.queue.entry(self.turn).or_insert_with(|| entry(claim, true));
         if let Some(entry) = line.queue.get_mut(&self.turn) {
             entry.round = entry.round.max(self.round);
         }
@@ -298,26 +341,35 @@ impl Contending<'_> {
         Place::Waiting(ahead)
     }
 
+    /// Whether others of this replica wait behind it: the nodes are to be told with its attempt.
+    pub fn is_awaited(&mut self) -> bool {
+        let lines = self.waiting.lines();
+        let line = lines.by_lock.get(&self.lock);
+        self.awaited = line.is_some_and(|line| line.queue.keys().any(|turn| *turn != self.turn));
+        self.awaited
+    }
+
     /// The call holds, or is over: it leaves the line. The others wait for the end of its lease.
-    pub fn is_over(mut self, held_for: Option<Duration>) {
+    pub fn is_over(mut self, held: Option<&Grant>) {
         self.over = true;
         let mut lines = self.waiting.lines();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
             return;
         };
         line.contends = None;
-        line.frees_at = held_for.map(|left| Instant::now() + left);
+        line.frees_at = held.map(|grant| Instant::now() + asked(grant.ttl));
+        line.granted = held.map_or(line.granted, |grant| grant.token.get());
         let known = line.queue.remove(&self.turn).is_some();
-        let next = line.queue.values().next().map(|next| next.claim.id);
+        let next = line.first();
         tidy(&mut lines, &self.lock);
         lines.waiting = lines.waiting.saturating_sub(u32::from(known));
         drop(lines);
         if next.is_some() {
             self.waiting.sooner.notify_one();
         }
-        if let (None, Some(next)) = (held_for, next) {
-            self.waiting.wakes.send(Wake::Next(self.lock.clone(), next));
-        }
+        // Who came after the nodes were asked tells them by an attempt of its own that it waits.
+        let next = next.filter(|_| held.is_none() || !self.awaited);
+        self.waiting.tell(&self.lock, next);
     }
 
     /// One more attempt of the same call.
@@ -333,7 +385,8 @@ impl Contending<'_> {
 }
 
 impl Drop for Contending<'_> {
-    /// The attempt was dropped, or failed with the store: the first of the line may contend.
+    /// The attempt was dropped, or failed with the store: the first of the line may contend. Where that is
+    /// its own call, the call asks again in its own time, as the store is in trouble.
     fn drop(&mut self) {
         if self.over {
             return;
@@ -345,19 +398,21 @@ impl Drop for Contending<'_> {
         if line.contends == Some(self.call) {
             line.contends = None;
         }
-        let next = line.queue.values().next().map(|next| next.claim.id);
+        let first = line.queue.values().next();
+        let next = first
+            .filter(|first| first.claim.call != self.call)
+            .map(|first| first.claim.id);
         tidy(&mut lines, &self.lock);
         drop(lines);
-        if let Some(next) = next {
-            self.waiting.wakes.send(Wake::Next(self.lock.clone(), next));
-        }
+        self.waiting.tell(&self.lock, next);
     }
 }
 
-fn entry(claim: &NewClaim, round: u32) -> Entry {
+fn entry(claim: &NewClaim, contended: bool) -> Entry {
     Entry {
         claim: claim.clone(),
-        round,
+        round: 0,
+        contended,
         since: super::clock::date(),
     }
 }

@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::backend::{ClaimLimits, Patience};
-use crate::name::{ClaimId, Identity, Metadata, Owner, Secret, Ttl};
+use crate::name::{FencingToken, Identity, Metadata, Owner, Secret, Ttl};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -94,7 +94,7 @@ async fn a_lock_that_is_freed_while_somebody_contends_is_asked_for_again_soon() 
     let calls = [claim(1), claim(2)];
     // In the line or not yet.
     let newcomer = contends(waiting.enter(&lock(), &calls[0]));
-    waiting.freed(&lock());
+    waiting.freed(&lock(), None);
     assert_eq!(ahead(newcomer.waits(&calls[0], Some(LONG))).frees_in, Some(SOON));
     let again = contends(waiting.again(&lock(), calls[0].call));
     waiting.gap();
@@ -131,4 +131,51 @@ async fn only_who_never_contended_is_unknown_to_all_nodes() {
     assert_eq!(waiting.leave(&lock(), calls[0].call), Some(true));
     assert_eq!(waiting.leave(&lock(), calls[1].call), Some(false));
     assert_eq!(waiting.leave(&lock(), calls[1].call), None);
+}
+
+fn grant(claim: &NewClaim, token: u64) -> Grant {
+    Grant {
+        claim: claim.id,
+        kind: claim.mode.into(),
+        secret: claim.secret,
+        token: FencingToken::new(token).unwrap(),
+        owner: claim.owner.clone(),
+        ttl: LONG,
+        waited: Duration::ZERO,
+        holds: 1,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_behind_an_attempt_under_way_asks_once_it_holds() {
+    let (waiting, mut heard) = waiting();
+    let calls = [claim(1), claim(2), claim(3)];
+    let mut first = contends(waiting.enter(&lock(), &calls[0]));
+    assert!(!first.is_awaited());
+    assert!(matches!(waiting.enter(&lock(), &calls[1]), Turn::Wait(_)));
+    first.is_over(Some(&grant(&calls[0], 7)));
+    // No node knows that it waits.
+    assert_eq!(told(&mut heard), [Wake::Next(lock(), calls[1].id)]);
+    assert!(matches!(waiting.enter(&lock(), &calls[2]), Turn::Wait(_)));
+    let mut second = contends(waiting.again(&lock(), calls[1].call));
+    assert!(second.is_awaited());
+    second.is_over(Some(&grant(&calls[1], 8)));
+    assert_eq!(told(&mut heard), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_earlier_lease_wakes_nobody() {
+    let (waiting, mut heard) = waiting();
+    let calls = [claim(1), claim(2)];
+    line(&waiting, &calls);
+    let mut first = contends(waiting.again(&lock(), calls[0].call));
+    assert!(first.is_awaited());
+    first.is_over(Some(&grant(&calls[0], 8)));
+    told(&mut heard);
+    waiting.freed(&lock(), Some(7));
+    assert_eq!(told(&mut heard), []);
+    for number in [Some(8), Some(9), None] {
+        waiting.freed(&lock(), number);
+        assert_eq!(told(&mut heard), [Wake::Next(lock(), calls[1].id)]);
+    }
 }
