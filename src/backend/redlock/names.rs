@@ -37,7 +37,9 @@ impl Core {
     /// # Errors
     /// Too few nodes answered.
     pub async fn names(&self, prefix: &str, after: Option<&str>, count: usize) -> Result<Names, BackendError> {
-        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        let from = after
+            .filter(|after| *after >= prefix)
+            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
         // No UTF-8 text holds the byte 0xff.
         let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
         let voters = &self.shared.voters;
