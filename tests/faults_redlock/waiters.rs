@@ -118,13 +118,14 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
     eventually("every node holds for it", Duration::from_secs(10), || {
         (holding(&servers, "a") == 3).then_some(())
     });
-    let end = Instant::now() + LONG / 4;
+    // At once: a few more times only where this machine was slow.
+    let mut tries = 0;
     let grant = loop {
         match here.take_up(&lock, &claim).await.unwrap() {
             Place::Held(grant) => break grant,
-            place => assert!(Instant::now() < end, "{place:?}"),
+            place => assert!(tries < 4, "{place:?}"),
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tries += 1;
     };
     assert!(grant.token > unheard.token);
 }
