@@ -14,7 +14,7 @@ use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
 use crate::servers::RedisServer;
 
 /// How long a node has for a vote in these tests.
-pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(750);
 
 /// Nodes that forget with their process.
 pub fn nodes<const N: usize>() -> [RedisServer; N] {
@@ -143,14 +143,18 @@ pub async fn take_everywhere(locks: &Locks, servers: &[RedisServer], lock: &str,
     loop {
         let lease = take_soon(locks, lock, ttl).await;
         // One that could not be reached just now never will.
-        let soon = Instant::now() + ttl.min(Duration::from_secs(3));
+        let soon = Instant::now() + (ttl / 2).min(Duration::from_secs(1));
         while holding(servers, lock) < servers.len() && Instant::now() < soon {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         if counting(servers, lock, &lease) == servers.len() {
             return lease;
         }
-        locks.release(&lease.key).await.unwrap();
+        match locks.release(&lease.key).await {
+            // It may have ended while this machine was busy.
+            Ok(_) | Err(Error::LeaseLost { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
         assert!(Instant::now() < end, "the nodes never agree");
     }
 }
