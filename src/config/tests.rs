@@ -267,7 +267,7 @@ fn lines(section: &dyn Section) -> Vec<String> {
         Some(value) => format!("{} = {value}", key.name),
         None => format!("#{} =", key.name),
     });
-    let below = section.tables().into_iter().flat_map(|(_, table)| lines(table));
+    let below = section.tables().into_iter().flat_map(|table| lines(table.section));
     own.chain(below).collect()
 }
 
