@@ -19,7 +19,7 @@ use crate::name::Identity;
 const SCHEME: &str = "bearer ";
 
 /// Who makes a call, and by which policy it is judged to its end.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Caller {
     /// Who it was proven to be.
     pub identity: Identity,
@@ -30,9 +30,14 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The caller of a request that came through [`Authenticate`].
+    /// The caller of a request that came through [`Authenticate`]. One that found another way may
+    /// nothing.
     pub(super) fn of(extensions: &mut Extensions) -> Self {
-        extensions.remove().unwrap_or_default()
+        extensions.remove().unwrap_or_else(|| Self {
+            identity: Identity::anonymous(),
+            policy: Some(Arc::default()),
+            peer: None,
+        })
     }
 }
 
@@ -53,8 +58,9 @@ impl<S> Authenticate<S> {
         let peer = request.extensions().get::<Remote>().cloned();
         let Some(policy) = self.auth.policy() else {
             return Ok(Caller {
+                identity: Identity::anonymous(),
+                policy: None,
                 peer,
-                ..Caller::default()
             });
         };
         let certificate = peer.as_ref().and_then(|peer| peer.certificate.as_ref());
@@ -159,6 +165,19 @@ mod tests {
     fn headers(values: &[&str]) -> HeaderMap {
         let pairs = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap()));
         pairs.collect()
+    }
+
+    #[test]
+    fn a_caller_that_nobody_looked_at_may_nothing() {
+        use crate::auth::Verb;
+        use crate::auth::rules::Reach;
+        let caller = Caller::of(&mut Extensions::new());
+        let policy = caller.policy.expect("a policy");
+        assert!(
+            policy
+                .check(&caller.identity, Verb::Read, "a", Reach::Names("b"))
+                .is_err()
+        );
     }
 
     #[test]

@@ -72,8 +72,8 @@ pub enum PolicyError {
     Jwt(#[from] JwtError),
 }
 
-/// A policy, with all that its files hold.
-#[derive(Debug)]
+/// A policy, with all that its files hold. By default it knows nobody and allows nothing.
+#[derive(Debug, Default)]
 pub struct Policy {
     certificates: bool,
     bearers: Bearers,
