@@ -303,10 +303,18 @@ fn no_key_is_read_that_is_not_documented() {
     assert_eq!(fields::<file::EmbeddedSection>(), documented::<file::EmbeddedSection>());
     let with_tables = [
         documented::<File>(),
-        vec!["server".into(), "log".into(), "namespaces".into()],
+        vec!["server".into(), "log".into(), "tls".into(), "auth".into()],
+        vec!["namespaces".into()],
     ]
     .concat();
     assert_eq!(fields::<File>(), with_tables);
+    assert_eq!(fields::<file::TlsSection>(), documented::<file::TlsSection>());
+    assert_eq!(fields::<file::JwtSection>(), documented::<file::JwtSection>());
+    assert_eq!(fields::<file::RuleSection>(), documented::<file::RuleSection>());
+    assert_eq!(fields::<file::QuotaSection>(), documented::<file::QuotaSection>());
+    let tables = vec!["jwt".into(), "rules".into(), "limits".into()];
+    let with_tables = [documented::<file::AuthSection>(), tables].concat();
+    assert_eq!(fields::<file::AuthSection>(), with_tables);
     assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
     assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());
     let backends = vec!["embedded".into(), "redis".into(), "etcd".into()];
