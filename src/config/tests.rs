@@ -6,6 +6,8 @@ use super::section::Section;
 use super::*;
 use crate::backend::CLAIM_LIMIT;
 
+mod access;
+
 const DATA: &str = "/data/fencepost";
 
 fn read_with(text: &str, overrides: Overrides) -> Result<Config, String> {
