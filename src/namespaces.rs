@@ -29,8 +29,8 @@ pub enum OpenError {
         /// What is wrong with it.
         source: Box<crate::backend::embedded::OpenError>,
     },
-    /// The Redis of a namespace.
-    #[cfg(feature = "redis")]
+    /// The Redis servers of a namespace.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     #[error("namespace {namespace}: its Redis: {source}")]
     Redis {
         /// The first namespace that uses it.
@@ -134,8 +134,10 @@ struct Stores {
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
     #[cfg(feature = "redis")]
     redis: BTreeMap<crate::config::RedisConfig, crate::backend::redis::Store>,
+    #[cfg(feature = "redlock")]
+    redlock: BTreeMap<crate::config::RedlockConfig, crate::backend::redlock::Store>,
     /// The longest TTL of any namespace.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     longest_ttl: std::time::Duration,
     #[cfg(feature = "etcd")]
     etcd: BTreeMap<crate::config::EtcdConfig, crate::backend::etcd::Store>,
@@ -149,7 +151,9 @@ impl Stores {
             embedded: BTreeMap::new(),
             #[cfg(feature = "redis")]
             redis: BTreeMap::new(),
-            #[cfg(feature = "redis")]
+            #[cfg(feature = "redlock")]
+            redlock: BTreeMap::new(),
+            #[cfg(any(feature = "redis", feature = "redlock"))]
             longest_ttl: config
                 .namespaces
                 .values()
@@ -174,6 +178,8 @@ impl Stores {
             BackendConfig::Redis(ref settings) => Ok(self.redis(namespace, settings)?.namespace(namespace)),
             #[cfg(feature = "etcd")]
             BackendConfig::Etcd(ref settings) => Ok(self.etcd(namespace, settings)?.namespace(namespace)),
+            #[cfg(feature = "redlock")]
+            BackendConfig::Redlock(ref settings) => Ok(self.redlock(namespace, settings)?.namespace(namespace)),
         }
     }
 
@@ -210,6 +216,24 @@ impl Stores {
         })?;
         let store = crate::backend::redis::Store::open(settings);
         self.redis.insert(config.clone(), store.clone());
+        Ok(store)
+    }
+
+    #[cfg(feature = "redlock")]
+    fn redlock(
+        &mut self,
+        namespace: &Namespace,
+        config: &crate::config::RedlockConfig,
+    ) -> Result<crate::backend::redlock::Store, OpenError> {
+        if let Some(store) = self.redlock.get(config) {
+            return Ok(store.clone());
+        }
+        let quorum = config.quorum(self.longest_ttl).map_err(|source| OpenError::Redis {
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let store = crate::backend::redlock::Store::open(quorum);
+        self.redlock.insert(config.clone(), store.clone());
         Ok(store)
     }
 

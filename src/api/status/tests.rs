@@ -195,7 +195,11 @@ fn table() -> Vec<Row> {
             None,
         ),
         (
-            BackendError::NoQuorum { reason: reason() }.into(),
+            BackendError::NoQuorum {
+                reason: reason(),
+                sent: true,
+            }
+            .into(),
             Unavailable,
             "NO_QUORUM",
             None,

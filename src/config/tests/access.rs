@@ -108,11 +108,7 @@ fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
         "f.toml:4:14: auth.rules[0].identities[0]: must not be empty",
         "at its end alone",
     );
-    refused(
-        &with("[[auth.rules]]\nverbs = ['write']"),
-        "f.toml:4:",
-        "`admin`",
-    );
+    refused(&with("[[auth.rules]]\nverbs = ['write']"), "f.toml:4:", "`admin`");
     refused(
         "[auth]\nbearer_hashes = ['ci:secret']",
         "f.toml:2:17: auth.bearer_hashes",
