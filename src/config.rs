@@ -4,6 +4,7 @@
 //! its file, line, key and bound. The tables of the file, their defaults and their documentation
 //! stand once, in [`mod@file`].
 
+mod access_config;
 mod backend;
 mod error;
 #[cfg(feature = "etcd")]
@@ -43,9 +44,13 @@ pub use redis_config::RedisConfig;
 pub use redlock_config::RedlockConfig;
 
 use crate::api::{ListenAddress, Settings};
+use crate::auth::PolicySettings;
 use crate::backend::Guarantee;
 use crate::limits::Limits;
 use crate::name::Namespace;
+use crate::quota::QuotaSettings;
+use crate::tls::TlsSettings;
+use access_config::TlsConfig;
 use file::{File, NamespaceSection};
 use namespace::Origin;
 use source::Source;
@@ -59,6 +64,11 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub struct Config {
     /// The namespaces to serve, at least one.
     pub namespaces: BTreeMap<Namespace, NamespaceConfig>,
+    /// Who is who and may do what; nothing: everybody everything.
+    pub policy: Option<PolicySettings>,
+    /// How much everybody may do.
+    pub quotas: QuotaSettings,
+    tls: Option<TlsConfig>,
     file: File,
 }
 
@@ -86,16 +96,33 @@ impl Config {
     fn read(mut source: Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
         let mut file: File = source.parse()?;
         overrides.apply(&mut file, &mut source);
+        let tls = access_config::tls(&file, &source)?;
         check_listen(&file, &source)?;
         check_server(&file, &source)?;
         file.data_dir = absolute_data_dir(&file, &source)?.or(data_dir);
         let namespaces = namespaces(&mut file, &source)?;
-        Ok(Self { namespaces, file })
+        Ok(Self {
+            namespaces,
+            policy: access_config::policy(&file, &source)?,
+            quotas: access_config::quotas(&file, &source)?,
+            tls,
+            file,
+        })
     }
 
     /// Where to listen, at least one address.
     pub fn listen(&self) -> impl Iterator<Item = &ListenAddress> {
         self.file.listen.iter().map(|listen| &listen.0)
+    }
+
+    /// The certificates of the addresses that are encrypted.
+    pub fn tls(&self) -> Option<&TlsSettings> {
+        self.tls.as_ref().map(|tls| &tls.settings)
+    }
+
+    /// Whether the connections to this address are encrypted.
+    pub fn is_encrypted(&self, address: &ListenAddress) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.listeners.covers(address))
     }
 
     /// What to log, and how.
@@ -136,9 +163,11 @@ fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
     }
     let open = file.listen.iter().find(|listen| !listen.0.is_local());
     match open {
-        Some(Listen(address)) if !file.insecure => Err(source.refuse(
+        Some(Listen(address)) if !file.insecure && file.tls.is_none() => Err(source.refuse(
             &["listen"],
-            format!("{address} must be a loopback address or a Unix socket, unless insecure = true"),
+            format!(
+                "{address} must be a loopback address or a Unix socket where there is no [tls], unless insecure = true"
+            ),
         )),
         _ => Ok(()),
     }

@@ -6,6 +6,9 @@
 //! - [`name`]: text in, valid types out.
 //! - [`claim`]: the one rule that says who of a queue holds.
 //! - [`limits`]: what a namespace accepts.
+//! - [`auth`]: who a caller is, and what it may do.
+//! - [`quota`]: how much of it.
+//! - [`tls`]: encryption for listeners.
 //! - [`backend`]: what a store must do, in words; its rooms hold the stores.
 //! - [`batch`]: group commit.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
@@ -18,6 +21,7 @@
 #![warn(missing_docs)]
 
 pub mod api;
+pub mod auth;
 pub mod backend;
 pub mod batch;
 pub mod claim;
@@ -29,4 +33,6 @@ pub mod limits;
 pub mod locks;
 pub mod name;
 pub mod namespaces;
+pub mod quota;
 pub mod telemetry;
+pub mod tls;

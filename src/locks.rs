@@ -84,6 +84,14 @@ pub struct Acquire {
     pub metadata: Metadata,
 }
 
+impl Acquire {
+    /// The claim that its request id names, where it has one.
+    pub fn claim(&self) -> Option<ClaimId> {
+        let request = self.request_id.as_ref()?;
+        Some(ids::of_request(self, request))
+    }
+}
+
 /// A lease as its client gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
@@ -305,12 +313,12 @@ impl Room {
         let ttl = self.limits.ttl(ask.ttl)?;
         self.check_offers(ask)?;
         let [random_id, call, secret] = ids::random()?;
-        let request = ask.request_id.as_ref();
+        let named = ask.claim();
         Ok(NewClaim {
-            id: request.map_or(ClaimId::from_bytes(random_id), |request| ids::of_request(ask, request)),
+            id: named.unwrap_or(ClaimId::from_bytes(random_id)),
             call: CallId::from_bytes(call),
             secret: Secret::from_bytes(secret),
-            retryable: request.is_some(),
+            retryable: named.is_some(),
             owner: ask.owner.clone(),
             identity: ask.identity.clone(),
             mode: ask.mode,

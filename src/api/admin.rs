@@ -1,61 +1,46 @@
 //! `AdminService`: what operators do by hand. What changes anything leaves a line in the log, under
-//! the target `audit`.
+//! the target `fencepost::audit`, and so does what was denied.
 
 use tonic::{Request, Response, Status};
 
+use super::access::Guarded;
+use super::authenticate::Caller;
 use super::connection::Peer;
 use super::proto::admin_service_server::AdminService;
 use super::{convert, proto, status};
 use crate::error::Error;
-use crate::name::Identity;
-use crate::namespaces::Namespaces;
 
 /// The namespaces in the hands of their operators.
 #[derive(Debug)]
 pub(super) struct AdminApi {
-    namespaces: Namespaces,
+    guarded: Guarded,
 }
 
 impl AdminApi {
     /// Serves these namespaces.
-    pub(super) fn new(namespaces: Namespaces) -> Self {
-        Self { namespaces }
+    pub(super) fn new(guarded: Guarded) -> Self {
+        Self { guarded }
     }
 
-    async fn force(&self, ask: &proto::ForceReleaseRequest) -> Result<(), Error> {
-        let locks = self.namespaces.get(&ask.namespace)?;
+    async fn force(&self, caller: &Caller, ask: &proto::ForceReleaseRequest) -> Result<(), Error> {
+        let held = self.guarded.to_force(caller, &ask.namespace, &ask.name)?;
         let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token)?;
-        locks.force_release(&name, token).await
+        held.force(&name, token).await
     }
 
-    async fn end_quarantine(&self, ask: &proto::AdmitRequest) -> Result<(), Error> {
-        let locks = self.namespaces.get(&ask.namespace)?;
+    async fn end_quarantine(&self, caller: &Caller, ask: &proto::AdmitRequest) -> Result<(), Error> {
+        let locks = self.guarded.to_admit(caller, &ask.namespace)?;
         locks.admit(convert::node(&ask.node)?).await
     }
 }
 
-/// Who asked for something, for the audit.
-struct Actor {
-    identity: Identity,
-    peer: String,
-}
-
-impl Actor {
-    fn of<T>(request: &Request<T>) -> Self {
-        let peer = request.extensions().get::<Peer>();
-        Self {
-            identity: Identity::anonymous(),
-            peer: peer.map_or_else(|| "unknown".into(), Peer::to_string),
-        }
-    }
-
-    /// Writes the line: who did what to whom, and what came of it. Text of callers is quoted, so
-    /// that it cannot pretend to be another line.
-    fn did(&self, action: &str, namespace: &str, object: &str, outcome: &Result<(), Error>) {
-        let outcome = outcome.as_ref().map_or_else(ToString::to_string, |()| "done".into());
-        let (identity, peer) = (self.identity.as_str(), &self.peer);
-        tracing::info!(target: "audit", action, ?identity, %peer, ?namespace, ?object, ?outcome);
-    }
+/// Writes the line of the audit: who did what to whom, and what came of it. Text of callers is quoted,
+/// so that it cannot pretend to be another line.
+fn audit(caller: &Caller, action: &str, namespace: &str, object: &str, outcome: &Result<(), Error>) {
+    let outcome = outcome.as_ref().map_or_else(ToString::to_string, |()| "done".into());
+    let peer = caller.peer().as_ref().map_or_else(|| "unknown".into(), Peer::to_string);
+    let identity = caller.identity.as_str();
+    tracing::info!(target: "fencepost::audit", action, ?identity, %peer, ?namespace, ?object, ?outcome);
 }
 
 #[tonic::async_trait]
@@ -64,28 +49,30 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ForceReleaseRequest>,
     ) -> Result<Response<proto::ForceReleaseResponse>, Status> {
-        let actor = Actor::of(&request);
-        let ask = request.into_inner();
-        let outcome = self.force(&ask).await;
+        let (_, mut extensions, ask) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let outcome = self.force(&caller, &ask).await;
         let object = format!("{} token {}", ask.name, ask.fencing_token);
-        actor.did("force_release", &ask.namespace, &object, &outcome);
+        audit(&caller, "force_release", &ask.namespace, &object, &outcome);
         outcome.map_err(status::of)?;
         Ok(Response::new(proto::ForceReleaseResponse {}))
     }
 
     async fn list_namespaces(
         &self,
-        _: Request<proto::ListNamespacesRequest>,
+        mut request: Request<proto::ListNamespacesRequest>,
     ) -> Result<Response<proto::ListNamespacesResponse>, Status> {
-        let namespaces = self.namespaces.all().map(convert::namespace).collect();
+        let caller = Caller::of(request.extensions_mut());
+        let all = self.guarded.all(&caller).map_err(status::of)?;
+        let namespaces = all.iter().map(convert::namespace).collect();
         Ok(Response::new(proto::ListNamespacesResponse { namespaces }))
     }
 
     async fn admit(&self, request: Request<proto::AdmitRequest>) -> Result<Response<proto::AdmitResponse>, Status> {
-        let actor = Actor::of(&request);
-        let ask = request.into_inner();
-        let outcome = self.end_quarantine(&ask).await;
-        actor.did("admit", &ask.namespace, &ask.node, &outcome);
+        let (_, mut extensions, ask) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let outcome = self.end_quarantine(&caller, &ask).await;
+        audit(&caller, "admit", &ask.namespace, &ask.node, &outcome);
         outcome.map_err(status::of)?;
         Ok(Response::new(proto::AdmitResponse {}))
     }

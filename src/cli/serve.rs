@@ -2,8 +2,11 @@
 
 use std::io;
 
-use fencepost::api::{self, ListenAddress, Listener};
+use fencepost::api::{self, Access, ListenAddress, Listener};
+use fencepost::auth::{Auth, Policy, PolicyError};
 use fencepost::config::{Config, Overrides};
+use fencepost::quota::Quotas;
+use fencepost::tls::Tls;
 use fencepost::{namespaces, telemetry};
 use tokio::runtime::Runtime;
 
@@ -30,23 +33,39 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
 /// Binds before it opens: a second server on the same address leaves the stores alone.
 async fn serve(config: &Config) -> Result<(), Failure> {
     let signals = Signals::take().map_err(Failure::runtime)?;
-    let listeners = bind(config).await.map_err(Failure::runtime)?;
+    let access = access(config).map_err(Failure::runtime)?;
+    let tls = config.tls().cloned().map(Tls::open).transpose();
+    let listeners = bind(config, tls.map_err(Failure::runtime)?)
+        .await
+        .map_err(Failure::runtime)?;
     let namespaces = namespaces::open(config).await.map_err(Failure::runtime)?;
     let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
     tracing::info!("serving on {}", addresses.join(", "));
-    api::serve(listeners, namespaces, config.settings(), signals.first())
+    api::serve_to(access, listeners, namespaces, config.settings(), signals.first())
         .await
         .map_err(Failure::runtime)
 }
 
-async fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
+/// Who may do what, and how much of it.
+fn access(config: &Config) -> Result<Access, PolicyError> {
+    let policy = config.policy.as_ref().map(Policy::open).transpose()?;
+    Ok(Access {
+        auth: Auth::new(policy),
+        quotas: Quotas::new(config.quotas.clone()),
+    })
+}
+
+async fn bind(config: &Config, tls: Option<Tls>) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     for address in config.listen() {
-        let bound = Listener::bind(address).await;
-        listeners.push(bound.map_err(|source| BindError {
+        let bound = Listener::bind(address).await.map_err(|source| BindError {
             address: address.clone(),
             source,
-        })?);
+        })?;
+        listeners.push(match &tls {
+            Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
+            _ => bound,
+        });
     }
     Ok(listeners)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::access_config::{ClientCertificates, DoorWord, Encrypted, VerbWord};
 use crate::backend::Guarantee;
 use crate::telemetry::{LogFilter, LogFormat};
 
@@ -178,7 +179,18 @@ macro_rules! unbounded {
     };
 }
 
-unbounded!(bool, String, PathBuf, DeclaredGuarantee, LogFilter, LogFormat);
+unbounded!(
+    bool,
+    String,
+    PathBuf,
+    ClientCertificates,
+    DeclaredGuarantee,
+    DoorWord,
+    Encrypted,
+    LogFilter,
+    LogFormat,
+    VerbWord
+);
 
 impl<T: Bounded> Bounded for Option<T> {
     fn bounds() -> Option<String> {
