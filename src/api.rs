@@ -1,6 +1,6 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
+//! The way of a call, from the outside in: `observed` counts and traces it, `request_log` names it, `guard` catches its panic,
 //! `gate` counts it in, `handover` watches over its grant, `dispatch` finds its service; then
 //! `lock` or `admin` convert (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors
 //! become statuses in [`status`] alone.
@@ -24,9 +24,11 @@ use self::guard::Guard;
 use self::handover::Handover;
 use self::health::HealthApi;
 use self::lock::LockApi;
+use self::observed::Observed;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
+use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 
 mod admin;
@@ -41,6 +43,7 @@ mod handover;
 mod health;
 mod listen;
 mod lock;
+mod observed;
 mod request_log;
 mod settings;
 pub mod status;
@@ -102,13 +105,13 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let connections = incoming(
-        listeners,
-        Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone()),
-    );
+    let terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
+    let connections = incoming(listeners, terms.counted(figures));
     let services = services(&namespaces, &settings, &drain)?;
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
-    let server = run(services, connections, &settings, drain.clone(), stop);
+    let metrics = namespaces.metrics().cloned();
+    let server = run(services, connections, &settings, (drain.clone(), metrics), stop);
     tokio::pin!(server);
     let served = tokio::select! {
         served = &mut server => served,
@@ -138,7 +141,7 @@ async fn run(
     services: Services,
     connections: impl Stream<Item = std::io::Result<Connection>>,
     settings: &Settings,
-    drain: CancellationToken,
+    (drain, metrics): (CancellationToken, Option<Metrics>),
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let permits = Arc::new(Permits::new(settings, drain));
@@ -147,7 +150,8 @@ async fn run(
     let layers = layer_fn(move |routes| {
         let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
-        RequestLog::new(Guard::new(gate, request_bytes))
+        let log = RequestLog::new(Guard::new(gate, request_bytes));
+        Observed::new(log, metrics.clone())
     });
     let transport = transport(settings).layer(layers).add_routes(routes);
     transport.serve_with_incoming_shutdown(connections, stop).await

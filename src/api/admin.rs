@@ -77,7 +77,7 @@ impl AdminService for AdminApi {
         &self,
         _: Request<proto::ListNamespacesRequest>,
     ) -> Result<Response<proto::ListNamespacesResponse>, Status> {
-        let namespaces = self.namespaces.all().map(convert::namespace).collect();
+        let namespaces = self.namespaces.all().iter().map(convert::namespace).collect();
         Ok(Response::new(proto::ListNamespacesResponse { namespaces }))
     }
 

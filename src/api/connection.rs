@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::listen::Listener;
+use crate::metrics::ServerMetrics;
 
 /// How long a failed accept rests: without it, a server out of file descriptors spins.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -61,6 +62,25 @@ pub(super) struct Connection {
     gathered: bool,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
+    /// The same for the metrics.
+    _counted: Option<Counted>,
+}
+
+/// An open connection in the metrics.
+#[derive(Debug)]
+struct Counted(ServerMetrics);
+
+impl Counted {
+    fn new(figures: ServerMetrics) -> Self {
+        figures.connections.inc();
+        Self(figures)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
 }
 
 /// The time in which a new connection has to begin.
@@ -88,6 +108,8 @@ pub(super) struct Terms {
     drain: CancellationToken,
     /// Ends them all.
     cut: CancellationToken,
+    /// Where they are counted.
+    figures: Option<ServerMetrics>,
 }
 
 impl Terms {
@@ -99,12 +121,21 @@ impl Terms {
             patience,
             drain,
             cut,
+            figures: None,
         }
+    }
+
+    /// The same, counted in these metrics.
+    pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
+        Self { figures, ..self }
     }
 
     fn admit(&self, (socket, peer): (Socket, Peer)) -> Option<Connection> {
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
             tracing::warn!(%peer, "too many connections: closing this one");
+            if let Some(figures) = &self.figures {
+                figures.connections_refused.inc();
+            }
             return None;
         };
         Some(Connection {
@@ -117,6 +148,7 @@ impl Terms {
             }),
             gathered: false,
             _open: permit,
+            _counted: self.figures.clone().map(Counted::new),
         })
     }
 }

@@ -35,13 +35,13 @@ impl LockApi {
     }
 
     /// The lock's name and the locks of its namespace.
-    fn lock(&self, namespace: &str, name: &str) -> Result<(&Locks, LockName), Status> {
+    fn lock(&self, namespace: &str, name: &str) -> Result<(Locks, LockName), Status> {
         let locks = self.namespaces.get(namespace).map_err(status::of)?;
         Ok((locks, LockName::new(name).map_err(status::of)?))
     }
 
     /// The lease's key and the locks of its namespace.
-    fn lease(&self, lease_id: &str) -> Result<(&Locks, LeaseKey), Status> {
+    fn lease(&self, lease_id: &str) -> Result<(Locks, LeaseKey), Status> {
         let key = LeaseKey::parse(lease_id).map_err(status::of)?;
         let locks = self.namespaces.get(key.lock.namespace.as_str()).map_err(status::of)?;
         Ok((locks, key))

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::backend::EMBEDDED;
 use super::listen::Listen;
 use super::section::section;
-use super::value::{Count, DeclaredGuarantee, Period};
+use super::value::{Count, DeclaredGuarantee, Period, Ratio};
 use crate::backend::CLAIM_LIMIT;
 use crate::limits::Limits;
 use crate::name::MAX_NAME_BYTES;
@@ -37,6 +37,14 @@ section! {
         /// Must be true to listen on an address that other machines can reach: the connections
         /// are not encrypted and nobody is authenticated.
         insecure: bool = false,
+        /// Where to answer HTTP for those who watch over the server: /metrics for Prometheus, /healthz
+        /// and /readyz for whoever starts and stops it. Host and port; nobody without it. In plain
+        /// text and for everybody who can reach it: it tells figures and names of namespaces only.
+        metrics_listen: Option<Listen> = None,
+        /// The namespaces whose stores must serve for /readyz to say so. Without any, it says whether
+        /// this server takes calls: a store that is away is away for all servers that share it, and
+        /// calls say so better than a server that is gone.
+        ready_namespaces: Vec<String> = Vec::new(),
         /// The directory of everything that this server stores. Without it: fencepost in
         /// $XDG_DATA_HOME, or in ~/.local/share.
         data_dir: Option<PathBuf> = None,
@@ -48,6 +56,8 @@ section! {
         server: ServerSection,
         /// The log.
         log: LogSection,
+        /// The traces.
+        traces: TracesSection,
         /// The namespaces by name; without any, one named `default`.
         namespaces: BTreeMap<String, NamespaceSection>,
     }
@@ -92,6 +102,17 @@ section! {
         level: LogFilter = LogFilter::default(),
         /// How to write it: "text" for people, "json" for machines.
         format: LogFormat = LogFormat::default(),
+    }
+}
+
+section! {
+    /// Traces of calls, sent as OTLP over gRPC. A caller's W3C context (traceparent) is taken up.
+    pub struct TracesSection {
+        /// Where to send them: http:// or https://. No call is traced without it.
+        endpoint: Option<String> = None,
+        /// The part of the calls without a context that is traced; a caller's own decision counts
+        /// for those with one.
+        sample_ratio: Ratio = Ratio::ALL,
     }
 }
 
