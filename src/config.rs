@@ -158,9 +158,10 @@ fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
 
 fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
     match &file.metrics_listen {
-        Some(Listen(ListenAddress::Unix(_))) => {
-            Err(source.refuse(&["metrics_listen"], "must be host:port: Prometheus reads no Unix socket"))
-        }
+        Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
+            &["metrics_listen"],
+            "must be host:port: Prometheus reads no Unix socket",
+        )),
         _ => Ok(()),
     }
 }
@@ -180,7 +181,11 @@ fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {
 }
 
 fn check_ready(file: &File, source: &Source) -> Result<(), ConfigError> {
-    match file.ready_namespaces.iter().find(|name| !file.namespaces.contains_key(*name)) {
+    match file
+        .ready_namespaces
+        .iter()
+        .find(|name| !file.namespaces.contains_key(*name))
+    {
         Some(name) => {
             let problem = format!("must be namespaces of this configuration, and {name:?} is none");
             Err(source.refuse(&["ready_namespaces"], problem))

@@ -105,7 +105,9 @@ struct Making(Registry);
 impl Making {
     fn put<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect("a metric's name is well spelt");
-        self.0.register(Box::new(made.clone())).expect("each metric is made once");
+        self.0
+            .register(Box::new(made.clone()))
+            .expect("each metric is made once");
         made
     }
 
@@ -193,8 +195,16 @@ impl Metrics {
                 "Leases that this server granted or renewed last, not released over it, whose TTL is not over.",
                 namespace,
             ),
-            waiting: making.gauges("fencepost_waiting", "Acquire calls that wait at this server.", namespace),
-            granted: making.counters("fencepost_leases_granted_total", "Leases granted by this server.", namespace),
+            waiting: making.gauges(
+                "fencepost_waiting",
+                "Acquire calls that wait at this server.",
+                namespace,
+            ),
+            granted: making.counters(
+                "fencepost_leases_granted_total",
+                "Leases granted by this server.",
+                namespace,
+            ),
             ended: making.counters(
                 "fencepost_leases_ended_total",
                 "Leases ended by a step of this server: released, forced, or taken back because nobody got the answer.",
@@ -271,7 +281,9 @@ impl Metrics {
             granted: all.granted.with_label_values(&[name]),
             expired: all.expired.with_label_values(&[name]),
             regressions: all.regressions.with_label_values(&[name]),
-            healthy: all.healthy.with_label_values(&[name, offers.kind, offers.guarantee.word()]),
+            healthy: all
+                .healthy
+                .with_label_values(&[name, offers.kind, offers.guarantee.word()]),
             quarantine: all.quarantine.with_label_values(&[name]),
             offers,
             all: self.clone(),

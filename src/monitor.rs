@@ -139,14 +139,19 @@ impl Watched {
     fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
-            refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            refused
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => text(StatusCode::OK, "ok\n".into()),
             "/readyz" => self.ready(),
-            _ => text(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n".into()),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "there are /metrics, /healthz and /readyz\n".into(),
+            ),
         }
     }
 

@@ -52,7 +52,9 @@ pub enum OpenError {
     },
     /// A longer TTL than those with which a Redis was opened.
     #[cfg(feature = "redis")]
-    #[error("namespace {namespace}: ttl_max must stay at most {longest:?} while the server runs: a Redis was opened with that")]
+    #[error(
+        "namespace {namespace}: ttl_max must stay at most {longest:?} while the server runs: a Redis was opened with that"
+    )]
     LongerTtl {
         /// The namespace.
         namespace: Namespace,
@@ -159,7 +161,9 @@ impl Stores {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
-                None => self.serve(namespace, settings).inspect(|served| change.opened.push(served.clone())),
+                None => self
+                    .serve(namespace, settings)
+                    .inspect(|served| change.opened.push(served.clone())),
             };
             match served {
                 Ok(served) => drop(change.table.insert(namespace.to_string(), served)),
@@ -196,14 +200,20 @@ impl Stores {
     fn let_go(&mut self) {
         let used: Vec<&BackendConfig> = self.current.values().map(|one| &one.backend).collect();
         #[cfg(feature = "embedded")]
-        self.embedded
-            .retain(|own, _| used.iter().any(|one| matches!(one, BackendConfig::Embedded { path, .. } if path == own)));
+        self.embedded.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Embedded { path, .. } if path == own))
+        });
         #[cfg(feature = "redis")]
-        self.redis
-            .retain(|own, _| used.iter().any(|one| matches!(one, BackendConfig::Redis(it) if **it == *own)));
+        self.redis.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Redis(it) if **it == *own))
+        });
         #[cfg(feature = "etcd")]
-        self.etcd
-            .retain(|own, _| used.iter().any(|one| matches!(one, BackendConfig::Etcd(it) if **it == *own)));
+        self.etcd.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Etcd(it) if **it == *own))
+        });
         drop(used);
     }
 
@@ -212,7 +222,9 @@ impl Stores {
     #[cfg(feature = "redis")]
     fn check_longest_ttl(&mut self, config: &Config) -> Result<(), OpenError> {
         let longest = config.namespaces.iter().max_by_key(|(_, one)| one.limits.ttl_max);
-        let Some((namespace, settings)) = longest else { return Ok(()) };
+        let Some((namespace, settings)) = longest else {
+            return Ok(());
+        };
         if settings.limits.ttl_max > self.longest_ttl {
             if !self.redis.is_empty() {
                 return Err(OpenError::LongerTtl {
@@ -226,14 +238,21 @@ impl Stores {
     }
 
     #[cfg(not(feature = "redis"))]
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "only Redis has a longest TTL")]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "only Redis has a longest TTL"
+    )]
     fn check_longest_ttl(&mut self, _: &Config) -> Result<(), OpenError> {
         Ok(())
     }
 
     fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let backend = self.backend(namespace, &settings.backend)?;
-        let metrics = self.namespaces.metrics().map(|all| all.namespace(namespace, backend.offers()));
+        let metrics = self
+            .namespaces
+            .metrics()
+            .map(|all| all.namespace(namespace, backend.offers()));
         let backend: Arc<dyn Backend> = match &metrics {
             Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
             None => backend,

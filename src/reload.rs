@@ -202,7 +202,13 @@ impl Fingerprint {
         let found = std::fs::metadata(file).ok();
         Self(found.map(|found| {
             let (device, inode, size) = (found.dev(), found.ino(), found.size());
-            [device.cast_signed(), inode.cast_signed(), size.cast_signed(), found.mtime(), found.mtime_nsec()]
+            [
+                device.cast_signed(),
+                inode.cast_signed(),
+                size.cast_signed(),
+                found.mtime(),
+                found.mtime_nsec(),
+            ]
         }))
     }
 }

@@ -25,7 +25,9 @@ impl Config {
             .iter()
             .filter_map(|(name, old)| Some((name, old, next.namespaces.get(name)?)));
         let moved = both.filter(|(_, old, new)| old.backend != new.backend);
-        moved.map(|(name, ..)| format!("the backend of namespaces.{name}")).collect()
+        moved
+            .map(|(name, ..)| format!("the backend of namespaces.{name}"))
+            .collect()
     }
 }
 

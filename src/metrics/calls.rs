@@ -24,7 +24,10 @@ const METHODS: [(&str, &str); 14] = [
     ("/fencepost.v1.AdminService/Admit", "Admit"),
     ("/grpc.health.v1.Health/Check", "HealthCheck"),
     ("/grpc.health.v1.Health/Watch", "HealthWatch"),
-    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "Reflection"),
+    (
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "Reflection",
+    ),
     ("", "other"),
 ];
 
@@ -181,10 +184,17 @@ mod tests {
         });
         assert!(other.found().is_none(), "a call within a call");
         let found = place.found().expect("the namespace");
-        found.ended(Method::of("/fencepost.v1.LockService/Renew"), Reason::of("LEASE_LOST"), Duration::ZERO);
+        found.ended(
+            Method::of("/fencepost.v1.LockService/Renew"),
+            Reason::of("LEASE_LOST"),
+            Duration::ZERO,
+        );
         found.ended(Method::of("/elsewhere"), Reason::of("NEW"), Duration::ZERO);
         concerns(metrics.unknown());
-        assert!(place.polled(|| ()) == () && other.found().is_none(), "no call is polled");
+        assert!(
+            place.polled(|| ()) == () && other.found().is_none(),
+            "no call is polled"
+        );
         let text = String::from_utf8(metrics.text().expect("a text")).expect("UTF-8");
         for series in [
             r#"fencepost_requests_total{method="Renew",namespace="unknown",reason="LEASE_LOST"} 1"#,

@@ -276,7 +276,9 @@ impl Backend for Measured {
     }
 
     async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
-        self.step("look", &self.figures.look, self.inner.look(lock, most)).await.1
+        self.step("look", &self.figures.look, self.inner.look(lock, most))
+            .await
+            .1
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
@@ -285,7 +287,9 @@ impl Backend for Measured {
     }
 
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
-        self.step("list", &self.figures.list, self.inner.list(prefix, page)).await.1
+        self.step("list", &self.figures.list, self.inner.list(prefix, page))
+            .await
+            .1
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {

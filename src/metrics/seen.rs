@@ -77,9 +77,8 @@ impl Seen {
         let is_last = last.is_some_and(|last| (last.claim, last.token) == (grant.claim, grant.token));
         let new = known != Some(grant.token) && !is_last;
         // Only a step that was sent after a higher token was known can have been granted later.
-        let regression = new
-            && grant.alone
-            && last.is_some_and(|last| grant.token <= last.token && grant.sent > last.seen);
+        let regression =
+            new && grant.alone && last.is_some_and(|last| grant.token <= last.token && grant.sent > last.seen);
         let released = last.and_then(|last| last.released).filter(|at| grant.arrived <= *at);
         let next = match last {
             Some(last) if last.token > grant.token => Last { released: None, ..last },
@@ -182,8 +181,14 @@ mod tests {
         let (mut seen, name, start) = (Seen::default(), lock("a"), Instant::now());
         let later = |ms| start + Duration::from_millis(ms);
         assert!(!seen.granted(&grant(&name, 1, 7, start), later(1)).regression);
-        assert!(seen.granted(&grant(&name, 2, 7, later(2)), later(3)).regression, "the same again");
-        assert!(seen.granted(&grant(&name, 3, 6, later(4)), later(5)).regression, "a lower one");
+        assert!(
+            seen.granted(&grant(&name, 2, 7, later(2)), later(3)).regression,
+            "the same again"
+        );
+        assert!(
+            seen.granted(&grant(&name, 3, 6, later(4)), later(5)).regression,
+            "a lower one"
+        );
         assert!(!seen.granted(&grant(&name, 4, 8, later(6)), later(7)).regression);
     }
 
@@ -192,13 +197,19 @@ mod tests {
         let (mut seen, name, start) = (Seen::default(), lock("a"), Instant::now());
         let later = |ms| start + Duration::from_millis(ms);
         assert!(!seen.granted(&grant(&name, 1, 8, later(1)), later(5)).regression);
-        assert!(!seen.granted(&grant(&name, 2, 7, start), later(6)).regression, "sent before 8 was seen");
+        assert!(
+            !seen.granted(&grant(&name, 2, 7, start), later(6)).regression,
+            "sent before 8 was seen"
+        );
         assert!(!seen.granted(&grant(&name, 1, 8, later(7)), later(8)).new, "a retry");
         let shared = Granted {
             alone: false,
             ..grant(&name, 3, 5, later(9))
         };
-        assert!(!seen.granted(&shared, later(10)).regression, "an older holder beside others");
+        assert!(
+            !seen.granted(&shared, later(10)).regression,
+            "an older holder beside others"
+        );
     }
 
     #[test]

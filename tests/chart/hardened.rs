@@ -6,7 +6,9 @@ use crate::helm::{at, objects, of_kind, render, shipped, shipped_objects, tool};
 
 /// The specs of all pods that the objects make.
 fn pods(objects: &[Value]) -> Vec<&Value> {
-    let workloads = ["Deployment", "StatefulSet"].into_iter().flat_map(|kind| of_kind(objects, kind));
+    let workloads = ["Deployment", "StatefulSet"]
+        .into_iter()
+        .flat_map(|kind| of_kind(objects, kind));
     let templates = workloads.map(|workload| at(workload, "/spec/template/spec"));
     let single = of_kind(objects, "Pod").map(|pod| &pod["spec"]);
     templates.chain(single).collect()
@@ -22,7 +24,11 @@ fn no_pod_has_more_rights_than_it_needs() {
         for pod in pods {
             assert_eq!(pod["automountServiceAccountToken"], false, "{values:?}");
             assert_eq!(at(pod, "/securityContext/runAsNonRoot"), true, "{values:?}");
-            assert_eq!(at(pod, "/securityContext/seccompProfile/type"), "RuntimeDefault", "{values:?}");
+            assert_eq!(
+                at(pod, "/securityContext/seccompProfile/type"),
+                "RuntimeDefault",
+                "{values:?}"
+            );
             for namespace in ["hostNetwork", "hostPID", "hostIPC"] {
                 assert_eq!(pod[namespace], Value::Null, "{values:?}");
             }
@@ -66,12 +72,23 @@ fn no_config_map_and_no_argument_holds_a_secret() {
     let Some(program) = tool("helm") else { return };
     for values in shipped() {
         let objects = shipped_objects(&program, &values);
-        assert_eq!(of_kind(&objects, "Secret").count(), 0, "{values:?}: secrets are references");
+        assert_eq!(
+            of_kind(&objects, "Secret").count(),
+            0,
+            "{values:?}: secrets are references"
+        );
         for map in of_kind(&objects, "ConfigMap") {
             let data = map["data"].as_object().expect("data");
             for (name, text) in data {
                 let text = text.as_str().expect("text");
-                for hint in ["BEGIN PRIVATE", "BEGIN RSA", "BEGIN EC", "password =", "token =", "secret ="] {
+                for hint in [
+                    "BEGIN PRIVATE",
+                    "BEGIN RSA",
+                    "BEGIN EC",
+                    "password =",
+                    "token =",
+                    "secret =",
+                ] {
                     assert!(!text.contains(hint), "{values:?}: {name} has {hint:?}");
                 }
             }
@@ -80,7 +97,10 @@ fn no_config_map_and_no_argument_holds_a_secret() {
             for variable in at(pod, "/containers/0/env").as_array().into_iter().flatten() {
                 let named = variable["name"].as_str().expect("a name").to_lowercase();
                 let is_secret = ["password", "token", "key"].iter().any(|word| named.contains(word));
-                assert!(!is_secret || variable["valueFrom"].is_object(), "{values:?}: {variable}");
+                assert!(
+                    !is_secret || variable["valueFrom"].is_object(),
+                    "{values:?}: {variable}"
+                );
             }
         }
     }
@@ -91,10 +111,15 @@ fn with_tls_kubelets_ask_over_http_and_the_test_pod_gets_no_key() {
     let Some(program) = tool("helm") else { return };
     let set = "tls.enabled=true,tls.secretName=certificate,config.namespaces.a.backend=etcd";
     let objects = objects(&render(&program, &["--set", set]).expect("rendered"));
-    let [server, test] = pods(&objects)[..] else { panic!("two pods") };
+    let [server, test] = pods(&objects)[..] else {
+        panic!("two pods")
+    };
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         assert_eq!(server["containers"][0][probe]["grpc"], Value::Null, "{probe}");
         assert_eq!(server["containers"][0][probe]["httpGet"]["port"], "http", "{probe}");
     }
-    assert_eq!(at(test, "/volumes/0/secret/items"), &json!([{ "key": "ca.crt", "path": "ca.crt" }]));
+    assert_eq!(
+        at(test, "/volumes/0/secret/items"),
+        &json!([{ "key": "ca.crt", "path": "ca.crt" }])
+    );
 }

@@ -59,7 +59,13 @@ pub fn helm(program: &Path, arguments: &[&str]) -> Output {
 /// What the chart renders to, with these arguments of Helm, or what Helm says against it.
 pub fn render(program: &Path, arguments: &[&str]) -> Result<String, String> {
     let chart = chart();
-    let own = ["template", "release", chart.to_str().expect("a path"), "--kube-version", KUBERNETES];
+    let own = [
+        "template",
+        "release",
+        chart.to_str().expect("a path"),
+        "--kube-version",
+        KUBERNETES,
+    ];
     let ran = helm(program, &[&own, arguments].concat());
     let text = |bytes| String::from_utf8(bytes).expect("text");
     if ran.status.success() {

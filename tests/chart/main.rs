@@ -3,8 +3,8 @@
 //! The schemas are those of Kubernetes and of the operators themselves, from the Go modules that hold
 //! them, kept below `target`. A pod is never run: no cluster is needed.
 
-mod helm;
 mod hardened;
+mod helm;
 mod refused;
 mod schemas;
 mod service;

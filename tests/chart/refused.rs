@@ -34,13 +34,22 @@ fn an_embedded_store_is_never_rendered_with_more_than_one_server() {
     let Some(program) = tool("helm") else { return };
     let example = chart().join("examples/embedded.yaml");
     let example = ["--values", example.to_str().expect("a path")];
-    let mixed = ["--set", "config.namespaces.a.backend=etcd,config.namespaces.b.ttl_max=1m"];
+    let mixed = [
+        "--set",
+        "config.namespaces.a.backend=etcd,config.namespaces.b.ttl_max=1m",
+    ];
     for values in [&[][..], &example, &mixed] {
         render(&program, values).expect("one server");
         let said = render(&program, &[values, &["--set", "replicaCount=2"]].concat()).expect_err("two");
-        assert!(said.contains("replicaCount must be 1 with the embedded store, not 2"), "{said}");
+        assert!(
+            said.contains("replicaCount must be 1 with the embedded store, not 2"),
+            "{said}"
+        );
         let said = render(&program, &[values, &["--set", "autoscaling.enabled=true"]].concat()).expect_err("more");
-        assert!(said.contains("autoscaling.enabled must be false with the embedded store"), "{said}");
+        assert!(
+            said.contains("autoscaling.enabled must be false with the embedded store"),
+            "{said}"
+        );
     }
 }
 
@@ -49,12 +58,19 @@ fn a_password_in_the_configuration_is_refused() {
     let Some(program) = tool("helm") else { return };
     let url = "config.namespaces.a.redis.urls={redis://fencepost:hunter2@redis:6379}";
     let said = render(&program, &["--set", "config.namespaces.a.backend=redis", "--set", url]).expect_err("a password");
-    assert!(said.contains("config has a password in a URL") && !said.contains("hunter2"), "{said}");
+    assert!(
+        said.contains("config has a password in a URL") && !said.contains("hunter2"),
+        "{said}"
+    );
 }
 
 #[test]
 fn probes_over_grpc_are_refused_with_tls() {
     let Some(program) = tool("helm") else { return };
-    let said = render(&program, &["--set", "tls.enabled=true,tls.secretName=x,probes.kind=grpc"]).expect_err("no TLS");
+    let said = render(
+        &program,
+        &["--set", "tls.enabled=true,tls.secretName=x,probes.kind=grpc"],
+    )
+    .expect_err("no TLS");
     assert!(said.contains("probes.kind"), "{said}");
 }

@@ -46,7 +46,8 @@ fn make(folder: &Path) -> Result<(), String> {
     let unready = folder.with_extension(format!("new-{}", std::process::id()));
     fs::create_dir_all(&unready).map_err(|error| error.to_string())?;
     let kubernetes = module(&format!("k8s.io/kubernetes@v{KUBERNETES}"))?;
-    let text = fs::read_to_string(kubernetes.join("api/openapi-spec/swagger.json")).map_err(|error| error.to_string())?;
+    let text =
+        fs::read_to_string(kubernetes.join("api/openapi-spec/swagger.json")).map_err(|error| error.to_string())?;
     let api: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     for (name, schema) in of_api(&api) {
         fs::write(unready.join(name), schema.to_string()).map_err(|error| error.to_string())?;
@@ -77,7 +78,9 @@ fn module(name: &str) -> Result<PathBuf, String> {
         .output()
         .map_err(|error| error.to_string())?;
     let told: Value = serde_json::from_slice(&asked.stdout).map_err(|error| format!("{name}: {error}"))?;
-    let folder = told["Dir"].as_str().ok_or_else(|| format!("{name}: {}", told["Error"]))?;
+    let folder = told["Dir"]
+        .as_str()
+        .ok_or_else(|| format!("{name}: {}", told["Error"]))?;
     Ok(folder.into())
 }
 
@@ -181,6 +184,9 @@ fn a_field_that_kubernetes_does_not_know_is_refused() {
     assert_eq!(schema["additionalProperties"], false);
     assert_eq!(schema["properties"]["port"]["type"], json!(["integer", "string"]));
     assert_eq!(schema["properties"]["count"], json!({ "type": "integer" }));
-    assert_eq!(file_name("networking.k8s.io", "v1", "NetworkPolicy"), "networkpolicy-networking-v1.json");
+    assert_eq!(
+        file_name("networking.k8s.io", "v1", "NetworkPolicy"),
+        "networkpolicy-networking-v1.json"
+    );
     assert_eq!(file_name("", "v1", "Service"), "service-v1.json");
 }

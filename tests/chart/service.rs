@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::helm::{chart, helm, objects, of_kind, render, root, shipped, shipped_objects, tool};
+use crate::helm::{KUBERNETES, chart, helm, objects, of_kind, render, root, shipped, shipped_objects, tool};
 
 /// The configuration in rendered objects.
 fn configuration(objects: &[Value]) -> String {
@@ -47,7 +48,12 @@ fn the_program_accepts_the_configuration_of_all_shipped_values() {
     for values in shipped() {
         // Whether the program has TLS is not the chart's affair here.
         let values_path = values.to_str().expect("a path");
-        let plain = ["--values", values_path, "--set", "tls.enabled=false,certificate.enabled=false"];
+        let plain = [
+            "--values",
+            values_path,
+            "--set",
+            "tls.enabled=false,certificate.enabled=false",
+        ];
         let rendered = render(&program, &plain).unwrap_or_else(|said| panic!("{values:?}: {said}"));
         let config = configuration(&objects(&rendered));
         check(&config).unwrap_or_else(|said| panic!("{values:?}: {said}\n{config}"));
@@ -97,19 +103,42 @@ impl Drop for Served {
     }
 }
 
+/// The notes of an installation. Helm shows them only where there is a cluster, so a copy of the chart has
+/// them in an object.
+fn notes(program: &Path) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path()).status();
+    assert!(copied.expect("cp runs").success());
+    let templates = folder.path().join("fencepost/templates");
+    let text = fs::read_to_string(templates.join("NOTES.txt")).expect("the notes");
+    let object =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {notes: {{ include \"notes\" . | quote }}}\n";
+    let wrapped = format!("{{{{- define \"notes\" -}}}}\n{text}\n{{{{- end -}}}}\n{object}");
+    fs::write(templates.join("notes.yaml"), wrapped).expect("the object");
+    let chart = folder.path().join("fencepost");
+    let chart = chart.to_str().expect("a path");
+    let show = ["--show-only", "templates/notes.yaml"];
+    let arguments = ["template", "release", chart, "--kube-version", KUBERNETES];
+    let ran = helm(program, &[&arguments[..], &show].concat());
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let objects = objects(&String::from_utf8(ran.stdout).expect("text"));
+    objects[0]["data"]["notes"].as_str().expect("the notes").to_owned()
+}
+
 #[test]
 fn the_line_of_the_notes_takes_a_lock() {
-    let (Some(program), Some(grpcurl)) = (tool("helm"), tool("grpcurl")) else { return };
-    let chart = chart();
-    let arguments = ["install", "release", chart.to_str().expect("a path"), "--dry-run=client"];
-    let ran = helm(&program, &arguments);
-    let notes = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let (Some(program), Some(grpcurl)) = (tool("helm"), tool("grpcurl")) else {
+        return;
+    };
+    let notes = notes(&program);
     let line = notes.lines().find(|line| line.contains("grpcurl ")).expect("a line");
 
     let home = tempfile::tempdir().expect("a folder");
     let mut server = Command::new(env!("CARGO_BIN_EXE_fencepost"));
-    server.args(["serve", "--listen", "127.0.0.1:0"]).env_clear().env("HOME", home.path());
+    server
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env_clear()
+        .env("HOME", home.path());
     let mut server = Served(server.stderr(Stdio::piped()).spawn().expect("the program starts"));
     let log = BufReader::new(server.0.stderr.take().expect("a pipe"));
     let mut lines = log.lines().map_while(Result::ok);
@@ -118,7 +147,11 @@ fn the_line_of_the_notes_takes_a_lock() {
     let line = line.replace("grpcurl ", &format!("{} ", grpcurl.display()));
     let ran = Command::new("bash").args(["-c", &line]).output().expect("bash runs");
     let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(said.contains("\"fencingToken\""), "{line}: {said}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        said.contains("\"fencingToken\""),
+        "{line}: {said}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
 }
 
 #[test]
@@ -132,17 +165,31 @@ fn the_alerts_are_rules_that_prometheus_takes() {
     let file = folder.path().join("rules.json");
     // JSON is YAML.
     fs::write(&file, rule["spec"].to_string()).expect("the rules");
-    let ran = Command::new(promtool).args(["check", "rules"]).arg(&file).output().expect("promtool runs");
+    let ran = Command::new(promtool)
+        .args(["check", "rules"])
+        .arg(&file)
+        .output()
+        .expect("promtool runs");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.success() && said.contains("SUCCESS: 10 rules found"), "{said}");
-    assert!(rule["spec"].to_string().contains("up{job=\\\"locks\\\"} == 0"), "{rule}");
+    assert!(
+        ran.status.success() && said.contains("SUCCESS: 10 rules found"),
+        "{said}"
+    );
+    assert!(
+        rule["spec"].to_string().contains("up{job=\\\"locks\\\"} == 0"),
+        "{rule}"
+    );
 }
 
 #[test]
 fn the_alerts_fire_when_they_should() {
     let Some(promtool) = tool("promtool") else { return };
     let tests = root().join("tests/chart/alerts.test.yaml");
-    let ran = Command::new(promtool).args(["test", "rules"]).arg(tests).output().expect("promtool runs");
+    let ran = Command::new(promtool)
+        .args(["test", "rules"])
+        .arg(tests)
+        .output()
+        .expect("promtool runs");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("SUCCESS"), "{said}");
 }
@@ -164,13 +211,32 @@ fn stages(dockerfile: &str) -> Vec<(&str, Vec<&str>)> {
 fn the_image_has_no_shell_and_its_user_no_rights() {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).expect("the file");
     let stages = stages(&dockerfile);
-    let [(build, built), (image, lines)] = stages.as_slice() else { panic!("{stages:?}") };
+    let [(build, built), (image, lines)] = stages.as_slice() else {
+        panic!("{stages:?}")
+    };
     let rust = fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
-    let version = rust.split("rust-version = \"").nth(1).and_then(|rest| rest.split('"').next());
-    assert!(build.contains(&format!("rust:{}-", version.expect("a version"))), "{build}");
-    assert!(built.iter().any(|line| line.contains("--locked --release")), "{built:?}");
+    let version = rust
+        .split("rust-version = \"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    assert!(
+        build.contains(&format!("rust:{}-", version.expect("a version"))),
+        "{build}"
+    );
+    assert!(
+        built.iter().any(|line| line.contains("--locked --release")),
+        "{built:?}"
+    );
     assert!(image.contains("distroless"), "{image}");
     assert!(lines.contains(&"USER 65532:65532"), "{lines:?}");
-    assert!(!lines.iter().any(|line| line.starts_with("RUN ") || line.starts_with("ADD ")), "{lines:?}");
-    assert!(lines.contains(&"ENTRYPOINT [\"/fencepost\"]"), "the test pod runs it by that name");
+    assert!(
+        !lines
+            .iter()
+            .any(|line| line.starts_with("RUN ") || line.starts_with("ADD ")),
+        "{lines:?}"
+    );
+    assert!(
+        lines.contains(&"ENTRYPOINT [\"/fencepost\"]"),
+        "the test pod runs it by that name"
+    );
 }

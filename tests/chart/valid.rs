@@ -47,7 +47,14 @@ fn conforms(program: &Path, schemas: &Path, rendered: &str) -> (bool, String) {
     let mut location = schemas.as_os_str().to_owned();
     location.push("/{{ .ResourceKind }}{{ .KindSuffix }}.json");
     let mut ran = Command::new(program)
-        .args(["-strict", "-summary", "-verbose", "-kubernetes-version", KUBERNETES, "-schema-location"])
+        .args([
+            "-strict",
+            "-summary",
+            "-verbose",
+            "-kubernetes-version",
+            KUBERNETES,
+            "-schema-location",
+        ])
         .arg(location)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -77,7 +84,9 @@ fn all_shipped_values_pass_the_strict_lint() {
 
 #[test]
 fn all_shipped_values_render_to_what_kubernetes_takes() {
-    let (Some(program), Some(kubeconform)) = (tool("helm"), tool("kubeconform")) else { return };
+    let (Some(program), Some(kubeconform)) = (tool("helm"), tool("kubeconform")) else {
+        return;
+    };
     let Some(schemas) = schemas::folder() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let everything = folder.path().join("everything.yaml");
@@ -94,10 +103,16 @@ fn all_shipped_values_render_to_what_kubernetes_takes() {
 
 #[test]
 fn a_field_that_kubernetes_does_not_know_would_be_noticed() {
-    let (Some(program), Some(kubeconform)) = (tool("helm"), tool("kubeconform")) else { return };
+    let (Some(program), Some(kubeconform)) = (tool("helm"), tool("kubeconform")) else {
+        return;
+    };
     let Some(schemas) = schemas::folder() else { return };
     let rendered = render(&program, &[]).expect("the default values");
-    let (valid, said) = conforms(&kubeconform, &schemas, &rendered.replace("runAsNonRoot", "runAsNonRoof"));
+    let (valid, said) = conforms(
+        &kubeconform,
+        &schemas,
+        &rendered.replace("runAsNonRoot", "runAsNonRoof"),
+    );
     assert!(!valid && said.contains("runAsNonRoof"), "{said}");
 }
 
@@ -108,12 +123,21 @@ fn a_shared_store_is_a_deployment_and_an_embedded_one_a_stateful_set_with_a_volu
         let objects = shipped_objects(&program, &values);
         let (deployments, sets) = (of_kind(&objects, "Deployment"), of_kind(&objects, "StatefulSet"));
         let (deployments, sets): (Vec<_>, Vec<_>) = (deployments.collect(), sets.collect());
-        let embedded = ["values.yaml", "embedded.yaml"].iter().any(|name| values.ends_with(name));
-        assert_eq!((deployments.len(), sets.len()), if embedded { (0, 1) } else { (1, 0) }, "{values:?}");
+        let embedded = ["values.yaml", "embedded.yaml"]
+            .iter()
+            .any(|name| values.ends_with(name));
+        assert_eq!(
+            (deployments.len(), sets.len()),
+            if embedded { (0, 1) } else { (1, 0) },
+            "{values:?}"
+        );
         for set in sets {
             assert_eq!(set["spec"]["replicas"], 1);
             assert_eq!(at(set, "/spec/volumeClaimTemplates/0/metadata/name"), "data");
-            assert_eq!(at(set, "/spec/template/spec/containers/0/volumeMounts/1/mountPath"), "/var/lib/fencepost");
+            assert_eq!(
+                at(set, "/spec/template/spec/containers/0/volumeMounts/1/mountPath"),
+                "/var/lib/fencepost"
+            );
         }
         let budgets = of_kind(&objects, "PodDisruptionBudget").count();
         assert_eq!(budgets, usize::from(!embedded), "{values:?}");
@@ -124,18 +148,21 @@ fn a_shared_store_is_a_deployment_and_an_embedded_one_a_stateful_set_with_a_volu
 #[test]
 fn every_value_has_a_comment_and_a_place_in_the_schema() {
     let text = std::fs::read_to_string(chart().join("values.yaml")).expect("the values");
-    let lines: Vec<&str> = text.lines().collect();
-    for (number, line) in lines.iter().enumerate() {
-        let is_key = line.trim_start().split_once(':').is_some_and(|(key, _)| key.chars().all(char::is_alphanumeric));
-        let indent = line.len() - line.trim_start().len();
-        // A table of tables explains itself above; what is below a documented value is its example.
-        let is_documented = number > 0 && lines[number - 1].trim_start().starts_with('#');
-        let explained_above = indent > 0 && lines[..number].iter().rev().find(|above| !above.starts_with([' ', '#']));
-        let is_within_value = explained_above.is_some_and(|above| {
-            ["resources:", "topologySpreadConstraints:", "dashboard:"].contains(above) && indent >= 2
-        });
-        let is_table = line.ends_with(':');
-        assert!(!is_key || is_documented || is_within_value || is_table, "values.yaml:{}: {line}", number + 1);
+    // Values that are documented as a whole.
+    let wholes = ["resources:", "topologySpreadConstraints:"];
+    let (mut above, mut table) = ("", "");
+    for (number, line) in text.lines().enumerate() {
+        if !line.starts_with([' ', '#']) && line.contains(':') {
+            table = line;
+        }
+        let is_key = line
+            .trim_start()
+            .split_once(':')
+            .is_some_and(|(key, _)| key.chars().all(char::is_alphanumeric));
+        let explained = above.trim_start().starts_with('#') || line.ends_with(':') || wholes.contains(&table);
+        let is_label = table == "dashboard:" && line.starts_with("    ");
+        assert!(!is_key || explained || is_label, "values.yaml:{}: {line}", number + 1);
+        above = line;
     }
     let values: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
     let schema = std::fs::read_to_string(chart().join("values.schema.json")).expect("the schema");

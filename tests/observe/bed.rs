@@ -89,7 +89,13 @@ impl Bed {
                 .all(|(label, value)| rest.contains(&format!("{label}=\"{value}\"")))
         };
         let found = of_name.filter(|rest| rest.starts_with(['{', ' ']) && has(rest));
-        let values = found.map(|line| line.rsplit(' ').next().expect("a value").parse::<f64>().expect("a number"));
+        let values = found.map(|line| {
+            line.rsplit(' ')
+                .next()
+                .expect("a value")
+                .parse::<f64>()
+                .expect("a number")
+        });
         values.reduce(|sum, value| sum + value)
     }
 

@@ -11,7 +11,9 @@ const DASHBOARD: &str = include_str!("../../helm/fencepost/files/dashboard.json"
 /// The metrics that a text names, without what Prometheus adds to a histogram's name.
 fn named(text: &str) -> BTreeSet<String> {
     let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let words = text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("fencepost_"));
+    let words = text
+        .split(|c| !is_of_name(c))
+        .filter(|word| word.starts_with("fencepost_"));
     let suffixes = ["_bucket", "_count", "_sum"];
     let bare = words.map(|word| suffixes.iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word));
     bare.map(str::to_owned).collect()
@@ -38,7 +40,9 @@ async fn every_label_of_the_alerts_is_one_of_their_metrics() {
     // Prometheus adds these to what it scrapes.
     let added = ["instance", "job", "le"];
     let labels = ALERTS.split("$labels.").skip(1).map(|rest| {
-        let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_lowercase() && c != '_')
+            .unwrap_or(rest.len());
         &rest[..end]
     });
     let own: BTreeSet<&str> = labels.filter(|label| !added.contains(label)).collect();

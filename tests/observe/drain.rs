@@ -42,12 +42,20 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     let namespaces = "[namespaces.here]\nembedded.path = ':memory:'\n[namespaces.away]\nbackend = 'redis'\n\
                       redis.urls = ['redis://127.0.0.1:1']\n";
     let mut bed = Bed::start(namespaces).await;
-    assert_eq!(bed.get("/readyz").0, 200, "by default a store is its namespace's affair");
+    assert_eq!(
+        bed.get("/readyz").0,
+        200,
+        "by default a store is its namespace's affair"
+    );
     bed.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
     let missing = (503, "away does not serve\n".to_owned());
     eventually("not ready", || bed.get("/readyz") == missing).await;
-    bed.shows("fencepost_backend_healthy", &[("namespace", "away"), ("backend", "redis")], 0.0)
-        .await;
+    bed.shows(
+        "fencepost_backend_healthy",
+        &[("namespace", "away"), ("backend", "redis")],
+        0.0,
+    )
+    .await;
     bed.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
     eventually("ready", || bed.get("/readyz").0 == 200).await;
 }
@@ -68,7 +76,9 @@ async fn clients_that_say_nothing_keep_nobody_out() {
     use std::net::TcpStream;
     let bed = Bed::start(MEMORY).await;
     let address = bed.server.metrics.as_ref().expect("an HTTP port");
-    let silent: Vec<_> = (0..64).map(|_| TcpStream::connect(address).expect("the port")).collect();
+    let silent: Vec<_> = (0..64)
+        .map(|_| TcpStream::connect(address).expect("the port"))
+        .collect();
     // They are cut after 5 s, and this one is answered.
     assert_eq!(bed.get("/healthz").0, 200);
     drop(silent);

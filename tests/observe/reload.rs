@@ -155,17 +155,33 @@ async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
     for (bad, what) in [
         (with("queue_limit = 0\n"), "namespaces.stays.queue_limit"),
         ("no toml".to_owned(), "f.toml:1:"),
-        (with("guarantee = 'cp'\n"), "guarantee must be AP"),
-        (format!("listen = ['127.0.0.1:1']\n[log]\nformat = 'json'\n{STAYS}"), "log.format can only change with a restart"),
-        (with("[namespaces.new]\nembedded.path = '/no/such/folder/x.redb'\n"), "namespace new"),
-        (STAYS.replace(":memory:", "another.redb"), "the backend of namespaces.stays can only change with a restart"),
+        (
+            with("guarantee = 'cp'\n"),
+            "namespaces.stays.guarantee: must be at most AP",
+        ),
+        (
+            format!("listen = ['127.0.0.1:1']\n[log]\nformat = 'json'\n{STAYS}"),
+            "log.format can only change with a restart",
+        ),
+        (
+            with("[namespaces.new]\nembedded.path = '/no/such/folder/x.redb'\n"),
+            "namespace new",
+        ),
+        (
+            STAYS.replace(":memory:", "another.redb"),
+            "the backend of namespaces.stays can only change with a restart",
+        ),
     ] {
         bed.configure(&bad);
         bed.shows(FAILED, &[], 1.0).await;
         eventually(what, || bed.server.said(what)).await;
         let lease = bed.calls.acquire(ask("stays", "x", "o")).await;
         bed.calls.release(&lease).await;
-        let unknown = bed.calls.try_acquire(ask("new", "x", "o")).await.expect_err("not served");
+        let unknown = bed
+            .calls
+            .try_acquire(ask("new", "x", "o"))
+            .await
+            .expect_err("not served");
         assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
 
         bed.configure(&with(""));

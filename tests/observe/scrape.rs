@@ -63,29 +63,46 @@ async fn what_calls_did_shows_in_the_metrics() {
         ("Release", "OK", 1.0),
         ("ForceRelease", "OK", 1.0),
     ] {
-        bed.shows(requests, &[a, ("method", method), ("reason", reason)], count).await;
+        bed.shows(requests, &[a, ("method", method), ("reason", reason)], count)
+            .await;
     }
     let unknown = ("namespace", "unknown");
-    bed.shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0).await;
-    bed.shows("fencepost_request_duration_seconds_count", &[a, ("method", "Acquire")], 3.0)
+    bed.shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0)
         .await;
+    bed.shows(
+        "fencepost_request_duration_seconds_count",
+        &[a, ("method", "Acquire")],
+        3.0,
+    )
+    .await;
     bed.shows("fencepost_leases_granted_total", &[a], 2.0).await;
     bed.shows("fencepost_acquire_wait_seconds_count", &[a], 2.0).await;
     bed.shows("fencepost_hand_off_seconds_count", &[a], 1.0).await;
     bed.shows("fencepost_waiting", &[a], 0.0).await;
     bed.shows("fencepost_leases_held", &[a], 0.0).await;
-    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0).await;
-    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0).await;
-    bed.shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0).await;
+    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
+        .await;
+    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0)
+        .await;
+    bed.shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0)
+        .await;
     bed.shows("fencepost_leases_expired_total", &[b], 1.0).await;
     bed.shows("fencepost_leases_held", &[b], 1.0).await;
     bed.shows("fencepost_token_regressions_total", &[a], 0.0).await;
-    bed.shows("fencepost_backend_healthy", &[a, ("backend", "embedded"), ("guarantee", "AP")], 1.0)
-        .await;
+    bed.shows(
+        "fencepost_backend_healthy",
+        &[a, ("backend", "embedded"), ("guarantee", "AP")],
+        1.0,
+    )
+    .await;
     bed.shows("fencepost_quarantine_left_seconds", &[a], 0.0).await;
     bed.shows("fencepost_connections", &[], 1.0).await;
-    bed.shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0).await;
-    let steps = bed.metric("fencepost_backend_request_duration_seconds_count", &[a, ("operation", "enter")]);
+    bed.shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0)
+        .await;
+    let steps = bed.metric(
+        "fencepost_backend_request_duration_seconds_count",
+        &[a, ("operation", "enter")],
+    );
     assert_eq!(steps, Some(3.0), "one enter for each Acquire");
 }
 
@@ -100,8 +117,12 @@ async fn a_call_whose_caller_left_is_counted_as_cancelled() {
     });
     bed.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     waits.abort();
-    bed.shows("fencepost_requests_total", &[("namespace", "a"), ("reason", "CANCELLED")], 1.0)
-        .await;
+    bed.shows(
+        "fencepost_requests_total",
+        &[("namespace", "a"), ("reason", "CANCELLED")],
+        1.0,
+    )
+    .await;
     bed.shows("fencepost_waiting", &[("namespace", "a")], 0.0).await;
     bed.calls.release(&held).await;
 }
@@ -118,15 +139,21 @@ async fn no_label_names_a_lock_or_its_owner() {
     for hidden in ["secret-lock", "secret-owner", "made-up", "elsewhere", "left-alone"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    bed.shows("fencepost_requests_total", &[("namespace", "unknown"), ("method", "Acquire")], 51.0)
-        .await;
+    bed.shows(
+        "fencepost_requests_total",
+        &[("namespace", "unknown"), ("method", "Acquire")],
+        51.0,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promtool_reads_the_metrics_without_a_complaint() {
     let bed = Bed::start(CONFIG).await;
     busy(&bed).await;
-    let Some((read, said)) = promtool(&["check", "metrics"], &bed.metrics()) else { return };
+    let Some((read, said)) = promtool(&["check", "metrics"], &bed.metrics()) else {
+        return;
+    };
     assert!(read && said.is_empty(), "{said}");
 }
 

@@ -69,7 +69,9 @@ fn hex(id: &[u8]) -> String {
 
 fn traced(ask: AcquireRequest, parent: &str) -> Request<AcquireRequest> {
     let mut request = Request::new(ask);
-    request.metadata_mut().insert("traceparent", parent.parse().expect("a header"));
+    request
+        .metadata_mut()
+        .insert("traceparent", parent.parse().expect("a header"));
     request
 }
 
@@ -87,7 +89,9 @@ async fn a_caller_who_traces_finds_its_call_and_the_step_of_the_store_below() {
     let granted = locks.acquire(traced(ask("default", "x", "o"), &parent)).await;
     granted.expect("granted");
     let spans = collector.trace(TRACE, &["Acquire", "enter"]).await;
-    let [call, step] = spans.as_slice() else { unreachable!("two names") };
+    let [call, step] = spans.as_slice() else {
+        unreachable!("two names")
+    };
     assert_eq!(hex(&call.parent_span_id), CALLER);
     assert_eq!(step.parent_span_id, call.span_id);
     let said = format!("{call:?}");
@@ -110,7 +114,9 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
         lease_id: held.lease_id.clone(),
     });
     let parent = format!("00-{TRACE}-{CALLER}-01");
-    request.metadata_mut().insert("traceparent", parent.parse().expect("a header"));
+    request
+        .metadata_mut()
+        .insert("traceparent", parent.parse().expect("a header"));
     bed.calls.locks().release(request).await.expect("released");
     waits.await.expect("granted");
     let spans = collector.trace(TRACE, &["Release", "leave"]).await;
@@ -124,10 +130,16 @@ async fn a_caller_that_does_not_trace_is_not_traced() {
     let unsampled = TRACE.replace('0', "1");
     let parent = format!("00-{unsampled}-{CALLER}-00");
     let mut locks = bed.calls.locks();
-    locks.acquire(traced(ask("default", "x", "o"), &parent)).await.expect("granted");
+    locks
+        .acquire(traced(ask("default", "x", "o"), &parent))
+        .await
+        .expect("granted");
     // One without a context is traced at this ratio, and comes after.
     bed.calls.acquire(ask("default", "y", "o")).await;
-    eventually("a trace of its own", || collector.spans().iter().any(|span| span.name == "Acquire")).await;
+    eventually("a trace of its own", || {
+        collector.spans().iter().any(|span| span.name == "Acquire")
+    })
+    .await;
     let of_unsampled = |span: &Span| hex(&span.trace_id) == unsampled;
     assert!(!collector.spans().iter().any(of_unsampled));
 }
