@@ -14,18 +14,47 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("backend", &["batch", "claim", "clock", "name"]),
     ("batch", &[]),
     ("error", &["backend", "claim", "name"]),
-    ("locks", &["backend", "claim", "error", "limits", "name"]),
     ("telemetry", &[]),
+    ("metrics", &["backend", "claim", "name", "telemetry"]),
+    ("locks", &["backend", "claim", "error", "limits", "name"]),
     // Settings and addresses are the service's own types: the file only fills them.
     ("config", &["api", "backend", "limits", "name", "telemetry"]),
-    ("namespaces", &["backend", "config", "error", "locks", "name"]),
+    (
+        "namespaces",
+        &["backend", "config", "error", "limits", "locks", "metrics", "name"],
+    ),
     (
         "api",
-        &["backend", "claim", "error", "limits", "locks", "name", "namespaces"],
+        &[
+            "backend",
+            "claim",
+            "error",
+            "limits",
+            "locks",
+            "metrics",
+            "name",
+            "namespaces",
+            "telemetry",
+        ],
     ),
+    ("monitor", &["api", "backend", "metrics", "namespaces"]),
+    ("reload", &["config", "metrics", "namespaces"]),
     // The messages, and the addresses that a server listens on.
     ("client", &["api", "clock"]),
-    ("cli", &["api", "client", "clock", "config", "namespaces", "telemetry"]),
+    (
+        "cli",
+        &[
+            "api",
+            "client",
+            "clock",
+            "config",
+            "metrics",
+            "monitor",
+            "namespaces",
+            "reload",
+            "telemetry",
+        ],
+    ),
 ];
 
 /// Crates that only some rooms name: the wire, the command line, the file, the log's end.
@@ -43,12 +72,25 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api", "client"],
     ),
-    (&["http", "http_body", "tower"], &["api"]),
+    (&["http_body", "tower"], &["api"]),
+    // The port of those who watch, and the headers in which a caller's trace comes.
+    (&["http"], &["api", "monitor", "telemetry"]),
+    (&["http_body_util", "hyper", "hyper_util"], &["monitor"]),
+    (&["prometheus"], &["metrics"]),
+    (
+        &[
+            "opentelemetry",
+            "opentelemetry_otlp",
+            "opentelemetry_sdk",
+            "tracing_opentelemetry",
+            "tracing_subscriber",
+        ],
+        &["telemetry"],
+    ),
     // The values of flags are types of the rooms that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config"]),
-    (&["tracing_subscriber"], &["telemetry"]),
 ];
 
 /// The files that build a gRPC status beside `api::status`, each with its reason.
