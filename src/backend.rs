@@ -49,8 +49,10 @@ pub mod embedded;
 pub mod etcd;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 pub mod redis_server;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
@@ -133,6 +135,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// How the store is.
     fn health(&self) -> watch::Receiver<Health>;
+
+    /// How each of its nodes is, by the name that [`Backend::admit`] takes, where a majority of them
+    /// decides.
+    fn nodes(&self) -> Vec<(String, Health)> {
+        Vec::new()
+    }
 
     /// Finishes what is under way and lets go of the store. Later verbs answer
     /// [`BackendError::Unsent`].
@@ -220,6 +228,8 @@ pub enum BackendError {
     NoQuorum {
         /// Which ones did not.
         reason: String,
+        /// Whether the step was sent to any.
+        sent: bool,
     },
     /// It is not trusted with grants yet.
     #[error("backend quarantined for another {left:?}: {reason}")]
@@ -256,7 +266,10 @@ impl BackendError {
     pub fn is_without_effect(&self) -> bool {
         matches!(
             self,
-            Self::Unsent { .. } | Self::Quarantined { .. } | Self::Unsupported { .. }
+            Self::Unsent { .. }
+                | Self::Quarantined { .. }
+                | Self::NoQuorum { sent: false, .. }
+                | Self::Unsupported { .. }
         )
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::yield_now;
 
-/// How often a turn among several lets others go first before it begins: who was answered together
-/// asks together, in the next moment.
+/// How often a turn lets others go first before it begins, where the one before had several questions:
+/// who was answered together asks together, in the next moment.
 const GATHER: usize = 4;
 
 /// How much a batch takes at once.
@@ -96,14 +96,16 @@ impl<Q, A> Turns<Q, A> {
         A: Send + 'static,
     {
         let free = Arc::new(Semaphore::new(self.bounds.turns));
+        let mut gather = 0;
         loop {
             // First the place, then the questions: while all turns are busy the batch fills up.
             let Ok(place) = free.clone().acquire_owned().await else {
                 return;
             };
-            let Some((questions, answers)) = self.next(GATHER).await else {
+            let Some((questions, answers)) = self.next(gather).await else {
                 return;
             };
+            gather = if questions.len() > 1 { GATHER } else { 0 };
             let answered = turn(questions);
             tokio::spawn(async move {
                 deliver(answers, answered.await);

@@ -13,8 +13,12 @@ pub mod file;
 mod listen;
 mod namespace;
 mod overrides;
+#[cfg(any(feature = "redis", feature = "redlock"))]
+mod redis_access;
 #[cfg(feature = "redis")]
 mod redis_config;
+#[cfg(feature = "redlock")]
+mod redlock_config;
 pub mod section;
 mod show;
 mod source;
@@ -32,8 +36,12 @@ pub use error::{ConfigError, Place};
 pub use etcd_config::{EtcdConfig, EtcdFiles, UnreadableFile};
 pub use listen::Listen;
 pub use overrides::Overrides;
+#[cfg(any(feature = "redis", feature = "redlock"))]
+pub use redis_access::RedisSettingsError;
 #[cfg(feature = "redis")]
-pub use redis_config::{RedisConfig, RedisSettingsError};
+pub use redis_config::RedisConfig;
+#[cfg(feature = "redlock")]
+pub use redlock_config::RedlockConfig;
 
 use crate::api::{ListenAddress, Settings};
 use crate::backend::Guarantee;

@@ -291,6 +291,11 @@ impl Locks {
         self.room.backend.health()
     }
 
+    /// How each of its store's nodes is, where a majority of them decides.
+    pub fn nodes(&self) -> Vec<(String, Health)> {
+        self.room.backend.nodes()
+    }
+
     /// Ends every waiting acquire and every watch with [`Error::Draining`], and refuses new
     /// acquires with it; other calls go on.
     pub fn drain(&self) {

@@ -32,8 +32,8 @@ pub enum OpenError {
         /// What is wrong with it.
         source: Box<crate::backend::embedded::OpenError>,
     },
-    /// The Redis of a namespace.
-    #[cfg(feature = "redis")]
+    /// The Redis servers of a namespace.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     #[error("namespace {namespace}: its Redis: {source}")]
     Redis {
         /// The first namespace that uses it.
@@ -51,7 +51,7 @@ pub enum OpenError {
         source: crate::config::UnreadableFile,
     },
     /// A longer TTL than those with which a Redis was opened.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     #[error(
         "namespace {namespace}: ttl_max must stay at most {longest:?} while the server runs: a Redis was opened with that"
     )]
@@ -83,8 +83,10 @@ pub struct Stores {
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
     #[cfg(feature = "redis")]
     redis: BTreeMap<crate::config::RedisConfig, crate::backend::redis::Store>,
+    #[cfg(feature = "redlock")]
+    redlock: BTreeMap<crate::config::RedlockConfig, crate::backend::redlock::Store>,
     /// The longest TTL of any namespace.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     longest_ttl: std::time::Duration,
     #[cfg(feature = "etcd")]
     etcd: BTreeMap<crate::config::EtcdConfig, crate::backend::etcd::Store>,
@@ -128,7 +130,9 @@ impl Stores {
             embedded: BTreeMap::new(),
             #[cfg(feature = "redis")]
             redis: BTreeMap::new(),
-            #[cfg(feature = "redis")]
+            #[cfg(feature = "redlock")]
+            redlock: BTreeMap::new(),
+            #[cfg(any(feature = "redis", feature = "redlock"))]
             longest_ttl: std::time::Duration::ZERO,
             #[cfg(feature = "etcd")]
             etcd: BTreeMap::new(),
@@ -219,14 +223,14 @@ impl Stores {
 
     /// A Redis that lost its memory is not believed for as long as the longest TTL that it was opened
     /// with: what would be granted for longer would not be waited for.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "redlock"))]
     fn check_longest_ttl(&mut self, config: &Config) -> Result<(), OpenError> {
         let longest = config.namespaces.iter().max_by_key(|(_, one)| one.limits.ttl_max);
         let Some((namespace, settings)) = longest else {
             return Ok(());
         };
         if settings.limits.ttl_max > self.longest_ttl {
-            if !self.redis.is_empty() {
+            if self.has_redis() {
                 return Err(OpenError::LongerTtl {
                     namespace: namespace.clone(),
                     longest: self.longest_ttl,
@@ -237,7 +241,21 @@ impl Stores {
         Ok(())
     }
 
-    #[cfg(not(feature = "redis"))]
+    /// Whether any Redis is open.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    fn has_redis(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if !self.redis.is_empty() {
+            return true;
+        }
+        #[cfg(feature = "redlock")]
+        if !self.redlock.is_empty() {
+            return true;
+        }
+        false
+    }
+
+    #[cfg(not(any(feature = "redis", feature = "redlock")))]
     #[allow(
         clippy::unused_self,
         clippy::unnecessary_wraps,
@@ -289,6 +307,8 @@ impl Stores {
             BackendConfig::Redis(ref settings) => Ok(self.redis(namespace, settings)?.namespace(namespace)),
             #[cfg(feature = "etcd")]
             BackendConfig::Etcd(ref settings) => Ok(self.etcd(namespace, settings)?.namespace(namespace)),
+            #[cfg(feature = "redlock")]
+            BackendConfig::Redlock(ref settings) => Ok(self.redlock(namespace, settings)?.namespace(namespace)),
         }
     }
 
@@ -325,6 +345,24 @@ impl Stores {
         })?;
         let store = crate::backend::redis::Store::open(settings);
         self.redis.insert(config.clone(), store.clone());
+        Ok(store)
+    }
+
+    #[cfg(feature = "redlock")]
+    fn redlock(
+        &mut self,
+        namespace: &Namespace,
+        config: &crate::config::RedlockConfig,
+    ) -> Result<crate::backend::redlock::Store, OpenError> {
+        if let Some(store) = self.redlock.get(config) {
+            return Ok(store.clone());
+        }
+        let quorum = config.quorum(self.longest_ttl).map_err(|source| OpenError::Redis {
+            namespace: namespace.clone(),
+            source,
+        })?;
+        let store = crate::backend::redlock::Store::open(quorum);
+        self.redlock.insert(config.clone(), store.clone());
         Ok(store)
     }
 

@@ -209,6 +209,7 @@ async fn by_scripts(url: String) -> usize {
                 );
                 let ask = Ask {
                     key: &key,
+                    beside: &[],
                     args: &enter,
                     asking: false,
                 };
@@ -230,6 +231,7 @@ async fn by_scripts(url: String) -> usize {
                 ];
                 let ask = Ask {
                     key: &key,
+                    beside: &[],
                     args: &leave,
                     asking: false,
                 };

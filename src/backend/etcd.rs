@@ -107,7 +107,7 @@ impl Store {
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Arc::new(Etcd {
             replica: Arc::new(Replica {
-                turns: turns::begin(Arc::clone(&link)),
+                turns: Turns::begin(Arc::clone(&link)),
                 keys,
                 link,
                 leases,

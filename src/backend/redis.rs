@@ -35,6 +35,7 @@ use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::script::{Answer, Script};
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::topology::{Needs, Topology};
+use crate::backend::redis_server::wakes::Wakes;
 use crate::backend::{
     Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
     Renewal, Seen, Wake,
@@ -44,7 +45,6 @@ use crate::name::{LeaseKey, LockName, Namespace, Ttl};
 use ask::Space;
 use index::Index;
 use waiting::Waiting;
-use wakes::Wakes;
 
 /// How long a lost wake may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(1);

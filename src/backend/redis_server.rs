@@ -9,6 +9,9 @@
 //! - [`sentinel`], [`cluster`], [`topology`]: which server serves a key.
 //! - [`hub`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
+//! - [`shown`]: what a claim shows of itself, as it is stored.
+//! - [`voter`]: one of several servers that vote.
+//! - [`wakes`]: what waiting claims are told.
 
 pub mod cluster;
 pub mod confirming;
@@ -20,4 +23,7 @@ pub mod node;
 pub mod script;
 pub mod sentinel;
 pub mod settings;
+pub mod shown;
 pub mod topology;
+pub mod voter;
+pub mod wakes;

@@ -1,6 +1,7 @@
 //! `fencepost force-release` and `namespaces`: for operators.
 
 use std::io;
+use std::time::Duration;
 
 use fencepost::api::proto::{
     ForceReleaseResponse, ListNamespacesResponse, NamespaceHealth, NamespaceInfo, NamespaceLimits,
@@ -102,20 +103,35 @@ fn ttl(limits: &NamespaceLimits) -> String {
     format!("{} ({} to {})", short(default), short(min), short(max))
 }
 
-fn short(time: std::time::Duration) -> String {
+fn short(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
+/// How the store is; while it serves also which of its nodes do not: otherwise its reason tells.
 fn health(info: &NamespaceInfo) -> String {
+    let store = how(info.health(), &info.reason, time(info.quarantine_left));
+    let serves = |is: NamespaceHealth| is == NamespaceHealth::Serving;
+    let missing = info
+        .nodes
+        .iter()
+        .filter(|node| serves(info.health()) && !serves(node.health()));
+    let missing = missing.map(|node| {
+        let is = how(node.health(), &node.reason, time(node.quarantine_left));
+        format!("; {} {is}", plain(&node.name))
+    });
+    store + &missing.collect::<String>()
+}
+
+fn how(health: NamespaceHealth, reason: &str, left: Duration) -> String {
     let paint = Paint::of(&io::stdout());
-    let reason = match info.reason.as_str() {
+    let reason = match reason {
         "" => String::new(),
         reason => format!(": {}", plain(reason)),
     };
-    match info.health() {
+    match health {
         NamespaceHealth::Serving => paint.green("serving"),
         NamespaceHealth::Quarantined => {
-            let left = seconds(time(info.quarantine_left));
+            let left = seconds(left);
             paint.yellow(&format!("quarantined for {left}")) + &reason
         }
         NamespaceHealth::Away => paint.red("away") + &reason,

@@ -17,6 +17,9 @@ const REDIS: &str = "redis";
 /// The kind of the etcd backend.
 #[cfg(feature = "etcd")]
 const ETCD: &str = "etcd";
+/// The kind of the RedLock backend.
+#[cfg(feature = "redlock")]
+const REDLOCK: &str = "redlock";
 /// The path that stands for a store without a file.
 #[cfg(feature = "embedded")]
 const MEMORY: &str = ":memory:";
@@ -29,6 +32,8 @@ pub const BACKENDS: &[&str] = &[
     REDIS,
     #[cfg(feature = "etcd")]
     ETCD,
+    #[cfg(feature = "redlock")]
+    REDLOCK,
 ];
 
 /// The backend of a namespace and its settings.
@@ -48,6 +53,9 @@ pub enum BackendConfig {
     /// An etcd cluster.
     #[cfg(feature = "etcd")]
     Etcd(Box<super::EtcdConfig>),
+    /// Several Redis masters.
+    #[cfg(feature = "redlock")]
+    Redlock(Box<super::RedlockConfig>),
 }
 
 /// Where an embedded store keeps its locks.
@@ -77,6 +85,8 @@ impl BackendConfig {
             Self::Redis(_) => Guarantee::Ap,
             #[cfg(feature = "etcd")]
             Self::Etcd(_) => Guarantee::Cp,
+            #[cfg(feature = "redlock")]
+            Self::Redlock(_) => Guarantee::Ap,
         }
     }
 }
@@ -102,6 +112,11 @@ impl Origin<'_> {
             ETCD => {
                 let settings = section.etcd.get_or_insert_default();
                 Ok(BackendConfig::Etcd(Box::new(self.etcd(settings)?)))
+            }
+            #[cfg(feature = "redlock")]
+            REDLOCK => {
+                let settings = section.redlock.get_or_insert_default();
+                Ok(BackendConfig::Redlock(Box::new(self.redlock(settings)?)))
             }
             other => Err(self.refuse(
                 &["backend"],

@@ -120,8 +120,8 @@ section! {
     /// A namespace: a set of locks that share a backend, its guarantee and these limits.
     pub struct NamespaceSection {
         /// The store of its locks: "embedded" keeps them in a file of this server,
-        /// "redis" in a Redis that several servers share,
-        /// "etcd" in an etcd cluster that several servers share.
+        /// "redis" in a Redis that several servers share, "redlock" in 3, 5 or 7 of them of which a
+        /// majority decides, "etcd" in an etcd cluster that several servers share.
         backend: String = EMBEDDED.to_owned(),
         /// What the backend must promise, "ap" or "cp": the server does not start on one that
         /// promises less. Without it, whatever the backend promises.
@@ -148,6 +148,8 @@ section! {
         embedded: Option<EmbeddedSection>,
         /// The settings of the Redis backend.
         redis: Option<RedisSection>,
+        /// The settings of the RedLock backend.
+        redlock: Option<RedlockSection>,
         /// The settings of the etcd backend.
         etcd: Option<EtcdSection>,
     }
@@ -210,6 +212,38 @@ section! {
         wait_replicas: Count<0, 16> = Count::nearest(0),
         /// How long they have for that.
         wait_replicas_timeout: Period<10, { 2 * SECOND }> = period_s(1),
+    }
+}
+
+section! {
+    /// Several Redis masters that know nothing of each other, of which a majority decides. Namespaces
+    /// with the same settings share their connections.
+    pub struct RedlockSection {
+        /// Where they are: 3, 5 or 7 of redis://, rediss:// or unix://, without a user or a password.
+        nodes: Vec<String> = (6379..6382).map(|port| format!("redis://127.0.0.1:{port}")).collect(),
+        /// The ACL user; without it, the default one.
+        user: Option<String> = None,
+        /// The file with the password; an end of line in it does not count.
+        password_file: Option<PathBuf> = None,
+        /// The environment variable with the password.
+        password_env: Option<String> = None,
+        /// The file with the certificates (PEM) of those who may sign for the nodes behind
+        /// rediss://; without it, those whom this machine trusts.
+        ca_file: Option<PathBuf> = None,
+        /// The file with the certificate (PEM) that this server shows there.
+        cert_file: Option<PathBuf> = None,
+        /// The file with its key (PEM).
+        key_file: Option<PathBuf> = None,
+        /// The database.
+        database: Count<0, 1_000_000> = Count::nearest(0),
+        /// What every key begins with.
+        prefix: String = "fencepost".to_owned(),
+        /// What an empty node means when a server starts: "quarantine" takes no vote of it for the
+        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
+        /// a new one.
+        first_start: String = "quarantine".to_owned(),
+        /// How long a node has for an answer; one that takes longer does not vote. Small beside the TTLs.
+        node_timeout: Period<10, { 2 * SECOND }> = Period::nearest(std::time::Duration::from_millis(200)),
     }
 }
 

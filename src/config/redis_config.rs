@@ -1,14 +1,12 @@
 //! The settings of a Redis backend, checked.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
 use super::file::RedisSection;
 use super::namespace::Origin;
-use crate::backend::redis_server::settings::{
-    Access, FirstStart, Login, Replicas, Servers, Settings, Tls, connection_info,
-};
+use super::redis_access::{Keys, LoginFrom, PasswordFrom, RedisSettingsError, TlsFrom, unusable};
+use crate::backend::redis_server::settings::{Access, FirstStart, Login, Replicas, Servers, Settings};
 
 /// The settings of a Redis backend. Namespaces with the same ones share its connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,83 +28,6 @@ enum Mode {
     Standalone,
     Sentinel(String),
     Cluster,
-}
-
-/// A user, and where the password is: neither a config file nor a log shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct LoginFrom {
-    user: Option<String>,
-    password: Option<PasswordFrom>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum PasswordFrom {
-    File(&'static str, PathBuf),
-    Env(&'static str, String),
-}
-
-/// The files of certificates and keys.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct TlsFrom {
-    ca: Option<PathBuf>,
-    client: Option<(PathBuf, PathBuf)>,
-}
-
-/// A file or a variable that a setting names cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {problem}")]
-pub struct RedisSettingsError {
-    /// The key of the setting.
-    pub key: &'static str,
-    /// What is wrong.
-    pub problem: String,
-}
-
-fn unusable(key: &'static str, problem: impl ToString) -> RedisSettingsError {
-    RedisSettingsError {
-        key,
-        problem: problem.to_string(),
-    }
-}
-
-fn file(key: &'static str, path: &Path) -> Result<Vec<u8>, RedisSettingsError> {
-    std::fs::read(path).map_err(|error| unusable(key, format!("{path:?}: {error}")))
-}
-
-impl PasswordFrom {
-    fn read(&self) -> Result<String, RedisSettingsError> {
-        match self {
-            Self::File(key, path) => {
-                let text = String::from_utf8(file(key, path)?);
-                let text = text.map_err(|_| unusable(key, format!("{path:?} holds no UTF-8 text")))?;
-                Ok(text.trim_end_matches(['\r', '\n']).to_owned())
-            }
-            Self::Env(key, name) => {
-                std::env::var(name).map_err(|error| unusable(key, format!("the variable {name:?}: {error}")))
-            }
-        }
-    }
-}
-
-impl LoginFrom {
-    fn read(&self) -> Result<Login, RedisSettingsError> {
-        Ok(Login {
-            user: self.user.clone(),
-            password: self.password.as_ref().map(PasswordFrom::read).transpose()?,
-            database: 0,
-        })
-    }
-}
-
-impl TlsFrom {
-    fn read(&self) -> Result<Tls, RedisSettingsError> {
-        let client =
-            |(certificate, key): &(PathBuf, PathBuf)| Ok((file("cert_file", certificate)?, file("key_file", key)?));
-        Ok(Tls {
-            ca: self.ca.as_ref().map(|path| file("ca_file", path)).transpose()?,
-            client: self.client.as_ref().map(client).transpose()?,
-        })
-    }
 }
 
 impl RedisConfig {
@@ -144,6 +65,21 @@ impl RedisConfig {
     }
 }
 
+fn keys_of(section: &RedisSection) -> Keys<'_> {
+    Keys {
+        table: "redis",
+        servers: ("urls", &section.urls),
+        user: &section.user,
+        password_file: &section.password_file,
+        password_env: &section.password_env,
+        ca_file: &section.ca_file,
+        cert_file: &section.cert_file,
+        key_file: &section.key_file,
+        prefix: &section.prefix,
+        first_start: &section.first_start,
+    }
+}
+
 impl Origin<'_> {
     /// Checks the table of a Redis backend.
     pub(super) fn redis(&self, section: &RedisSection) -> Result<RedisConfig, ConfigError> {
@@ -153,66 +89,27 @@ impl Origin<'_> {
             let problem = "must be one URL, or several where mode is \"sentinel\" or \"cluster\"";
             return Err(self.refuse(&["redis", "urls"], problem.to_owned()));
         }
-        if section.prefix.is_empty() || section.prefix.contains(['{', '}']) {
-            let problem = "must be at least one character, and no brace";
-            return Err(self.refuse(&["redis", "prefix"], problem.to_owned()));
-        }
-        self.check_urls(section)?;
+        let keys = keys_of(section);
+        self.check_urls(&keys)?;
         Ok(RedisConfig {
             urls: section.urls.clone(),
-            login: LoginFrom {
-                user: section.user.clone(),
-                password: self.password(
-                    ("password_file", &section.password_file),
-                    ("password_env", &section.password_env),
-                )?,
-            },
+            login: self.login(&keys)?,
             sentinel_login: self.sentinel_login(section, &mode)?,
             mode,
             database: section.database.get(),
-            tls: self.redis_tls(section)?,
+            tls: self.tls(&keys)?,
             prefix: section.prefix.clone(),
-            admit_first: self.admits_first(section)?,
+            admit_first: self.admits_first(&keys)?,
             replicas: section.wait_replicas.get(),
             replicas_timeout: section.wait_replicas_timeout.get(),
         })
-    }
-
-    fn check_urls(&self, section: &RedisSection) -> Result<(), ConfigError> {
-        // A URL may hold a password: it is not repeated.
-        let refuse = |problem: &str| Err(self.refuse(&["redis", "urls"], problem.to_owned()));
-        for url in &section.urls {
-            let Ok(info) = connection_info(url) else {
-                return refuse("must each be redis://, rediss:// or unix://");
-            };
-            let login = info.redis_settings();
-            if login.username().is_some() || login.password().is_some() {
-                return refuse("must each be without user and password, which have keys of their own");
-            }
-        }
-        Ok(())
-    }
-
-    fn password(
-        &self,
-        (file_key, file): (&'static str, &Option<PathBuf>),
-        (env_key, env): (&'static str, &Option<String>),
-    ) -> Result<Option<PasswordFrom>, ConfigError> {
-        match (file, env) {
-            (None, None) => Ok(None),
-            (Some(path), None) => Ok(Some(PasswordFrom::File(file_key, path.clone()))),
-            (None, Some(name)) => Ok(Some(PasswordFrom::Env(env_key, name.clone()))),
-            (Some(_), Some(_)) => {
-                let problem = format!("must be absent where {file_key} is set");
-                Err(self.refuse(&["redis", env_key], problem))
-            }
-        }
     }
 
     fn sentinel_login(&self, section: &RedisSection, mode: &Mode) -> Result<LoginFrom, ConfigError> {
         let login = LoginFrom {
             user: section.sentinel_user.clone(),
             password: self.password(
+                "redis",
                 ("sentinel_password_file", &section.sentinel_password_file),
                 ("sentinel_password_env", &section.sentinel_password_env),
             )?,
@@ -234,34 +131,6 @@ impl Origin<'_> {
         }
     }
 
-    fn redis_tls(&self, section: &RedisSection) -> Result<TlsFrom, ConfigError> {
-        let files = [
-            ("ca_file", &section.ca_file),
-            ("cert_file", &section.cert_file),
-            ("key_file", &section.key_file),
-        ];
-        let encrypted = section.urls.iter().any(|url| url.starts_with("rediss://"));
-        let spare = files.iter().find(|(_, file)| file.is_some() && !encrypted);
-        if let Some((key, _)) = spare {
-            let problem = "must be absent where no URL is rediss://";
-            return Err(self.refuse(&["redis", key], problem.to_owned()));
-        }
-        let alone = |key: &str, other: &str| {
-            let problem = format!("must be absent where {other} is");
-            Err(self.refuse(&["redis", key], problem))
-        };
-        let client = match (&section.cert_file, &section.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return alone("cert_file", "key_file"),
-            (None, Some(_)) => return alone("key_file", "cert_file"),
-        };
-        Ok(TlsFrom {
-            ca: section.ca_file.clone(),
-            client,
-        })
-    }
-
     fn redis_mode(&self, section: &RedisSection) -> Result<Mode, ConfigError> {
         match (section.mode.as_str(), &section.master) {
             ("standalone", None) => Ok(Mode::Standalone),
@@ -274,17 +143,6 @@ impl Origin<'_> {
             (other, _) => Err(self.refuse(
                 &["redis", "mode"],
                 format!("must be \"standalone\", \"sentinel\" or \"cluster\", not {other:?}"),
-            )),
-        }
-    }
-
-    fn admits_first(&self, section: &RedisSection) -> Result<bool, ConfigError> {
-        match section.first_start.as_str() {
-            "admit" => Ok(true),
-            "quarantine" => Ok(false),
-            other => Err(self.refuse(
-                &["redis", "first_start"],
-                format!("must be \"admit\" or \"quarantine\", not {other:?}"),
             )),
         }
     }

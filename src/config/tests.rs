@@ -308,8 +308,9 @@ fn no_key_is_read_that_is_not_documented() {
     .concat();
     assert_eq!(fields::<File>(), with_tables);
     assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
+    assert_eq!(fields::<file::RedlockSection>(), documented::<file::RedlockSection>());
     assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());
-    let backends = vec!["embedded".into(), "redis".into(), "etcd".into()];
+    let backends = vec!["embedded".into(), "redis".into(), "redlock".into(), "etcd".into()];
     let with_backends = [documented::<NamespaceSection>(), backends].concat();
     assert_eq!(fields::<NamespaceSection>(), with_backends);
 }

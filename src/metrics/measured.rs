@@ -312,6 +312,10 @@ impl Backend for Measured {
         self.inner.health()
     }
 
+    fn nodes(&self) -> Vec<(String, Health)> {
+        self.inner.nodes()
+    }
+
     async fn close(&self) {
         self.inner.close().await;
     }

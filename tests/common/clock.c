@@ -1,5 +1,5 @@
-// Preloaded into a server: shifts its wall clock by the seconds in the file that CLOCK_SHIFT names,
-// which may change at any time. Time that only runs on stays as it is.
+// Preloaded into a server: shifts its wall clock by the seconds and then the milliseconds in the file that
+// CLOCK_SHIFT names, which may change at any time. Time that only runs on stays as it is.
 //
 // libfaketime does not do here: Redis' allocator asks for the time before libfaketime can look the
 // real function up, and that asks the allocator. These functions ask the kernel.
@@ -17,7 +17,7 @@ static volatile int64_t *shift;
 
 __attribute__((constructor)) static void open_shift(void) {
     int file = open(getenv("CLOCK_SHIFT"), O_RDONLY);
-    void *page = file < 0 ? MAP_FAILED : mmap(0, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
+    void *page = file < 0 ? MAP_FAILED : mmap(0, 2 * sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) _exit(99);
     close(file);
     shift = page;
@@ -26,7 +26,11 @@ __attribute__((constructor)) static void open_shift(void) {
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = syscall(SYS_clock_gettime, clock, now);
     int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
-    if (!failed && is_wall && shift) now->tv_sec += *shift;
+    if (!failed && is_wall && shift) {
+        now->tv_nsec += shift[1] % 1000 * 1000000;
+        now->tv_sec += shift[0] + shift[1] / 1000 + now->tv_nsec / 1000000000;
+        now->tv_nsec %= 1000000000;
+    }
     return failed;
 }
 

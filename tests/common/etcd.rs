@@ -23,6 +23,11 @@ pub fn program() -> Option<&'static Path> {
         .as_deref()
 }
 
+/// The program that the machine's own packages bring: an old one, such as Debian's 3.4.
+pub fn packaged() -> Option<&'static Path> {
+    runs("etcd").then(|| Path::new("etcd"))
+}
+
 fn runs(program: &str) -> bool {
     Command::new(program)
         .arg("--version")
@@ -66,6 +71,7 @@ fn free_port() -> u16 {
 /// One etcd process.
 #[derive(Debug)]
 pub struct Member {
+    program: &'static Path,
     directory: TempDir,
     arguments: Vec<String>,
     scheme: &'static str,
@@ -79,6 +85,11 @@ impl Member {
         format!("{}://127.0.0.1:{}", self.scheme, self.client_port)
     }
 
+    /// The port for clients.
+    pub fn port(&self) -> u16 {
+        self.client_port
+    }
+
     /// Its data.
     pub fn directory(&self) -> &Path {
         self.directory.path()
@@ -89,9 +100,7 @@ impl Member {
         assert!(self.child.is_none(), "it runs already");
         let log = std::fs::File::create(self.directory.path().join("log")).expect("a log");
         let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL"])
-            .arg(program().expect("an etcd program"));
+        command.args(["--pdeathsig", "KILL"]).arg(self.program);
         command.args(&self.arguments).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().expect("etcd starts"));
     }
@@ -156,10 +165,16 @@ impl Cluster {
 
     /// A cluster that clients reach over `http` or `https`.
     pub fn start_over(scheme: &'static str, members: usize, more: &[&str]) -> Self {
+        Self::start_of(program().expect("an etcd program"), scheme, members, more)
+    }
+
+    /// A cluster of this program.
+    pub fn start_of(program: &'static Path, scheme: &'static str, members: usize, more: &[&str]) -> Self {
         let ports: Vec<(u16, u16)> = (0..members).map(|_| (free_port(), free_port())).collect();
         let initial = |(number, (_, peer)): (usize, &(u16, u16))| format!("m{number}=http://127.0.0.1:{peer}");
         let initial: Vec<_> = ports.iter().enumerate().map(initial).collect();
-        let member = |(number, ports): (usize, &(u16, u16))| member(scheme, number, *ports, &initial.join(","));
+        let member =
+            |(number, ports): (usize, &(u16, u16))| member(program, scheme, number, *ports, &initial.join(","));
         let mut members: Vec<_> = ports.iter().enumerate().map(member).collect();
         for member in &mut members {
             member.arguments.extend(more.iter().map(|more| (*more).to_owned()));
@@ -170,19 +185,19 @@ impl Cluster {
     }
 
     /// The one that all cases of a test program share.
-    pub fn shared(cluster: &'static OnceLock<Self>, members: usize) -> &'static Self {
+    pub fn shared(cluster: &'static OnceLock<Option<Self>>, start: fn() -> Option<Self>) -> Option<&'static Self> {
         let start = move || {
             let (sender, started) = std::sync::mpsc::channel();
             // The members end with the thread that started them, so that one stays.
             std::thread::spawn(move || {
-                sender.send(Self::start(members)).expect("somebody waits");
+                sender.send(start()).expect("somebody waits");
                 loop {
                     std::thread::park();
                 }
             });
             started.recv().expect("the cluster starts")
         };
-        cluster.get_or_init(start)
+        cluster.get_or_init(start).as_ref()
     }
 
     /// Where clients reach it.
@@ -191,7 +206,13 @@ impl Cluster {
     }
 }
 
-fn member(scheme: &'static str, number: usize, (client, peer): (u16, u16), initial: &str) -> Member {
+fn member(
+    program: &'static Path,
+    scheme: &'static str,
+    number: usize,
+    (client, peer): (u16, u16),
+    initial: &str,
+) -> Member {
     let directory = tempfile::tempdir().expect("a directory for etcd");
     let client_url = format!("{scheme}://127.0.0.1:{client}");
     let peer_url = format!("http://127.0.0.1:{peer}");
@@ -211,6 +232,7 @@ fn member(scheme: &'static str, number: usize, (client, peer): (u16, u16), initi
         ("--log-level", "warn".to_owned()),
     ];
     Member {
+        program,
         directory,
         arguments: arguments
             .into_iter()

@@ -1,4 +1,4 @@
-//! A TCP forwarder before a server. Commands always pass; answers may be lost.
+//! A TCP forwarder before a server: answers may be late or lost, and the network may stand still.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -27,6 +27,7 @@ pub struct Forwarder {
     port: u16,
     answers: watch::Sender<Answers>,
     cuts: watch::Sender<u64>,
+    stalled: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
@@ -37,16 +38,18 @@ impl Forwarder {
         let port = listener.local_addr().unwrap().port();
         let (answers, passing) = watch::channel(Answers::Pass);
         let (cuts, cut) = watch::channel(0);
+        let (stalled, stall) = watch::channel(false);
         let task = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                tokio::spawn(forward(client, server, passing.clone(), cut.clone()));
+                tokio::spawn(forward(client, server, passing.clone(), cut.clone(), stall.clone()));
             }
         });
         Self {
             port,
             answers,
             cuts,
+            stalled,
             task,
         }
     }
@@ -72,6 +75,16 @@ impl Forwarder {
         self.cuts.send_modify(|cuts| *cuts += 1);
         self.answers.send_replace(Answers::Pass);
     }
+
+    /// Lets nothing pass in either direction, and ends no connection.
+    pub fn stall(&self) {
+        self.stalled.send_replace(true);
+    }
+
+    /// Lets everything pass again: what was on its way goes on.
+    pub fn go_on(&self) {
+        self.stalled.send_replace(false);
+    }
 }
 
 impl Drop for Forwarder {
@@ -80,7 +93,13 @@ impl Drop for Forwarder {
     }
 }
 
-async fn forward(client: TcpStream, server: u16, answers: watch::Receiver<Answers>, mut cut: watch::Receiver<u64>) {
+async fn forward(
+    client: TcpStream,
+    server: u16,
+    answers: watch::Receiver<Answers>,
+    mut cut: watch::Receiver<u64>,
+    stalled: watch::Receiver<bool>,
+) {
     cut.mark_unchanged();
     let was_cut = cut.clone();
     // A server that is away ends the client's connection, too.
@@ -90,28 +109,38 @@ async fn forward(client: TcpStream, server: u16, answers: watch::Receiver<Answer
     for stream in [&client, &server] {
         stream.set_nodelay(true).unwrap();
     }
-    let ((mut commands, to_client), (from_server, mut to_server)) = (client.into_split(), server.into_split());
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     tokio::select! {
         biased;
         _ = cut.changed() => {}
         // Either side's end is the end of both.
-        _ = tokio::io::copy(&mut commands, &mut to_server) => {}
-        () = pass(from_server, to_client, answers, was_cut) => {}
+        () = pass_commands(from_client, to_server, stalled.clone()) => {}
+        () = pass_answers(from_server, to_client, answers, was_cut, stalled) => {}
     }
 }
 
-async fn pass(
+async fn pass_commands(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut stalled: watch::Receiver<bool>) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        if !goes_on(&mut stalled).await || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pass_answers(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     answers: watch::Receiver<Answers>,
     cut: watch::Receiver<u64>,
+    mut stalled: watch::Receiver<bool>,
 ) {
     let mut buffer = vec![0; 64 << 10];
     let mut broken = false;
-    loop {
-        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        if !goes_on(&mut stalled).await {
             return;
-        };
+        }
         let now = *answers.borrow();
         match now {
             Answers::Pass => {}
@@ -125,4 +154,9 @@ async fn pass(
             return;
         }
     }
+}
+
+/// Waits while the network stands still; false where nobody is left to let it go on.
+async fn goes_on(stalled: &mut watch::Receiver<bool>) -> bool {
+    stalled.wait_for(|stalled| !stalled).await.is_ok()
 }

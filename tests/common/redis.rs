@@ -110,13 +110,24 @@ impl RedisServer {
     pub fn shift_clock(&mut self, seconds: i64) {
         assert!(self.clock.is_some(), "it has no clock of its own");
         self.clock = Some(seconds);
+        self.write_shift([seconds, 0]);
+    }
+
+    /// The same in milliseconds, until the server restarts.
+    pub fn shift_clock_ms(&mut self, ms: i64) {
+        assert!(self.clock.is_some(), "it has no clock of its own");
+        self.write_shift([0, ms]);
+    }
+
+    fn write_shift(&self, shift: [i64; 2]) {
         // In place: the server has mapped the file.
         let file = std::fs::File::options()
             .write(true)
             .create(true)
             .truncate(false)
             .open(self.dir.path().join("shift"));
-        file.unwrap().write_all(&seconds.to_ne_bytes()).unwrap();
+        let bytes = shift.map(i64::to_ne_bytes).concat();
+        file.unwrap().write_all(&bytes).unwrap();
     }
 
     /// The server's own time, in seconds.

@@ -9,9 +9,9 @@ use fencepost::backend::etcd::settings::Settings;
 use fencepost::backend::{Backend, Health};
 
 use crate::bed::{Bed, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
-use crate::etcd_servers::{Cluster, program};
+use crate::etcd_servers::{Cluster, packaged, program};
 
-/// Real time; etcd's smallest TTL, and its own time to find a lease dead.
+/// Real time; etcd's smallest TTL by its defaults, and its own time to find a lease dead.
 const PACE: Pace = Pace {
     short: Duration::from_secs(2),
     slack: Duration::from_millis(2000),
@@ -20,23 +20,51 @@ const PACE: Pace = Pace {
     ttl_shrinks: false,
 };
 
-/// One node.
+/// The same on a node whose smallest TTL is a second.
+const QUICK_PACE: Pace = Pace {
+    short: Duration::from_secs(1),
+    ..PACE
+};
+
+/// A node that takes half a second to choose itself.
+const QUICK: &[&str] = &["--heartbeat-interval", "50", "--election-timeout", "500"];
+
+/// One node. Nobody stands for election beside it, and its smallest TTL is 1.5 times that of an
+/// election.
 pub async fn one() -> Result<Bed, Missing> {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    bed(&CLUSTER, 1).await
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    bed(
+        &CLUSTER,
+        || program().map(|_| Cluster::start_with(1, QUICK)),
+        QUICK_PACE,
+    )
+    .await
+}
+
+/// One node of the program that the machine's packages bring: an old one.
+pub async fn old() -> Result<Bed, Missing> {
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    let start = || packaged().map(|program| Cluster::start_of(program, "http", 1, QUICK));
+    bed(&CLUSTER, start, QUICK_PACE).await
 }
 
 /// Three nodes.
 pub async fn three() -> Result<Bed, Missing> {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    bed(&CLUSTER, 3).await
+    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+    bed(&CLUSTER, || program().map(|_| Cluster::start(3)), PACE).await
 }
 
-async fn bed(cluster: &'static OnceLock<Cluster>, members: usize) -> Result<Bed, Missing> {
+async fn bed(
+    cluster: &'static OnceLock<Option<Cluster>>,
+    start: fn() -> Option<Cluster>,
+    pace: Pace,
+) -> Result<Bed, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
-    let cluster = tokio::task::spawn_blocking(move || program().map(|_| Cluster::shared(cluster, members)));
+    let cluster = tokio::task::spawn_blocking(move || Cluster::shared(cluster, start));
     let Some(cluster) = cluster.await.expect("the cluster starts") else {
-        return Err(Missing("there is neither Go nor etcd".into()));
+        return Err(Missing(
+            "there is no etcd: neither Go to build one, nor a package of it".into(),
+        ));
     };
     let mut settings = Settings::new(cluster.urls());
     settings.root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
@@ -51,7 +79,7 @@ async fn bed(cluster: &'static OnceLock<Cluster>, members: usize) -> Result<Bed,
         first,
         second,
         elsewhere,
-        pace: PACE,
+        pace,
         _keep: Box::new(stores),
     })
 }

@@ -28,9 +28,11 @@ mod etcd_servers;
 mod grpc;
 #[cfg(feature = "redis")]
 mod redis_beds;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "redlock"))]
 #[path = "../common/redis.rs"]
 mod redis_servers;
+#[cfg(feature = "redlock")]
+mod redlock_beds;
 mod replica;
 mod streams;
 mod walk;
@@ -75,6 +77,18 @@ conformance_suite!(
     crate::etcd_beds::three,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "etcd")]
+conformance_suite!(
+    etcd_of_old,
+    crate::etcd_beds::old,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redlock")]
+conformance_suite!(
+    redlock,
+    crate::redlock_beds::five,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::beds::memory_in_real_time, ());
 service_suite!(file_service, crate::beds::file, ());
@@ -88,5 +102,11 @@ service_suite!(
 service_suite!(
     etcd_service,
     crate::etcd_beds::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "redlock")]
+service_suite!(
+    redlock_service,
+    crate::redlock_beds::five,
     (flavor = "multi_thread", worker_threads = 2)
 );

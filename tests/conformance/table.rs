@@ -226,6 +226,7 @@ macro_rules! conformance_suite {
                     a_lock_leaves_the_list_with_its_last_claim,
                     an_expired_lock_leaves_the_list,
                     a_watch_begins_with_the_state,
+                    a_watch_at_another_replica_sees_who_holds,
                     a_watch_shows_each_change,
                     a_watch_shows_every_kind_of_end,
                     a_watch_shows_a_hand_over_as_end_and_grant,

@@ -1,5 +1,7 @@
 //! Replicas of the service over an etcd, what their clients do, and what must be true of it.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
@@ -68,6 +70,30 @@ pub async fn etcd(cluster: &Cluster) -> Client {
         .expect("etcd answers")
 }
 
+/// How many calls of this kind etcd has answered. (HTTP/1.0, or the answer would come in chunks.)
+pub fn calls(cluster: &Cluster, method: &str) -> usize {
+    let address = cluster.members[0].url().replace("http://", "");
+    let mut stream = TcpStream::connect(&address).expect("etcd answers");
+    let request = "GET /metrics HTTP/1.0\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("etcd reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("etcd answers");
+    let method = format!("grpc_method=\"{method}\"");
+    let counts = text
+        .lines()
+        .filter(|line| line.starts_with("grpc_server_handled_total{") && line.contains(&method));
+    let counts: Vec<usize> = counts
+        .map(|line| {
+            line.rsplit(' ')
+                .next()
+                .and_then(|count| count.parse().ok())
+                .expect("a count")
+        })
+        .collect();
+    assert!(!counts.is_empty(), "etcd does not count {method}");
+    counts.iter().sum()
+}
+
 /// The etcd leases of the holders of a lock.
 pub async fn leases_of(etcd: &mut Client, lock: &str) -> Vec<i64> {
     let holders = format!("/fencepost/{}/lock/{lock}\th/", namespace());
@@ -130,18 +156,15 @@ pub struct Held {
     pub until: Instant,
 }
 
-/// Acquires and releases until `until`, passing over a store that is away; what it held, and the
-/// longest time between two grants.
-pub async fn cycle(locks: Locks, lock: String, until: Instant) -> (Vec<Held>, Duration) {
+/// Acquires and releases until `until`, passing over a store that is away; what it held.
+pub async fn cycle(locks: Locks, lock: String, until: Instant) -> Vec<Held> {
     let ttl = Duration::from_secs(3);
-    let (mut held, mut gap, mut last) = (Vec::new(), Duration::ZERO, Instant::now());
+    let mut held = Vec::new();
     while Instant::now() < until {
         let sent = Instant::now();
         match acquire(&locks, &lock, ttl, Duration::from_secs(10)).await {
             Ok(lease) => {
                 let from = Instant::now();
-                gap = gap.max(from - last);
-                last = from;
                 tokio::time::sleep(Duration::from_millis(3)).await;
                 held.push(Held {
                     token: token(&lease),
@@ -162,12 +185,20 @@ pub async fn cycle(locks: Locks, lock: String, until: Instant) -> (Vec<Held>, Du
             Err(other) => panic!("{other:?}"),
         }
     }
-    (held, gap)
+    held
 }
 
 /// The clients of several replicas, which want one lock all the time.
 pub struct Crowd {
-    clients: Vec<tokio::task::JoinHandle<(Vec<Held>, Duration)>>,
+    clients: Vec<tokio::task::JoinHandle<Vec<Held>>>,
+    until: Instant,
+}
+
+/// What a crowd did.
+#[derive(Debug)]
+pub struct Course {
+    /// When somebody was granted the lock, and when it was over.
+    times: Vec<Instant>,
 }
 
 impl Crowd {
@@ -177,24 +208,43 @@ impl Crowd {
         let client = |n: usize| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), "hot".into(), until));
         Self {
             clients: (0..clients).map(client).collect(),
+            until,
         }
     }
 
     /// Waits for their end and judges: no two were sure of the lock at once, and tokens rose with
-    /// the time. How many grants there were, and the longest time without one.
-    pub async fn judge(self) -> (usize, Duration) {
+    /// the time.
+    pub async fn judge(self) -> Course {
         let mut all = Vec::new();
         for client in self.clients {
-            all.extend(client.await.expect("no panic").0);
+            all.extend(client.await.expect("no panic"));
         }
         all.sort_unstable_by_key(|held| held.from);
-        let mut gap = Duration::ZERO;
         for two in all.windows(2) {
             let (one, next) = (two[0], two[1]);
             assert!(one.token < next.token, "tokens fell: {one:?} {next:?}");
             assert!(one.until <= next.from, "two held at once: {one:?} {next:?}");
-            gap = gap.max(next.from - one.from);
         }
-        (all.len(), gap)
+        let times = all.iter().map(|held| held.from).chain([self.until]);
+        Course { times: times.collect() }
+    }
+}
+
+impl Course {
+    /// How many grants there were.
+    pub fn grants(&self) -> usize {
+        self.times.len() - 1
+    }
+
+    /// The longest time without a grant, less what of it lies within these times.
+    pub fn gap_beyond(&self, away: &[(Instant, Instant)]) -> Duration {
+        let beyond = |two: &[Instant]| {
+            let (from, to) = (two[0], two[1]);
+            let within = away
+                .iter()
+                .map(|(gone, back)| to.min(*back).saturating_duration_since(from.max(*gone)));
+            to.saturating_duration_since(from).saturating_sub(within.sum())
+        };
+        self.times.windows(2).map(beyond).max().unwrap_or_default()
     }
 }

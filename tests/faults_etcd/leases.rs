@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use fencepost::claim::Cause;
 use fencepost::error::Error;
+use fencepost::locks::Acquire;
 
-use crate::bench::{acquire, cluster, etcd, leases_of, name, replica, take, token};
+use crate::bench::{acquire, ask, cluster, etcd, leases_of, name, replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -122,4 +123,30 @@ async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacte
     let next = waiter.await.expect("no panic").expect("it is next");
     assert!(token(&next) > token(&held));
     locks.release(&next.key).await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_holds_that_end_at_once_each_end_is_remembered() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let reenter = Acquire {
+        reentrant: true,
+        ..ask("a", TTL, Duration::ZERO)
+    };
+    let mut holds = Vec::new();
+    for _ in 0..40 {
+        let held = locks.acquire(reenter.clone()).await.expect("it is its own");
+        holds.push(held.delivered());
+    }
+    other.force_release(&name("a"), holds[0].key.token).await.expect("held");
+    for (number, hold) in holds.iter().enumerate() {
+        let lost = other.release(&hold.key).await;
+        let forced = matches!(
+            lost,
+            Err(Error::LeaseLost {
+                cause: Some(Cause::Forced)
+            })
+        );
+        assert!(forced, "hold {number}: {lost:?}");
+    }
 }

@@ -5,13 +5,18 @@ mod batches;
 mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
+#[path = "../common/forwarder.rs"]
 mod forwarder;
 mod history;
+#[path = "../common/killed.rs"]
+mod killed;
 mod late;
 mod leader;
 mod leases;
 mod partition;
-mod replicas;
+#[path = "../server/mod.rs"]
+mod process;
+mod processes;
 mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]

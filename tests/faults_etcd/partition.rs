@@ -16,8 +16,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_every_queue() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let other = replica(&cluster).await;
-    let network = Forwarder::before(&cluster.urls()[0]).await;
-    let cut_off = replica_of(vec![network.url()]).await;
+    let network = Forwarder::before(cluster.members[0].port()).await;
+    let cut_off = replica_of(vec![format!("http://{}", network.address())]).await;
     let kept = take(&cut_off, "kept", TTL).await;
     let held = take(&other, "a", TTL).await;
     let wait = |locks: &fencepost::locks::Locks| {
@@ -29,7 +29,7 @@ async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_ev
     let second = wait(&other);
     waiters(&other, "a", 2).await;
 
-    network.cut();
+    network.stall();
     let cut = Instant::now();
     other.release(&held.key).await.expect("it was held");
     let next = second.await.expect("no panic").expect("it comes to be first");
@@ -48,7 +48,7 @@ async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_ev
     // What it held lives for its TTL, and is any replica's.
     other.renew(&kept.key, None).await.expect("it is held");
 
-    network.mend();
+    network.go_on();
     health(&cut_off, Duration::from_secs(20), |health| *health == Health::Serving).await;
     cut_off.renew(&kept.key, None).await.expect("it is held");
     cut_off.release(&kept.key).await.expect("it is held");

@@ -20,16 +20,28 @@ fn copy(from: &Path, to: &Path) {
 
 /// Copies the data, lets `between` happen, and puts the copy back.
 async fn put_back<F: Future>(cluster: &mut Cluster, between: impl FnOnce() -> F) -> F::Output {
+    copy_under(cluster);
+    let out = between().await;
+    put_copy_back(cluster);
+    out
+}
+
+/// Copies the data under the running member.
+fn copy_under(cluster: &Cluster) {
+    let data = cluster.members[0].directory().join("data");
+    let kept = cluster.members[0].directory().join("kept");
+    cluster.members[0].pause();
+    copy(&data, &kept);
+    cluster.members[0].go_on();
+}
+
+/// Puts the copy back.
+fn put_copy_back(cluster: &mut Cluster) {
     let data = cluster.members[0].directory().join("data");
     let kept = cluster.members[0].directory().join("kept");
     cluster.members[0].kill9();
-    copy(&data, &kept);
-    cluster.members[0].start();
-    let out = between().await;
-    cluster.members[0].kill9();
     copy(&kept, &data);
     cluster.members[0].start();
-    out
 }
 
 /// Acquires as soon as the store answers again.
@@ -93,5 +105,43 @@ async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_lives() {
     })
     .await;
     let next = token(&at_last(&locks).await);
+    assert!(next > last, "{next} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_has_not_seen_the_last_ones() {
+    let Some(mut cluster) = cluster(1, &[]) else {
+        return;
+    };
+    let (idle, busy) = (replica(&cluster).await, replica(&cluster).await);
+    // From now on both count from one base.
+    for locks in [&idle, &busy, &idle] {
+        let lease = take(locks, "a", TTL).await;
+        locks.release(&lease.key).await.expect("it was held");
+    }
+    let last = put_back(&mut cluster, || async {
+        let mut last = 0;
+        for _ in 0..50 {
+            let lease = take(&busy, "a", TTL).await;
+            last = token(&lease);
+            busy.release(&lease.key).await.expect("it was held");
+        }
+        // Nobody else is to raise the base.
+        busy.close().await;
+        last
+    })
+    .await;
+    // At once: before the replica would look after its session.
+    let again = async {
+        loop {
+            match acquire(&idle, "a", TTL, Duration::ZERO).await {
+                Ok(lease) => return token(&lease),
+                Err(Error::Backend(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    };
+    let next = tokio::time::timeout(Duration::from_secs(60), again).await;
+    let next = next.expect("the store comes back");
     assert!(next > last, "{next} after {last}");
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
 use fencepost::backend::Health;
 use fencepost::error::Error;
+use futures::future::join_all;
 
-use crate::bench::{acquire, cluster, etcd, health, name, replica, take, token};
+use crate::bench::{acquire, calls, cluster, etcd, health, name, replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -28,10 +29,16 @@ async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
     let full = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("NOSPACE"));
     health(&locks, Duration::from_secs(10), full).await;
-    for _ in 0..5 {
-        let refused = acquire(&locks, "four", TTL, Duration::ZERO).await;
+    // Old servers would let nested writes pass: so nothing that writes is sent, alone or together.
+    let before = calls(&cluster, "Txn");
+    let refused = join_all((0..32).map(|n| {
+        let locks = locks.clone();
+        async move { acquire(&locks, &format!("four{n}"), TTL, Duration::ZERO).await }
+    }));
+    for refused in refused.await {
         assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
     }
+    assert_eq!(calls(&cluster, "Txn"), before, "a transaction was sent");
     locks
         .renew(&one.key, None)
         .await

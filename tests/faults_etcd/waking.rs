@@ -1,39 +1,12 @@
 //! What waiting and waking cost etcd, counted by etcd itself.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::bench::{acquire, cluster, replica, take, token, waiters};
-use crate::servers::Cluster;
+use crate::bench::{acquire, calls, cluster, replica, take, token, waiters};
 
 const TTL: Duration = Duration::from_secs(30);
-
-/// How many calls of this kind etcd has answered. (HTTP/1.0, or the answer would come in chunks.)
-fn calls(cluster: &Cluster, method: &str) -> usize {
-    let address = cluster.members[0].url().replace("http://", "");
-    let mut stream = TcpStream::connect(&address).expect("etcd answers");
-    let request = "GET /metrics HTTP/1.0\r\n\r\n";
-    stream.write_all(request.as_bytes()).expect("etcd reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("etcd answers");
-    let method = format!("grpc_method=\"{method}\"");
-    let counts = text
-        .lines()
-        .filter(|line| line.starts_with("grpc_server_handled_total{") && line.contains(&method));
-    let counts: Vec<usize> = counts
-        .map(|line| {
-            line.rsplit(' ')
-                .next()
-                .and_then(|count| count.parse().ok())
-                .expect("a count")
-        })
-        .collect();
-    assert!(!counts.is_empty(), "etcd does not count {method}");
-    counts.iter().sum()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_read() {

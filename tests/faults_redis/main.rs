@@ -6,6 +6,8 @@ mod clock;
 mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
+#[path = "../common/killed.rs"]
+mod killed;
 mod lost;
 mod memory;
 mod names;

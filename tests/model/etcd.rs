@@ -2,15 +2,17 @@
 //! others; transactions that come late or never, answers that are lost, leases that are used again
 //! or end, sessions that end.
 //!
-//! Renewal, a change of lease and re-entry are in `renewal`. The base of the tokens is in neither. The guard
-//! over the holders matters to newcomers; in a take-up alone it is redundant in these worlds, for steps are
-//! judged by the very revision of the waiter's key.
+//! Renewal, a change of lease and re-entry are in `renewal`, the base of the tokens in `tokens`, and views that
+//! lag behind the store in `views`. The guard over the holders matters to newcomers; in a take-up alone it is
+//! redundant in these worlds, for steps are judged by the very revision of the waiter's key.
 
 use crate::explorer::{Model, Walked, walk};
 
 mod renewal;
 mod steps;
 mod store;
+mod tokens;
+mod views;
 
 use steps::{Call, Stage};
 use store::{Lease, Store};

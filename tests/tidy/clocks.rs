@@ -83,6 +83,61 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends a session that the cluster did not answer for its whole TTL",
     ),
+    (
+        "src/backend/redlock/clock.rs",
+        Clock::Running,
+        "counts the nodes' clocks on between their answers",
+    ),
+    (
+        "src/backend/redlock/clock.rs",
+        Clock::Wall,
+        "dates waiters for people who look; decides nothing",
+    ),
+    (
+        "src/backend/redlock/health.rs",
+        Clock::Running,
+        "says in the log how long a quarantine still lasts",
+    ),
+    (
+        "src/backend/redlock/attempt.rs",
+        Clock::Running,
+        "a majority that comes after the lease's time is none",
+    ),
+    (
+        "src/backend/redlock/ending.rs",
+        Clock::Running,
+        "waits no longer for the slow nodes than for the majority",
+    ),
+    (
+        "src/backend/redlock/looking.rs",
+        Clock::Running,
+        "waits no longer for the slow nodes than for the majority",
+    ),
+    (
+        "src/backend/redlock/renewing.rs",
+        Clock::Running,
+        "waits no longer for the slow nodes than for the majority",
+    ),
+    (
+        "src/backend/redlock/voters.rs",
+        Clock::Running,
+        "stamps the sending of a step, ends the wait for slow nodes",
+    ),
+    (
+        "src/backend/redlock/waiting.rs",
+        Clock::Running,
+        "tells the first waiter when a holder's time is over",
+    ),
+    (
+        "src/backend/redlock/watching.rs",
+        Clock::Running,
+        "times the looks of one who watches",
+    ),
+    (
+        "src/backend/redis_server/voter.rs",
+        Clock::Running,
+        "ends the wait for the other servers of a first start",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",
@@ -127,11 +182,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     ),
     ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
-    (
-        "src/api/observed.rs",
-        Clock::Running,
-        "measures a call for the metrics",
-    ),
+    ("src/api/observed.rs", Clock::Running, "measures a call for the metrics"),
     (
         "src/metrics.rs",
         Clock::Running,

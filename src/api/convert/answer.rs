@@ -116,6 +116,18 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
         modes: modes(offers),
         reentry: offers.reentry,
         remembers_requests: offers.remembers_requests,
+        nodes: locks.nodes().into_iter().map(node).collect(),
+    }
+}
+
+/// One of the nodes that decide together.
+fn node((name, is): (String, Health)) -> proto::NodeInfo {
+    let (health, reason, quarantine_left) = health(&is);
+    proto::NodeInfo {
+        name,
+        health: health.into(),
+        reason,
+        quarantine_left,
     }
 }
 

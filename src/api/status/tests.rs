@@ -138,7 +138,11 @@ fn table() -> Vec<Row> {
             None,
         ),
         (
-            BackendError::NoQuorum { reason: reason() }.into(),
+            BackendError::NoQuorum {
+                reason: reason(),
+                sent: true,
+            }
+            .into(),
             Unavailable,
             "NO_QUORUM",
             None,

@@ -26,8 +26,8 @@ const BUCKET: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many ends are forgotten in one step at most.
 const FORGOTTEN_AT_ONCE: usize = 4;
-/// How many holds that end in one step are remembered, the latest ones: etcd limits the operations
-/// of a step.
+/// How many holds that end in one step are written down with it, the latest ones: etcd limits the
+/// operations of a step. The others follow.
 const REMEMBERED_AT_ONCE: usize = 16;
 /// From how many keys on a step forgets no more.
 const FORGOTTEN_KEYS: usize = 2 * REMEMBERED_AT_ONCE;
@@ -135,6 +135,22 @@ impl Ends {
         Ok(ops)
     }
 
+    /// Writes down the ends for which the step itself had no room. A step that was made is not undone
+    /// where this fails: no safety rests on it.
+    pub async fn remember_others(&self, name: &LockName, entry: &Entry, holds: &[Hold], cause: Cause) {
+        let others = &holds[..holds.len() - latest(holds).len()];
+        for some in others.rchunks(REMEMBERED_AT_ONCE) {
+            let written = async {
+                let ops = self.ops(name, entry, some, cause).await?;
+                self.link.txn(Txn::new().and_then(ops)).await
+            };
+            if let Err(failure) = written.await {
+                tracing::debug!(%failure, lock = %name, "not all ends are remembered");
+                return;
+            }
+        }
+    }
+
     /// What has to go to make room for these.
     fn forget(&self, limit: usize, puts: Vec<String>) -> Vec<TxnOp> {
         let mut written = lock(&self.written);
@@ -202,7 +218,11 @@ impl Ends {
             .map(|hold| Compare::create_revision(self.keys.end(name, &hold.secret), CompareOp::Equal, 0));
         let when: Vec<_> = unknown.collect();
         let ops = self.ops(name, entry, &entry.claim.holds, Cause::Expired).await?;
-        self.link.txn(Txn::new().when(when).and_then(ops)).await?;
+        let first = self.link.txn(Txn::new().when(when).and_then(ops)).await?;
+        if first.succeeded() {
+            self.remember_others(name, entry, &entry.claim.holds, Cause::Expired)
+                .await;
+        }
         self.ended(&entry.id);
         Ok(())
     }

@@ -120,8 +120,7 @@ impl Replica {
             // Old servers let nested writes pass.
             self.session.has_space()?;
         }
-        let closed = |_| Failure::Away("the namespace is closed".into());
-        let answer = self.turns.ask(step).await.map_err(closed)?;
+        let answer = self.turns.ask(step).await;
         if matches!(answer, Err(Failure::Full(_))) {
             self.session.is_full();
         }
@@ -209,6 +208,10 @@ impl Replica {
         let Some(alive) = alive? else {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         };
+        if !self.session.is_connected(ticket) {
+            // It may have come to a store that was restored meanwhile, where its token is an old one.
+            return Err(Failure::Away("etcd: the connection broke under a grant".into()));
+        }
         entry.created = answer.revision;
         entry.modified = entry.created;
         let waited = alive.saturating_duration_since(new.arrived);

@@ -234,6 +234,7 @@ impl Replica {
             && let Some(grant) = self.hand_over(going, entry, next, then.clone()).await?
         {
             self.after(going.name, entry, cause);
+            self.ends.remember_others(going.name, entry, &gone, cause).await;
             return Ok(Some(Departure {
                 found: Found::Ended(cause),
                 next: Some(grant),
@@ -253,6 +254,7 @@ impl Replica {
             return Ok(None);
         }
         self.after(going.name, entry, cause);
+        self.ends.remember_others(going.name, entry, &gone, cause).await;
         Ok(Some(found(Found::Ended(cause))))
     }
 

@@ -47,7 +47,7 @@ impl Failure {
 impl From<Failure> for BackendError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::NoQuorum(reason) => Self::NoQuorum { reason },
+            Failure::NoQuorum(reason) => Self::NoQuorum { reason, sent: true },
             Failure::LeaseGone => Self::Away {
                 reason: "etcd: a lease ended".into(),
             },

@@ -4,6 +4,7 @@
 //! Every enter, adoption and take-up compares that the session it was sent under still lives. So
 //! when a session ends, everything late of that replica fails, and marks need no clock.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,6 +35,23 @@ pub struct Ticket {
     pub session: i64,
     /// What is added to a grant's revision.
     pub base: u64,
+    /// The connection that the base was proven over.
+    pub connection: u64,
+}
+
+/// Where this replica stands.
+#[derive(Debug, Clone, Copy, Default)]
+struct Standing {
+    ticket: Option<Ticket>,
+    /// How many connections have broken: the store may have been restored behind the next one.
+    connection: u64,
+}
+
+impl Standing {
+    /// The ticket, if its base was proven since the last connection broke.
+    fn proven(&self) -> Option<Ticket> {
+        self.ticket.filter(|ticket| ticket.connection == self.connection)
+    }
 }
 
 /// The sessions of one replica in one namespace, one after another.
@@ -44,7 +62,7 @@ pub struct Session {
     leases: Arc<Leases>,
     ttl: Duration,
     patience: Duration,
-    ticket: watch::Sender<Option<Ticket>>,
+    standing: watch::Sender<Standing>,
     health: watch::Sender<Health>,
     /// The store takes no writes.
     full: AtomicBool,
@@ -60,7 +78,7 @@ impl Session {
             leases,
             ttl,
             patience,
-            ticket: watch::Sender::new(None),
+            standing: watch::Sender::default(),
             health: watch::Sender::new(Health::Away { reason }),
             full: AtomicBool::new(false),
             closed: CancellationToken::new(),
@@ -72,9 +90,10 @@ impl Session {
         if self.closed.is_cancelled() {
             return Err(Failure::Away("the namespace is closed".into()));
         }
-        let mut tickets = self.ticket.subscribe();
-        let living = timeout(self.patience, tickets.wait_for(Option::is_some)).await;
-        match living.ok().and_then(Result::ok).and_then(|ticket| *ticket) {
+        let mut standing = self.standing.subscribe();
+        let proven = standing.wait_for(|standing| standing.proven().is_some());
+        let proven = timeout(self.patience, proven).await;
+        match proven.ok().and_then(Result::ok).and_then(|standing| standing.proven()) {
             Some(ticket) => Ok(ticket),
             None => Err(Failure::Away(self.trouble())),
         }
@@ -89,18 +108,39 @@ impl Session {
 
     /// The store says that this session is over.
     pub fn is_over(&self, ticket: Ticket) {
-        self.ticket
-            .send_if_modified(|current| current.take_if(|current| current.session == ticket.session).is_some());
+        self.standing.send_if_modified(|standing| {
+            let over = standing.ticket.take_if(|current| current.session == ticket.session);
+            over.is_some()
+        });
+    }
+
+    /// Whether the connection has not broken since.
+    pub fn is_connected(&self, ticket: Ticket) -> bool {
+        self.standing.borrow().connection == ticket.connection
+    }
+
+    /// A connection broke: nothing is granted before the base was proven over the next one.
+    fn broke(&self) {
+        self.standing.send_modify(|standing| standing.connection += 1);
     }
 
     /// Another replica has raised the base.
     pub fn rebase(&self, base: u64) {
-        self.ticket.send_if_modified(|current| match current {
-            Some(ticket) if ticket.base != base => {
-                ticket.base = base;
-                true
-            }
-            _ => false,
+        self.note_base(base, None);
+    }
+
+    fn note_base(&self, base: u64, proven_over: Option<u64>) {
+        self.standing.send_if_modified(|standing| {
+            let Some(ticket) = &mut standing.ticket else {
+                return false;
+            };
+            let connection = proven_over.unwrap_or(ticket.connection);
+            let noted = Ticket {
+                base,
+                connection,
+                ..*ticket
+            };
+            std::mem::replace(ticket, noted) != noted
         });
     }
 
@@ -147,7 +187,9 @@ impl Session {
     /// Ends the session at once, with what is on it.
     pub async fn close(&self) {
         self.closed.cancel();
-        if let Some(ticket) = self.ticket.send_replace(None) {
+        let ticket = self.standing.borrow().ticket;
+        if let Some(ticket) = ticket {
+            self.is_over(ticket);
             // Otherwise it ends by itself.
             let _ = self.leases.revoke(ticket.session).await;
         }
@@ -160,7 +202,7 @@ impl Session {
             loop {
                 match self.open().await {
                     Ok(ticket) => {
-                        self.ticket.send_replace(Some(ticket));
+                        self.standing.send_modify(|standing| standing.ticket = Some(ticket));
                         self.well();
                         tokio::select! {
                             () = self.keep(ticket) => {}
@@ -210,6 +252,7 @@ impl Session {
     }
 
     async fn open(&self) -> Result<Ticket, Failure> {
+        let connection = self.standing.borrow().connection;
         let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
@@ -223,6 +266,7 @@ impl Session {
         Ok(Ticket {
             session: lease.id,
             base,
+            connection,
         })
     }
 
@@ -242,7 +286,7 @@ impl Session {
                 self.link.forget();
                 // A snapshot may have brought back what is on them; who keeps the session ends it.
                 self.leases.abandon();
-                self.ticket.send_replace(None);
+                self.standing.send_modify(|standing| standing.ticket = None);
             }
             let kept = read.kvs().first();
             let base = kept.and_then(|kv| kv.value_str().ok()?.parse().ok()).unwrap_or(0);
@@ -272,32 +316,49 @@ impl Session {
         let every = span(seconds(self.ttl)) / 4;
         let mut alive = Instant::now();
         let mut stream = None;
-        let mut over = self.ticket.subscribe();
+        let mut over = self.standing.subscribe();
         let mut restores = self.link.restores();
         while alive.elapsed() < self.ttl {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, ticket)).await {
                 Ok(Ok(true)) => alive = sent,
                 Ok(Ok(false)) => return,
-                Ok(Err(failure)) => self.trouble_with(&mut stream, failure.to_string()),
-                Err(_) => self.trouble_with(&mut stream, "etcd: a sign of life was not answered".into()),
+                Ok(Err(failure)) => self.trouble_with(&mut stream, &failure),
+                Err(_) => {
+                    let late = Failure::Away("etcd: a sign of life was not answered".into());
+                    self.trouble_with(&mut stream, &late);
+                }
             }
-            let ended = over.wait_for(|current| current.is_none_or(|current| current.session != ticket.session));
+            let pause = if stream.is_some() { every } else { AGAIN };
+            let ended = over.wait_for(|now| now.ticket.is_none_or(|current| current.session != ticket.session));
             tokio::select! {
                 _ = ended => return,
                 _ = restores.changed() => {
                     tracing::warn!("etcd went back in time: it was restored from a snapshot");
                     return;
                 }
-                () = sleep(every) => {}
+                failure = breaks(&mut stream) => self.note_break(&failure),
+                () = sleep(pause) => {}
             }
         }
     }
 
-    fn trouble_with(&self, stream: &mut Option<Beat>, reason: String) {
+    fn trouble_with(&self, stream: &mut Option<Beat>, failure: &Failure) {
         *stream = None;
+        self.note_break(failure);
         self.link.turn_away();
-        self.health.send_replace(Health::Away { reason });
+        self.health.send_replace(Health::Away {
+            reason: failure.to_string(),
+        });
+    }
+
+    /// A stream broke. Where the member itself has ended it (for want of a leader, or with the token of
+    /// the account) the connection is whole.
+    fn note_break(&self, failure: &Failure) {
+        tracing::debug!(%failure, "the session's stream broke");
+        if matches!(failure, Failure::Away(_)) {
+            self.broke();
+        }
     }
 
     /// One sign of life on the session's own stream; it is opened again where it broke, with its member
@@ -309,14 +370,15 @@ impl Session {
                     *stream = Some(open);
                     return Ok(alive);
                 }
-                Err(failure) => tracing::debug!(%failure, "the session's stream broke"),
+                Err(failure) => self.note_break(&failure),
             }
         }
         // A new connection: what it leads to may have been restored from a snapshot. The leases of
         // the pool go, for their worth is a round trip; the session stays while revisions have not
         // fallen, for with it the waiters would lose their places.
         self.leases.abandon();
-        self.rebase(self.prove().await?);
+        let connection = self.standing.borrow().connection;
+        self.note_base(self.prove().await?, Some(connection));
         let mut client = self.link.streaming().await?;
         match client.lease_keep_alive(ticket.session).await {
             Ok(opened) => *stream = Some(opened),
@@ -326,6 +388,20 @@ impl Session {
         self.well();
         Ok(true)
     }
+}
+
+/// Returns when the stream breaks, on which nothing is asked meanwhile; then why.
+async fn breaks(stream: &mut Option<Beat>) -> Failure {
+    let Some((_, answers)) = stream else {
+        return pending().await;
+    };
+    let ended = || Failure::Away("etcd: the stream of signs of life ended".into());
+    let failure = match answers.message().await {
+        Err(error) => failure(&error),
+        Ok(_) => ended(),
+    };
+    *stream = None;
+    failure
 }
 
 async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {

@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use etcd_client::proto::PbTxnOpRequest;
 use etcd_client::{Compare, GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
@@ -176,13 +177,59 @@ impl Answer {
 }
 
 /// Where steps are put.
-pub type Turns = Batch<Step, Result<Answer, Failure>>;
+#[derive(Debug)]
+pub struct Turns {
+    link: Arc<Link>,
+    batch: Batch<Step, Result<Answer, Failure>>,
+    /// How many steps are under way, or wait for a turn.
+    asked: AtomicUsize,
+    /// Some came while others were under way.
+    met: AtomicBool,
+}
 
-/// Begins to make turns, until what it answers is dropped. Must be called within a tokio runtime.
-pub fn begin(link: Arc<Link>) -> Turns {
-    let (turns, made) = batch::batch(BOUNDS);
-    tokio::spawn(made.run_many(move |steps| turn(Arc::clone(&link), steps)));
-    turns
+impl Turns {
+    /// Begins to make turns, until it is dropped. Must be called within a tokio runtime.
+    pub fn begin(link: Arc<Link>) -> Self {
+        let (batch, turns) = batch::batch(BOUNDS);
+        let way = Arc::clone(&link);
+        tokio::spawn(turns.run_many(move |steps| turn(Arc::clone(&way), steps)));
+        Self {
+            link,
+            batch,
+            asked: AtomicUsize::new(0),
+            met: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes a step, together with others that come at the same time. One that is alone, as the one
+    /// before it was, is sent from here: each task on the way through a turn may be a thread to wake.
+    ///
+    /// # Errors
+    /// Whether the step took effect then is said by the [`Failure`].
+    pub async fn ask(&self, step: Step) -> Result<Answer, Failure> {
+        let _asked = self.count();
+        if self.asked.load(Ordering::Relaxed) > 1 {
+            self.met.store(true, Ordering::Relaxed);
+        } else if !self.met.swap(false, Ordering::Relaxed) {
+            return Ok(Answer::of(&self.link.txn(step.txn()).await?));
+        }
+        let closed = |_| Failure::Away("the namespace is closed".into());
+        self.batch.ask(step).await.map_err(closed)?
+    }
+
+    fn count(&self) -> Asked<'_> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Asked(&self.asked)
+    }
+}
+
+/// A step that is under way.
+struct Asked<'a>(&'a AtomicUsize);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 async fn turn(link: Arc<Link>, steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {

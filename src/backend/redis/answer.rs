@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use redis::{FromRedisValue, Value, from_redis_value};
 use tokio::time::Instant;
 
-use super::ask::Shown;
 use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::shown::Shown;
 use crate::backend::{Ahead, BackendError, Departure, Found, Grant, NewClaim, Place, Refusal, Renewal};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};

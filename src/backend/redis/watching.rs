@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::cause;
-use super::ask::Shown;
 use super::{Core, answer::Look};
 use crate::backend::redis_server::failure::away;
 use crate::backend::redis_server::hub::Heard;
+use crate::backend::redis_server::shown::Shown;
 use crate::backend::{BackendError, Change, ChangeKind, Most, Seen};
 use crate::name::{FencingToken, LockName, Owner};
 

@@ -143,6 +143,7 @@ impl Cluster {
             check(&way.node, needs)?;
             let ask = Ask {
                 key,
+                beside: &[],
                 args,
                 asking: way.asking,
             };

@@ -105,6 +105,7 @@ async fn send(
         }
         let ask = Ask {
             key: &step.key,
+            beside: &[],
             args: &step.args,
             asking: step.asking,
         };

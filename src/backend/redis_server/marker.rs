@@ -7,6 +7,7 @@
 //! turns the marker over. A replica of ours that starts in between reads the same nonce, and may make
 //! all wait longer. Runs that lose nothing (durable writes, a promoted replica) are taken over at once.
 
+use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
+use super::voter::{Asks, Judged, Voter, Word};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
@@ -36,9 +38,10 @@ pub enum Trust {
 }
 
 /// What this replica knows of one server's marker.
-#[derive(Debug)]
 pub struct Marker {
     place: Place,
+    /// Where the server is one of several that vote.
+    voter: Option<Voter>,
     first_start: FirstStart,
     longest_ttl: Duration,
     known: Mutex<Known>,
@@ -61,6 +64,18 @@ struct Known {
     /// The longest TTL that an admitted server's marker has shown.
     longest: Duration,
     quarantine: Option<Quarantine>,
+    /// The run that is to be admitted by hand.
+    by_hand: Option<String>,
+    /// What names the present admission of a voter.
+    epoch: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Marker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Marker")
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -69,6 +84,19 @@ struct Quarantine {
     nonce: Vec<u8>,
     since: Instant,
     until: Instant,
+}
+
+impl Known {
+    fn is_by_hand(&self, facts: &Facts) -> bool {
+        self.by_hand.as_ref() == Some(&facts.run_id)
+    }
+
+    /// The nonce whose time is over.
+    fn waited_for(&self, facts: &Facts) -> Vec<u8> {
+        let waited = self.quarantine.as_ref();
+        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
+        waited.map(|one| one.nonce.clone()).unwrap_or_default()
+    }
 }
 
 impl Place {
@@ -128,9 +156,18 @@ impl Marker {
         Self::at(Place::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
     }
 
+    /// A marker of one of several servers that vote.
+    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, voter: Voter) -> Self {
+        Self {
+            voter: Some(voter),
+            ..Self::new(key, first_start, longest_ttl)
+        }
+    }
+
     fn at(place: Place, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self {
             place,
+            voter: None,
             first_start,
             longest_ttl,
             known: Mutex::default(),
@@ -144,8 +181,13 @@ impl Marker {
     /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.
     pub fn admit(&self, run_id: &str) {
         let mut known = self.known();
-        known.run_id = Some(run_id.to_owned());
+        known.by_hand = Some(run_id.to_owned());
         known.quarantine = None;
+    }
+
+    /// What names the admission of a voter that was admitted when it was last seen.
+    pub fn epoch(&self) -> Option<Vec<u8>> {
+        self.known().epoch.clone()
     }
 
     /// Reads the marker over a connection whose server said `facts`, and writes it as they ask.
@@ -153,6 +195,10 @@ impl Marker {
     /// # Errors
     /// Away when the server does not answer.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
+        if let (Some(voter), Place::Fixed(key)) = (&self.voter, &self.place) {
+            let judged = voter.see(connection, key, &self.voter_asks(facts)).await?;
+            return Ok(self.judged(facts, judged));
+        }
         let args = self.args(facts);
         let Some(key) = self.place.key(connection).await? else {
             // A node that serves no slot has nothing to remember yet.
@@ -161,6 +207,7 @@ impl Marker {
         };
         let ask = Ask {
             key: &key,
+            beside: &[],
             args: &args,
             asking: false,
         };
@@ -175,11 +222,36 @@ impl Marker {
         }
     }
 
+    fn voter_asks(&self, facts: &Facts) -> Asks {
+        let known = self.known();
+        Asks {
+            run_id: facts.run_id.clone(),
+            by_hand: known.is_by_hand(facts),
+            may_be_new: self.first_start == FirstStart::Admit && known.run_id.is_none(),
+            waited_for: known.waited_for(facts),
+            longest_ttl: self.longest(&known, facts),
+        }
+    }
+
+    fn judged(&self, facts: &Facts, judged: Judged) -> Trust {
+        let longest = Duration::from_millis(judged.longest_ms);
+        match judged.word {
+            Word::Admitted => {
+                self.known().epoch = Some(judged.name);
+                self.admitted(facts, longest)
+            }
+            Word::Pending => {
+                self.known().epoch = None;
+                self.pending(facts, judged.name, longest)
+            }
+        }
+    }
+
     fn admitted(&self, facts: &Facts, longest: Duration) -> Trust {
         let mut known = self.known();
         known.run_id = Some(facts.run_id.clone());
         known.longest = longest;
-        known.quarantine = None;
+        (known.quarantine, known.by_hand) = (None, None);
         Trust::Admitted
     }
 
@@ -211,10 +283,8 @@ impl Marker {
         // Without randomness the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
         let known = self.known();
-        let mine = known.run_id.as_ref() == Some(&facts.run_id);
+        let mine = known.run_id.as_ref() == Some(&facts.run_id) || known.is_by_hand(facts);
         let absent_is_new = self.first_start == FirstStart::Admit && known.run_id.is_none();
-        let waited = known.quarantine.as_ref();
-        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
         let number = |n: u128| n.to_string().into_bytes();
         let flag = |set: bool| number(u128::from(set));
         vec![
@@ -226,7 +296,7 @@ impl Marker {
             flag(mine),
             flag(absent_is_new),
             nonce.to_vec(),
-            waited.map(|one| one.nonce.clone()).unwrap_or_default(),
+            known.waited_for(facts),
             number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
         ]
     }

@@ -26,6 +26,9 @@ use crate::backend::{BackendError, Health};
 /// How often a server is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How soon at the earliest.
+const SOON: Duration = Duration::from_millis(10);
+
 /// A connection that has passed the handshake.
 #[derive(Clone)]
 pub struct Live {
@@ -95,6 +98,15 @@ impl Node {
             State::Away(reason) => Err(unsent(reason)),
             State::Live(live) => Ok(Arc::clone(live)),
         }
+    }
+
+    /// What names the admission under which the server votes; nothing while it may not.
+    ///
+    /// # Errors
+    /// Unsent while there is no connection.
+    pub fn admission(&self) -> Result<Option<Vec<u8>>, BackendError> {
+        let live = self.live()?;
+        Ok(self.marker.epoch().filter(|_| live.trust == Trust::Admitted))
     }
 
     /// Waits until the server is as `wanted`: with its connection, or nothing while there is none.
@@ -291,7 +303,7 @@ impl Watcher {
                 () = link.closed.notified() => return away("the connection was closed"),
                 () = self.finder.moved(&link.live.info) => return away("another server is master now"),
                 () = self.look.notified() => {}
-                () = sleep(AGAIN) => {}
+                () = sleep(again(&link.live.trust)) => {}
             }
             let shaken = timeout(self.settings.response_timeout, self.shake(&mut link.live.connection)).await;
             match shaken {
@@ -337,6 +349,14 @@ impl Watcher {
         if changed {
             tracing::info!(?health, "redis server");
         }
+    }
+}
+
+/// When the server is asked again: also as soon as its quarantine is over.
+fn again(trust: &Trust) -> Duration {
+    match trust {
+        Trust::Admitted => AGAIN,
+        Trust::Quarantined { until } => until.saturating_duration_since(Instant::now()).clamp(SOON, AGAIN),
     }
 }
 

@@ -52,7 +52,10 @@ impl Script {
 
 fn eval(command: &str, script: &str, ask: &Ask<'_>) -> Cmd {
     let mut eval = redis::cmd(command);
-    eval.arg(script).arg(1).arg(ask.key);
+    eval.arg(script).arg(1 + ask.beside.len()).arg(ask.key);
+    for key in ask.beside {
+        eval.arg(*key);
+    }
     for arg in ask.args {
         eval.arg(arg.as_slice());
     }
@@ -78,12 +81,13 @@ impl From<Value> for Answer {
     }
 }
 
-/// One call of a script: on one key, for in a Cluster several keys are refused while their slot
-/// moves.
+/// One call of a script. In a Cluster it is on one key, for several are refused while their slot moves.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// The key.
     pub key: &'a [u8],
+    /// Further keys, where there is no Cluster.
+    pub beside: &'a [&'a [u8]],
     /// The arguments.
     pub args: &'a [Vec<u8>],
     /// Whether the key's slot is on its way to this node (the answer of another was ASK).

@@ -88,6 +88,34 @@ impl Settings {
     }
 }
 
+/// Several masters that know nothing of each other, of which a majority decides.
+#[derive(Debug, Clone)]
+pub struct Quorum {
+    /// The masters: 3, 5 or 7.
+    pub nodes: Vec<ConnectionInfo>,
+    /// What every key begins with.
+    pub prefix: String,
+    /// What a node without a marker means.
+    pub first_start: FirstStart,
+    /// The longest TTL that any namespace of this store grants.
+    pub longest_ttl: Duration,
+    /// How long a node has for a vote.
+    pub node_timeout: Duration,
+}
+
+impl Quorum {
+    /// These nodes, with the defaults.
+    pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
+        Self {
+            nodes,
+            prefix: "fencepost".into(),
+            first_start: FirstStart::default(),
+            longest_ttl: Duration::from_secs(24 * 3600),
+            node_timeout: Duration::from_millis(200),
+        }
+    }
+}
+
 /// Reads a URL (`redis://`, `rediss://`, `unix://`); RESP3 is spoken whatever it says.
 ///
 /// # Errors
@@ -184,7 +212,11 @@ impl Tls {
 }
 
 impl Access {
-    fn server(&self, url: &str) -> RedisResult<ConnectionInfo> {
+    /// One server.
+    ///
+    /// # Errors
+    /// What the client says about the URL or a certificate.
+    pub fn server(&self, url: &str) -> RedisResult<ConnectionInfo> {
         self.tls.over(self.login.over(connection_info(url)?))
     }
 

@@ -74,6 +74,7 @@ impl Topology {
                 check(node, needs)?;
                 let ask = Ask {
                     key,
+                    beside: &[],
                     args,
                     asking: false,
                 };

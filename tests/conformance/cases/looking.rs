@@ -126,9 +126,15 @@ pub async fn an_expired_lock_leaves_the_list(bed: &Bed) {
     assert!(names(bed, "").await.is_empty());
 }
 
+/// Watches at another replica, where it sees the waiters of all; else at the one where they wait.
 async fn watch(bed: &Bed) -> (Watching, fencepost::claim::Queue) {
     let name: LockName = bed.here().name().clone();
-    Watching::begin(bed.second.watch(&name)).await
+    let replica = if bed.offers().global_order {
+        &bed.second
+    } else {
+        &bed.first
+    };
+    Watching::begin(replica.watch(&name)).await
 }
 
 pub async fn a_watch_begins_with_the_state(bed: &Bed) {
@@ -140,6 +146,17 @@ pub async fn a_watch_begins_with_the_state(bed: &Bed) {
     assert_eq!((state.holder_count, state.waiter_count), (1, 1));
     assert_eq!(state.holders[0].token, a.token());
     assert_eq!(state.waiters[0].owner.as_str(), "b");
+}
+
+pub async fn a_watch_at_another_replica_sees_who_holds(bed: &Bed) {
+    let name: LockName = bed.here().name().clone();
+    let (mut watching, _) = Watching::begin(bed.second.watch(&name)).await;
+    let a = bed.here().hold(claim("a")).await;
+    let seen = watching.sees(ChangeKind::Granted, "a").await;
+    assert_eq!((seen.token, seen.holders), (Some(a.token()), 1));
+    bed.here().release(&a).await;
+    let seen = watching.sees(ChangeKind::Ended(Cause::Released), "a").await;
+    assert_eq!((seen.token, seen.holders), (Some(a.token()), 0));
 }
 
 pub async fn a_watch_shows_each_change(bed: &Bed) {

@@ -203,6 +203,8 @@ pub async fn namespaces_show_their_store_and_limits(bed: &Bed) {
         (expected.name_bytes, expected.wait_max)
     );
     assert_eq!(info.modes.contains(&"semaphore".to_owned()), bed.offers().sharing);
+    let nodes = info.nodes.iter().map(|node| node.name.clone());
+    assert!(nodes.eq(bed.first.nodes().into_iter().map(|(name, _)| name)));
 }
 
 pub async fn health_is_answered_for_all_and_for_each_namespace(bed: &Bed) {

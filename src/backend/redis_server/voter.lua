@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+-- Judges whether a node of a quorum remembers all that it has voted for, and keeps its marker. A node that
+-- restarted, or that lost its marker with its data, may have forgotten: it is admitted anew, after its
+-- quarantine. What was sent under an earlier admission counts for nothing.
+-- KEYS  1 the marker
+-- ARGV  1 run_id, 2 by hand 0|1: the caller was told to admit this very run, 3 absent: no marker means 0 a loss,
+--       1 a new node, 2 that it is told, 4 a fresh nonce, 5 a nonce that has been waited for, or '', 6 the longest TTL
+--       in ms that the caller grants, 7 what no number of an earlier admission has reached, in us
+-- Returns  {admitted, admission, longest in ms, used: whether it has voted} | {pending, nonce, longest in ms, ''}
+--          | {missing, '', 0, ''}
+local key, run_id, fresh = KEYS[1], ARGV[1], ARGV[4]
+local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used')
+local was, epoch, pending, nonce, used = found[1], found[2], found[3], found[4], found[6] or ''
+local known, mine = tonumber(found[5] or '0'), tonumber(ARGV[6])
+local longest = math.max(known, mine)
+local function note()
+  if longest > known then redis.call('HSET', key, 'longest', string.format('%.0f', longest)) end
+end
+if was == run_id then
+  note()
+  return {'admitted', epoch, longest, used}
+end
+if not was and not pending and ARGV[3] == '2' then return {'missing', '', 0, ''} end
+local is_new = not was and not pending and ARGV[3] == '1'
+local waited = pending == run_id and nonce == ARGV[5]
+note()
+if not (is_new or waited or ARGV[2] == '1') then
+  if pending ~= run_id then
+    nonce = fresh
+    redis.call('HSET', key, 'pending', run_id, 'nonce', nonce)
+  end
+  return {'pending', nonce, longest, ''}
+end
+local time = redis.call('TIME')
+local floor = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[7]))
+redis.call('HDEL', key, 'pending', 'nonce')
+redis.call('HSET', key, 'run_id', run_id, 'epoch', fresh, 'floor', string.format('%.0f', floor))
+return {'admitted', fresh, longest, used}

@@ -1,0 +1,228 @@
+//! Looking: who holds as a majority says, who waits here, which locks are in use.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use redis::Value;
+
+use super::answer::{LastEnd, Placed, Values, micros};
+use super::attempt::holder;
+use super::voters::{Question, Said};
+use super::{Core, scripts};
+use crate::backend::redis_server::failure::broken;
+use crate::backend::{BackendError, Listing, Most, Page, Summary};
+use crate::claim::{Holder, Queue};
+use crate::name::{CallId, LockName};
+
+/// How many names one round looks at.
+const READ: usize = 500;
+/// How many rounds a page takes at most before it says where to go on.
+const ROUNDS: usize = 8;
+
+/// What a majority says of a lock.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Who holds.
+    pub holder: Option<(Holder, CallId)>,
+    /// How the last lease ended, as far as it was seen.
+    pub last: Option<LastEnd>,
+    /// When a node may be free, though nobody may hold.
+    pub frees_in: Option<Duration>,
+}
+
+impl Core {
+    /// Who holds. `watching`: for how long changes are to be published.
+    ///
+    /// # Errors
+    /// Too few nodes answered to say.
+    pub async fn look(&self, lock: &LockName, watching: Duration) -> Result<Look, BackendError> {
+        let voters = &self.shared.voters;
+        let majority = voters.majority();
+        let question = self.question(&scripts::LOOK, lock, vec![micros(watching)]);
+        let (mut placed, mut last, mut answered) = (Vec::<Placed>::new(), None::<LastEnd>, 0);
+        let mut answers = voters.ask(&question);
+        while let Some((_, said)) = answers.next().await {
+            match said {
+                Said::Word(word, rest) => {
+                    let mut values = Values::of(rest);
+                    if word == "held" {
+                        placed.push(Placed::read(&mut values)?);
+                    }
+                    let end = LastEnd::read(&mut values)?;
+                    last = last.max_by_token(end);
+                    answered += 1;
+                }
+                // What it holds is void: it is admitted under another name.
+                Said::Quarantined => answered += 1,
+                Said::Nothing => {}
+            }
+            // Decided once those that are still to answer can make no majority.
+            if answered >= majority && most_alike(&placed) + answers.outstanding() < majority {
+                break;
+            }
+            if most_alike(&placed) >= majority {
+                break;
+            }
+        }
+        let silent = voters.all.len() - answered;
+        let alike = most_alike(&placed);
+        if answered < majority || (alike < majority && alike + silent >= majority && alike > 0) {
+            return Err(voters.trouble(true));
+        }
+        let found = holder(&placed, majority)?;
+        let call = found.as_ref().and_then(|found| {
+            placed
+                .iter()
+                .find(|one| one.claim == found.claim && one.number == found.token.get())
+        });
+        let call = call.map(|one| one.call);
+        Ok(Look {
+            holder: found.zip(call),
+            last,
+            frees_in: placed.iter().map(|one| one.left).min(),
+        })
+    }
+
+    /// The queue: who holds, and who waits here.
+    ///
+    /// # Errors
+    /// Too few nodes answered.
+    pub async fn queue(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
+        let look = self.look(lock, Duration::ZERO).await?;
+        Ok(self.with_waiters(lock, most, look))
+    }
+
+    /// The same of a look.
+    pub fn with_waiters(&self, lock: &LockName, most: Most, look: Look) -> Queue {
+        let mut queue = Queue::default();
+        queue.holders.extend(look.holder.map(|(holder, _)| holder));
+        queue.holder_count = queue.holders.len();
+        queue.holders.truncate(most.holders);
+        self.waiting.show(lock, most.waiters, &mut queue);
+        queue
+    }
+
+    /// A page of the locks in use.
+    ///
+    /// # Errors
+    /// Too few nodes answered.
+    pub async fn list(&self, prefix: &str, page: &Page) -> Result<Listing, BackendError> {
+        let mut listing = Listing::default();
+        let mut after = page.after.clone();
+        for _ in 0..ROUNDS {
+            let (names, seen_to) = self.names(prefix, after.as_deref()).await?;
+            let queues = join_all(
+                names
+                    .iter()
+                    .map(|name| self.queue(name, Most { holders: 1, waiters: 0 })),
+            )
+            .await;
+            for (name, queue) in names.into_iter().zip(queues) {
+                let queue = queue?;
+                if queue.holder_count + queue.waiter_count == 0 {
+                    continue;
+                }
+                if listing.locks.len() == page.size {
+                    listing.next = after;
+                    return Ok(listing);
+                }
+                after = Some(name.as_str().to_owned());
+                listing.locks.push(Summary {
+                    lock: name,
+                    holders: queue.holder_count,
+                    waiters: queue.waiter_count,
+                    first: queue.holders.into_iter().next(),
+                });
+            }
+            match seen_to {
+                Some(seen_to) => after = Some(seen_to),
+                None => return Ok(listing),
+            }
+        }
+        listing.next = after;
+        Ok(listing)
+    }
+
+    /// Names that may be in use, in order, and up to which name that is all of them.
+    async fn names(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<(BTreeSet<LockName>, Option<String>), BackendError> {
+        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        // No UTF-8 text holds the byte 0xff.
+        let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
+        let voters = &self.shared.voters;
+        let question = Question {
+            script: &scripts::NAMES,
+            base: Arc::clone(&self.base),
+            lock: "".into(),
+            args: Arc::new(vec![from.into_bytes(), to, READ.to_string().into_bytes()]),
+            all: false,
+            bound: None,
+        };
+        let (mut answers, mut answered) = (voters.ask(&question), 0);
+        let (mut names, mut seen_to) = (BTreeSet::new(), None::<String>);
+        while let Some((_, said)) = answers.next().await {
+            let Said::Word(_, rest) = said else { continue };
+            answered += 1;
+            let (to, found) = read_names(rest)?;
+            names.extend(found);
+            seen_to = match (seen_to, to) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+            if answered >= voters.majority() {
+                answers.hurry(answers.sent.elapsed());
+            }
+        }
+        if answered < voters.majority() {
+            return Err(voters.trouble(true));
+        }
+        names.extend(
+            self.waiting
+                .names(prefix)
+                .into_iter()
+                .filter(|name| after.is_none_or(|after| name.as_str() > after)),
+        );
+        if let Some(seen_to) = &seen_to {
+            names.retain(|name| name.as_str() <= seen_to.as_str());
+        }
+        Ok((names, seen_to))
+    }
+}
+
+fn read_names(rest: Vec<Value>) -> Result<(Option<String>, Vec<LockName>), BackendError> {
+    let count = rest.len();
+    let mut values = Values::of(rest);
+    let to: String = values.take()?;
+    let mut names = Vec::with_capacity(count);
+    for _ in 1..count {
+        names.push(LockName::new(&values.take::<String>()?).map_err(broken)?);
+    }
+    Ok(((!to.is_empty()).then_some(to), names))
+}
+
+/// How many nodes agree at most.
+fn most_alike(placed: &[Placed]) -> usize {
+    let alike = placed
+        .iter()
+        .map(|one| placed.iter().filter(|other| other.is_as(one)).count());
+    alike.max().unwrap_or(0)
+}
+
+trait Later {
+    fn max_by_token(self, other: Self) -> Self;
+}
+
+impl Later for Option<LastEnd> {
+    /// The end of the later lease.
+    fn max_by_token(self, other: Self) -> Self {
+        match (self, other) {
+            (Some(one), Some(other)) => Some(if other.token > one.token { other } else { one }),
+            (one, other) => one.or(other),
+        }
+    }
+}

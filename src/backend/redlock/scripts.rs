@@ -1,0 +1,22 @@
+//! The scripts of a node: one per verb, on shared ground.
+
+use std::sync::LazyLock;
+
+use crate::backend::redis_server::script::Script;
+
+const PRELUDE: &str = include_str!("prelude.lua");
+
+/// Votes for an attempt.
+pub static LOCK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("lock.lua")));
+/// Lifts a vote to the token.
+pub static RAISE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("raise.lua")));
+/// Lets a lease live on.
+pub static RENEW: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("renew.lua")));
+/// Gives a lease its place at a node that lacks it.
+pub static REPAIR: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("repair.lua")));
+/// Ends a lease, an attempt or a call.
+pub static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("release.lua")));
+/// Says who holds.
+pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
+/// Names the locks in use.
+pub static NAMES: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("names.lua")));

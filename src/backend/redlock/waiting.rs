@@ -1,0 +1,392 @@
+//! This replica's waiters: one line per lock, of which only the first contends.
+//!
+//! A waiter is known to this replica alone: the nodes only know that somebody wants to hear when the
+//! lock is free. An alarm goes off at the moment at which a holder's time is over, for no node calls
+//! by itself.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::Core;
+use super::answer::granted;
+use crate::backend::redis_server::wakes::Wakes;
+use crate::backend::{Ahead, CLAIM_LIMIT, NewClaim, Refusal, Wake};
+use crate::claim::{Queue, Waiter};
+use crate::name::{CallId, LockName, Mode};
+
+/// How long after a holder's time the first waiter is told.
+const PAST_THE_END: Duration = Duration::from_millis(5);
+
+/// The least that a waiter is told to wait.
+const SOON: Duration = Duration::from_millis(1);
+
+/// One waiting call.
+#[derive(Debug)]
+struct Entry {
+    claim: NewClaim,
+    /// The number of its last attempt.
+    round: u32,
+    since: SystemTime,
+}
+
+/// The waiters of one lock, by turn.
+#[derive(Debug, Default)]
+struct Line {
+    queue: BTreeMap<u64, Entry>,
+    /// Who contends now; the others of this replica let it.
+    contends: Option<CallId>,
+    frees_at: Option<Instant>,
+}
+
+impl Line {
+    fn turn_of(&self, call: CallId) -> Option<u64> {
+        self.queue
+            .iter()
+            .find(|(_, entry)| entry.claim.call == call)
+            .map(|(turn, _)| *turn)
+    }
+
+    fn ahead(&self, turn: u64) -> Ahead {
+        Ahead {
+            turn,
+            // No more than the lease shows of itself.
+            frees_in: self
+                .frees_at
+                .map(|at| granted(at.saturating_duration_since(Instant::now())).max(SOON)),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    by_lock: HashMap<LockName, Line>,
+    turns: u64,
+    waiting: u32,
+}
+
+/// All lines of a namespace.
+#[derive(Debug)]
+pub struct Waiting {
+    lines: Mutex<Lines>,
+    wakes: Arc<Wakes>,
+    sooner: Notify,
+}
+
+/// What a newcomer, or one that asks again, may do.
+pub enum Turn<'a> {
+    /// Contend, as nobody else does here.
+    Contend(Contending<'a>),
+    /// Wait behind others of this replica.
+    Wait(Ahead),
+    /// Not even that.
+    Refused(Refusal),
+    /// It is not in the line.
+    Unknown,
+}
+
+/// The one of a line that contends, until this is dropped.
+pub struct Contending<'a> {
+    waiting: &'a Waiting,
+    lock: LockName,
+    call: CallId,
+    turn: u64,
+    /// The number of the attempt that is due.
+    pub round: u32,
+    over: bool,
+}
+
+impl Waiting {
+    /// Nobody waits.
+    pub fn new(wakes: Arc<Wakes>) -> Self {
+        Self {
+            lines: Mutex::default(),
+            wakes,
+            sooner: Notify::new(),
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A newcomer that would wait.
+    pub fn enter(&self, lock: &LockName, claim: &NewClaim) -> Turn<'_> {
+        let mut lines = self.lines();
+        if lines.waiting >= CLAIM_LIMIT {
+            return Turn::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
+        }
+        lines.turns += 1;
+        let turn = lines.turns;
+        let line = lines.by_lock.entry(lock.clone()).or_default();
+        if line.queue.is_empty() && line.contends.is_none() {
+            line.contends = Some(claim.call);
+            return Turn::Contend(self.contending(lock, claim.call, turn, 0));
+        }
+        // Whoever holds counts too.
+        let limit = claim.limits.queue;
+        let there = line.queue.len() + 1;
+        if u32::try_from(there).is_ok_and(|there| there >= limit) {
+            return Turn::Refused(Refusal::Full { limit });
+        }
+        line.queue.insert(turn, entry(claim, 0));
+        let ahead = line.ahead(turn);
+        lines.waiting += 1;
+        Turn::Wait(ahead)
+    }
+
+    /// A newcomer that would not wait: nothing where others of this replica come before it.
+    pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<Contending<'_>> {
+        let mut lines = self.lines();
+        lines.turns += 1;
+        let turn = lines.turns;
+        let line = lines.by_lock.entry(lock.clone()).or_default();
+        if !line.queue.is_empty() || line.contends.is_some() {
+            return None;
+        }
+        line.contends = Some(claim.call);
+        Some(self.contending(lock, claim.call, turn, 0))
+    }
+
+    /// One that asks again.
+    pub fn again(&self, lock: &LockName, call: CallId) -> Turn<'_> {
+        let mut lines = self.lines();
+        let Some(line) = lines.by_lock.get_mut(lock) else {
+            return Turn::Unknown;
+        };
+        let Some(turn) = line.turn_of(call) else {
+            return Turn::Unknown;
+        };
+        let first = line.queue.first_entry().filter(|first| *first.key() == turn);
+        match first {
+            Some(mut first) if line.contends.is_none() => {
+                first.get_mut().round += 1;
+                let round = first.get().round;
+                line.contends = Some(call);
+                Turn::Contend(self.contending(lock, call, turn, round))
+            }
+            _ => Turn::Wait(line.ahead(turn)),
+        }
+    }
+
+    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: u32) -> Contending<'_> {
+        Contending {
+            waiting: self,
+            lock: lock.clone(),
+            call,
+            turn,
+            round,
+            over: false,
+        }
+    }
+
+    /// Takes a waiting call out; whether it was in the line, and has contended before.
+    pub fn leave(&self, lock: &LockName, call: CallId) -> Option<bool> {
+        let mut lines = self.lines();
+        let line = lines.by_lock.get_mut(lock)?;
+        let turn = line.turn_of(call)?;
+        let was_first = line.queue.keys().next() == Some(&turn);
+        let gone = line.queue.remove(&turn)?;
+        let next = line.queue.values().next().map(|next| next.claim.id);
+        tidy(&mut lines, lock);
+        lines.waiting = lines.waiting.saturating_sub(1);
+        drop(lines);
+        if let (true, Some(next)) = (was_first, next) {
+            self.wakes.send(Wake::Next(lock.clone(), next));
+        }
+        Some(gone.round > 0)
+    }
+
+    /// The lock may be free: its first waiter here is told.
+    pub fn freed(&self, lock: &LockName) {
+        let mut lines = self.lines();
+        let Some(line) = lines.by_lock.get_mut(lock) else {
+            return;
+        };
+        line.frees_at = None;
+        if let Some(first) = line.queue.values().next() {
+            self.wakes.send(Wake::Next(lock.clone(), first.claim.id));
+        }
+    }
+
+    /// Everybody who waits may have missed something.
+    pub fn gap(&self) {
+        if self.lines().waiting > 0 {
+            self.wakes.send(Wake::Gap);
+        }
+    }
+
+    /// Whether somebody waits for a lock here.
+    pub fn is_waited_for(&self, lock: &LockName) -> bool {
+        self.lines()
+            .by_lock
+            .get(lock)
+            .is_some_and(|line| !line.queue.is_empty())
+    }
+
+    /// Adds this replica's waiters to a queue.
+    pub fn show(&self, lock: &LockName, most: usize, queue: &mut Queue) {
+        let lines = self.lines();
+        let Some(line) = lines.by_lock.get(lock) else { return };
+        queue.waiter_count = line.queue.len();
+        queue.waiters = line.queue.values().take(most).map(shown).collect();
+    }
+
+    /// The locks with waiters here whose names begin so.
+    pub fn names(&self, prefix: &str) -> Vec<LockName> {
+        let lines = self.lines();
+        let waited = lines.by_lock.iter().filter(|(_, line)| !line.queue.is_empty());
+        waited
+            .map(|(lock, _)| lock)
+            .filter(|lock| lock.as_str().starts_with(prefix))
+            .cloned()
+            .collect()
+    }
+
+    /// The next moment at which a holder's time is over; whoever is due is told.
+    fn ring(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut lines = self.lines();
+        let mut next = None;
+        for (lock, line) in &mut lines.by_lock {
+            let Some(at) = line.frees_at.map(|at| at + PAST_THE_END) else {
+                continue;
+            };
+            if at > now {
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
+                continue;
+            }
+            line.frees_at = None;
+            if let Some(first) = line.queue.values().next() {
+                self.wakes.send(Wake::Next(lock.clone(), first.claim.id));
+            }
+        }
+        next
+    }
+}
+
+impl Contending<'_> {
+    /// The attempt failed: its call waits, and is told when somebody may be gone.
+    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> Result<Ahead, Refusal> {
+        self.over = true;
+        let mut lines = self.waiting.lines();
+        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+            return Err(Refusal::Full { limit: 0 });
+        };
+        line.contends = None;
+        line.frees_at = frees_in.map(|left| Instant::now() + left);
+        let known = line.queue.contains_key(&self.turn);
+        let limit = claim.limits.queue;
+        if !known && u32::try_from(line.queue.len() + 1).is_ok_and(|there| there >= limit) {
+            tidy(&mut lines, &self.lock);
+            return Err(Refusal::Full { limit });
+        }
+        line.queue.entry(self.turn).or_insert_with(|| entry(claim, self.round));
+        if let Some(entry) = line.queue.get_mut(&self.turn) {
+            entry.round = entry.round.max(self.round);
+        }
+        let ahead = line.ahead(self.turn);
+        lines.waiting += u32::from(!known);
+        drop(lines);
+        self.waiting.sooner.notify_one();
+        Ok(ahead)
+    }
+
+    /// The call holds, or is over: it leaves the line. The others wait for the end of its lease.
+    pub fn is_over(mut self, held_for: Option<Duration>) {
+        self.over = true;
+        let mut lines = self.waiting.lines();
+        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+            return;
+        };
+        line.contends = None;
+        line.frees_at = held_for.map(|left| Instant::now() + left);
+        let known = line.queue.remove(&self.turn).is_some();
+        let next = line.queue.values().next().map(|next| next.claim.id);
+        tidy(&mut lines, &self.lock);
+        lines.waiting = lines.waiting.saturating_sub(u32::from(known));
+        drop(lines);
+        if next.is_some() {
+            self.waiting.sooner.notify_one();
+        }
+        if let (None, Some(next)) = (held_for, next) {
+            self.waiting.wakes.send(Wake::Next(self.lock.clone(), next));
+        }
+    }
+
+    /// One more attempt of the same call.
+    pub fn next_round(&mut self) -> u32 {
+        self.round += 1;
+        if let Some(line) = self.waiting.lines().by_lock.get_mut(&self.lock)
+            && let Some(entry) = line.queue.get_mut(&self.turn)
+        {
+            entry.round = self.round;
+        }
+        self.round
+    }
+}
+
+impl Drop for Contending<'_> {
+    /// The attempt was dropped, or failed with the store: the first of the line may contend.
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        let mut lines = self.waiting.lines();
+        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+            return;
+        };
+        if line.contends == Some(self.call) {
+            line.contends = None;
+        }
+        let next = line.queue.values().next().map(|next| next.claim.id);
+        tidy(&mut lines, &self.lock);
+        drop(lines);
+        if let Some(next) = next {
+            self.waiting.wakes.send(Wake::Next(self.lock.clone(), next));
+        }
+    }
+}
+
+fn entry(claim: &NewClaim, round: u32) -> Entry {
+    Entry {
+        claim: claim.clone(),
+        round,
+        since: super::clock::date(),
+    }
+}
+
+fn shown(entry: &Entry) -> Waiter {
+    let claim = &entry.claim;
+    Waiter {
+        claim: claim.id,
+        owner: claim.owner.clone(),
+        identity: claim.identity.clone(),
+        mode: Mode::Exclusive,
+        metadata: claim.metadata.clone(),
+        since: entry.since,
+    }
+}
+
+fn tidy(lines: &mut Lines, lock: &LockName) {
+    let idle = |line: &Line| line.queue.is_empty() && line.contends.is_none();
+    if lines.by_lock.get(lock).is_some_and(idle) {
+        lines.by_lock.remove(lock);
+    }
+}
+
+/// Tells first waiters that a holder's time is over, until the namespace is closed.
+pub async fn alarm(core: Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        let next = core.waiting.ring();
+        // The core is not kept alive by one who sleeps.
+        let far = Instant::now() + Duration::from_secs(1);
+        tokio::select! {
+            () = sleep_until(next.map_or(far, |next| next.min(far))) => {}
+            () = core.waiting.sooner.notified() => {}
+        }
+    }
+}

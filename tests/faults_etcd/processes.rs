@@ -1,0 +1,25 @@
+//! Servers on one etcd, as their users run them, of which one is killed.
+
+use crate::bench::cluster;
+use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three};
+use crate::servers::Cluster;
+
+/// How a namespace of this etcd is configured.
+fn namespace(cluster: &Cluster) -> String {
+    format!("backend = \"etcd\"\netcd.endpoints = {:?}", cluster.urls())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let held_up = kill_one_of_three(&namespace(&cluster)).await;
+    assert!(held_up < DEAD, "{held_up:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_killed_server_go_on_at_another() {
+    let Some(cluster) = cluster(3, &[]) else { return };
+    // The killed server's holder keeps its TTL, then its waiters their few seconds.
+    let longest = go_on_at_another(&namespace(&cluster)).await;
+    assert!(longest < SHORT + DEAD, "{longest:?}");
+}

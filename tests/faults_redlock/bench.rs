@@ -1,0 +1,144 @@
+//! Nodes, replicas of the service over them, and what their clients do.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redlock::Store;
+use fencepost::backend::{Backend, Health};
+use fencepost::error::Error;
+use fencepost::limits::Limits;
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+
+use crate::servers::RedisServer;
+
+/// How long a node has for a vote in these tests.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Nodes that forget with their process.
+pub fn nodes<const N: usize>() -> [RedisServer; N] {
+    std::array::from_fn(|_| RedisServer::start(&[]))
+}
+
+/// A quorum of these URLs, whose first start is admitted and whose longest TTL is this.
+pub fn quorum(urls: impl IntoIterator<Item = String>, longest: Duration) -> Quorum {
+    let nodes = urls.into_iter().map(|url| connection_info(&url).unwrap()).collect();
+    let mut quorum = Quorum::new(nodes);
+    quorum.first_start = FirstStart::Admit;
+    quorum.longest_ttl = longest;
+    quorum.node_timeout = NODE_TIMEOUT;
+    quorum
+}
+
+/// The quorum of these servers.
+pub fn of(servers: &[RedisServer], longest: Duration) -> Quorum {
+    quorum(servers.iter().map(RedisServer::url), longest)
+}
+
+/// One replica, with all its nodes: each votes when this returns.
+pub async fn replica(quorum: &Quorum) -> Locks {
+    let locks = unready(quorum);
+    serves(&locks, Duration::from_secs(10)).await;
+    until(&locks, |nodes| {
+        nodes.iter().all(|(_, health)| *health == Health::Serving)
+    })
+    .await;
+    locks
+}
+
+/// One replica, whatever it says of itself.
+pub fn unready(quorum: &Quorum) -> Locks {
+    let namespace = Namespace::new("faults").unwrap();
+    let backend: Arc<dyn Backend> = Store::open(quorum.clone()).namespace(&namespace);
+    let limits = Limits {
+        ttl_max: quorum.longest_ttl,
+        ttl_default: quorum.longest_ttl,
+        ..Limits::default()
+    };
+    Locks::new(namespace, limits, backend)
+}
+
+/// Waits until a replica serves, and says how long that took.
+pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
+    health(locks, limit, |health| *health == Health::Serving).await
+}
+
+/// Waits until a replica's health is as `wanted`, and says how long that took.
+pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) -> Duration {
+    let began = Instant::now();
+    let mut health = locks.health();
+    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
+        .await
+        .is_ok();
+    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
+    began.elapsed()
+}
+
+/// Waits until a replica says of its nodes what is `wanted`.
+pub async fn until(locks: &Locks, wanted: impl Fn(&[(String, Health)]) -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !wanted(&locks.nodes()) {
+        assert!(Instant::now() < end, "{:?}", locks.nodes());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Acquires exclusively.
+pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
+    let ask = Acquire {
+        lock: LockName::new(lock).unwrap(),
+        owner: Owner::new("tester").unwrap(),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(ttl),
+        wait,
+        request_id: None,
+        reentrant: false,
+        metadata: Metadata::default(),
+    };
+    Ok(locks.acquire(ask).await?.delivered())
+}
+
+/// Acquires what must be free.
+pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
+    acquire(locks, lock, ttl, Duration::ZERO).await.unwrap()
+}
+
+/// Acquires as soon as that goes, within a generous time.
+pub async fn take_soon(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match acquire(locks, lock, ttl, Duration::from_secs(2)).await {
+            Ok(lease) => return lease,
+            Err(error) => assert!(Instant::now() < end, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A token as a number.
+pub fn token(lease: &Lease) -> u64 {
+    lease.key.token.get()
+}
+
+/// How many nodes hold this lock for anybody, as they store it.
+pub fn holding(servers: &[RedisServer], lock: &str) -> usize {
+    let key = format!("fencepost:faults:l:{lock}");
+    let held = |server: &&RedisServer| server.cli(&["HEXISTS", &key, "secret"]) == "1";
+    servers.iter().filter(held).count()
+}
+
+/// The admission under which a node votes; empty while it does not.
+pub fn admission(server: &RedisServer) -> String {
+    server.cli(&["HGET", "fencepost:admitted", "epoch"])
+}
+
+/// Waits until a node is admitted under another name than `before`.
+pub fn admitted_anew(server: &RedisServer, before: &str, limit: Duration) {
+    crate::servers::eventually("the node is admitted anew", limit, || {
+        let now = admission(server);
+        let pending = server.cli(&["HEXISTS", "fencepost:admitted", "pending"]);
+        (!now.is_empty() && now != before && pending == "0").then_some(())
+    });
+}

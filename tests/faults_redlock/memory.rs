@@ -1,0 +1,317 @@
+//! Nodes that lose their memory: emptied, flushed, swapped, or back with an older one.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+
+use crate::bench::{
+    acquire, admission, admitted_anew, health, holding, nodes, of, replica, serves, take, take_soon, token, unready,
+    until,
+};
+use crate::servers::{RedisServer, available, eventually};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What nodes are asked for with that TTL, and so how long they are not trusted.
+const QUARANTINE: Duration = Duration::from_millis(2_022);
+
+/// Loses the memory of a running node, or of its process.
+fn forget(server: &mut RedisServer, how: &str) {
+    match how {
+        "flushed" => drop(server.cli(&["FLUSHALL"])),
+        "swapped" => {
+            server.kill9();
+            server.wipe();
+            server.restart();
+        }
+        _ => {
+            server.kill9();
+            server.restart();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
+    if !available() {
+        return;
+    }
+    for how in ["restarted", "flushed", "swapped"] {
+        let mut servers = nodes::<3>();
+        let locks = replica(&of(&servers, TTL)).await;
+        let before = admission(&servers[0]);
+        // Before the loss: the node may be seen to have forgotten before the restart is known here.
+        let forgot = Instant::now();
+        forget(&mut servers[0], how);
+        let short = |until: &tokio::time::Instant| *until <= tokio::time::Instant::now() + QUARANTINE;
+        until(
+            &locks,
+            |nodes| matches!(&nodes[0].1, Health::Quarantined { until, .. } if short(until)),
+        )
+        .await;
+        assert_eq!(*locks.health().borrow(), Health::Serving);
+        // The others go on, and the one is not among those that hold.
+        while forgot.elapsed() < QUARANTINE - Duration::from_millis(300) {
+            let name = format!("{how}{}", forgot.elapsed().as_millis());
+            let lease = take_soon(&locks, &name, TTL).await;
+            assert_eq!(holding(&servers[..1], &name), 0, "{how}: it voted");
+            locks.release(&lease.key).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        admitted_anew(&servers[0], &before, QUARANTINE + Duration::from_secs(3));
+        assert!(forgot.elapsed() >= QUARANTINE, "{how}: after {:?}", forgot.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_time() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, TTL);
+    let one = replica(&quorum).await;
+    let held = take(&one, "a", TTL).await;
+    let forgot = Instant::now();
+    for server in &mut servers[..2] {
+        forget(server, "restarted");
+    }
+    health(&one, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    // Also for a replica that starts in between, though its own first start is admitted.
+    let two = unready(&quorum);
+    health(&two, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    for locks in [&one, &two] {
+        let refused = acquire(locks, "a", TTL, Duration::ZERO).await.unwrap_err();
+        let left = match &refused {
+            Error::Backend(BackendError::Quarantined { left, .. }) => *left,
+            other => panic!("{other:?}"),
+        };
+        assert!(!left.is_zero() && left <= QUARANTINE, "{left:?}");
+    }
+    serves(&one, QUARANTINE + Duration::from_secs(1)).await;
+    assert!(forgot.elapsed() >= QUARANTINE, "{:?}", forgot.elapsed());
+    serves(&two, Duration::from_secs(2)).await;
+    assert!(token(&take_soon(&two, "a", TTL).await) > token(&held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_replica() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, TTL);
+    let replicas = [replica(&quorum).await, replica(&quorum).await];
+    let before = admission(&servers[0]);
+    servers[0].cli(&["FLUSHALL"]);
+    eventually("the node is in quarantine", TTL, || {
+        (servers[0].cli(&["HEXISTS", "fencepost:admitted", "pending"]) == "1").then_some(())
+    });
+    // Both count the time, and both have it nearly over.
+    tokio::time::sleep(QUARANTINE - Duration::from_millis(400)).await;
+    let flushed = Instant::now();
+    servers[0].cli(&["FLUSHALL"]);
+    admitted_anew(&servers[0], &before, 2 * QUARANTINE + Duration::from_secs(3));
+    assert!(flushed.elapsed() >= QUARANTINE, "{:?}", flushed.elapsed());
+    for locks in &replicas {
+        take_soon(locks, "a", TTL).await;
+        locks.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_snapshot_brings_no_old_holder_back() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::start(&["--dbfilename", "old.rdb"]));
+    let locks = replica(&of(&servers, TTL)).await;
+    let old = take(&locks, "a", TTL).await;
+    for server in &servers {
+        eventually("a snapshot is written", Duration::from_secs(20), || {
+            (server.cli(&["SAVE"]).trim() == "OK").then_some(())
+        });
+    }
+    locks.release(&old.key).await.unwrap();
+    let held = take(&locks, "a", TTL).await;
+    let granted = Instant::now();
+    let before: Vec<String> = servers.iter().map(admission).collect();
+    for server in &mut servers[..2] {
+        server.kill9();
+        server.restart();
+        assert_eq!(
+            server.cli(&["EXISTS", "fencepost:faults:l:a"]),
+            "1",
+            "the snapshot is there"
+        );
+    }
+    let next = take_soon(&locks, "a", TTL).await;
+    assert!(
+        granted.elapsed() >= TTL,
+        "a second holder after {:?}",
+        granted.elapsed()
+    );
+    assert!(token(&next) > token(&held) && token(&held) > token(&old));
+    assert!(locks.renew(&old.key, None).await.is_err());
+    assert!(locks.renew(&held.key, None).await.is_err());
+    for (server, before) in servers[..2].iter().zip(&before) {
+        admitted_anew(server, before, QUARANTINE + Duration::from_secs(3));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admit_ends_the_quarantine_of_the_named_node_alone() {
+    if !available() {
+        return;
+    }
+    let long = Duration::from_secs(600);
+    let mut servers = nodes::<3>();
+    let locks = replica(&of(&servers, long)).await;
+    for server in &mut servers[..2] {
+        forget(server, "restarted");
+    }
+    health(&locks, TTL, |health| matches!(health, Health::Quarantined { .. })).await;
+    let elsewhere = locks.admit(Some("127.0.0.1:1")).await;
+    assert!(
+        matches!(elsewhere, Err(Error::Backend(BackendError::Unsupported { .. }))),
+        "{elsewhere:?}"
+    );
+    let named = format!("127.0.0.1:{}", servers[1].port());
+    // As soon as the node is reached again.
+    let end = Instant::now() + Duration::from_secs(5);
+    while let Err(error) = locks.admit(Some(&named)).await {
+        assert!(Instant::now() < end, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    serves(&locks, Duration::from_secs(3)).await;
+    take_soon(&locks, "a", TTL).await;
+    assert_eq!(admission(&servers[0]), "", "the other one still waits");
+    assert_ne!(admission(&servers[1]), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_through_cycles_of_rotating_data_loss() {
+    if !available() {
+        return;
+    }
+    let cycles = if cfg!(feature = "soak") { 300 } else { 24 };
+    let ttl = Duration::from_millis(500);
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, ttl);
+    let replicas = [replica(&quorum).await, replica(&quorum).await];
+    let (mut last, mut granted, mut refused) = (0, 0, 0);
+    for cycle in 0..cycles {
+        let before = admission(&servers[cycle % 3]);
+        forget(
+            &mut servers[cycle % 3],
+            ["restarted", "flushed", "swapped"][cycle / 3 % 3],
+        );
+        let forgot = Instant::now();
+        let mut turn = 0;
+        while forgot.elapsed() < ttl || granted == 0 {
+            let locks = &replicas[turn % 2];
+            turn += 1;
+            match acquire(locks, "rotating", ttl, Duration::from_millis(200)).await {
+                Ok(lease) => {
+                    assert!(token(&lease) > last, "cycle {cycle}: {} after {last}", token(&lease));
+                    last = token(&lease);
+                    granted += 1;
+                    // Some are given back, some are left to expire.
+                    if turn % 3 > 0 {
+                        locks.release(&lease.key).await.ok();
+                    }
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        admitted_anew(&servers[cycle % 3], &before, Duration::from_secs(10));
+    }
+    println!("{cycles} cycles, {granted} grants, {refused} calls refused");
+    assert!(granted >= cycles, "{granted} grants in {cycles} cycles");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_cannot_be_renewed_beside_a_node_that_forgot_keeps_others_out() {
+    if !available() {
+        return;
+    }
+    let long = Duration::from_secs(60);
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, long);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let quarantined = |at: usize| move |nodes: &[(String, Health)]| matches!(nodes[at].1, Health::Quarantined { .. });
+    // Two of three nodes have the lease.
+    forget(&mut servers[2], "restarted");
+    for locks in [&one, &two] {
+        until(locks, quarantined(2)).await;
+    }
+    let held = take(&one, "a", long).await;
+    // The third votes again, and one of the two forgets.
+    let named = format!("127.0.0.1:{}", servers[2].port());
+    one.admit(Some(&named)).await.unwrap();
+    for locks in [&one, &two] {
+        until(locks, |nodes| nodes[2].1 == Health::Serving).await;
+    }
+    forget(&mut servers[1], "restarted");
+    for locks in [&one, &two] {
+        until(locks, quarantined(1)).await;
+    }
+    // Its client may not get the answer, and counts on the time that it was granted.
+    let renewed = one.renew(&held.key, None).await;
+    assert!(
+        matches!(renewed, Err(Error::Backend(BackendError::NoQuorum { .. }))),
+        "{renewed:?}"
+    );
+    let other = acquire(&two, "a", long, Duration::ZERO).await;
+    assert!(matches!(other, Err(Error::LockHeld { .. })), "{other:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_on_a_lock_that_was_forgotten_after_a_clock_had_been_ahead() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers[2].shift_clock(3_600);
+    let locks = replica(&of(&servers, TTL)).await;
+    let ahead = |token: u64| token / 1_000_000 > u64::try_from(servers[0].time()).unwrap() + 1_800;
+    let last = loop {
+        let lease = take_soon(&locks, "idle", TTL).await;
+        locks.release(&lease.key).await.unwrap();
+        // Not where the other two agreed before the third had answered.
+        if ahead(token(&lease)) {
+            break token(&lease);
+        }
+    };
+    // An unused lock is forgotten some day, by the clock of each node.
+    servers[2].kill9();
+    for server in &servers[..2] {
+        assert_eq!(server.cli(&["DEL", "fencepost:faults:l:idle"]), "1");
+    }
+    let next = take_soon(&locks, "idle", TTL).await;
+    assert!(token(&next) > last, "{} after {last}", token(&next));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_though_all_nodes_forget_in_turn_and_clocks_have_gone_back() {
+    if !available() {
+        return;
+    }
+    let ttl = Duration::from_millis(500);
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers.iter_mut().for_each(|server| server.shift_clock(3_600));
+    let locks = replica(&of(&servers, ttl)).await;
+    let last = take(&locks, "a", ttl).await;
+    locks.release(&last.key).await.unwrap();
+    servers.iter_mut().for_each(|server| server.shift_clock(0));
+    for server in &servers {
+        // Every node is heard to be back in time.
+        let other = take_soon(&locks, &format!("other{}", server.port()), ttl).await;
+        locks.release(&other.key).await.unwrap();
+        let before = admission(server);
+        server.cli(&["FLUSHALL"]);
+        admitted_anew(server, &before, Duration::from_secs(10));
+    }
+    let next = take_soon(&locks, "a", ttl).await;
+    assert!(token(&next) > token(&last), "{} after {}", token(&next), token(&last));
+}

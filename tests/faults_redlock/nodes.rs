@@ -1,0 +1,227 @@
+//! Nodes that die, hang and come back.
+
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+use fencepost::locks::Locks;
+
+use crate::bench::{NODE_TIMEOUT, acquire, nodes, of, quorum, replica, serves, take, take_soon, token, unready, until};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(20);
+
+/// Pairs of Acquire and Release on locks of their own, each within the node timeout and 100 ms.
+async fn pairs_in_time(locks: &Locks, what: &str) {
+    let mut last = 0;
+    for round in 0..20 {
+        let began = Instant::now();
+        let lease = take(locks, what, TTL).await;
+        assert!(
+            began.elapsed() < NODE_TIMEOUT + Duration::from_millis(100),
+            "{what}, {round}: {:?}",
+            began.elapsed()
+        );
+        assert!(token(&lease) > last);
+        last = token(&lease);
+        locks.release(&lease.key).await.unwrap();
+    }
+}
+
+async fn is_without_quorum(locks: &Locks) {
+    let began = Instant::now();
+    let refused = acquire(locks, "none", TTL, Duration::ZERO).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(
+        matches!(refused, Error::Backend(BackendError::NoQuorum { .. })),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_delays_nobody_and_without_a_majority_there_is_no_quorum() {
+    if !available() {
+        return;
+    }
+    for dead in 0..3 {
+        let mut servers = nodes::<3>();
+        let locks = replica(&of(&servers, TTL)).await;
+        let held = take(&locks, "held", TTL).await;
+        servers[dead].kill9();
+        pairs_in_time(&locks, "dead").await;
+        locks.renew(&held.key, None).await.unwrap();
+        let refused = acquire(&locks, "held", TTL, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(refused, Error::LockHeld { .. }), "{refused:?}");
+        let second = (dead + 1) % 3;
+        servers[second].kill9();
+        is_without_quorum(&locks).await;
+        servers[dead].restart();
+        servers[second].restart();
+        let back = Instant::now();
+        let next = take_soon(&locks, "dead", TTL).await;
+        // The nodes were empty: a TTL has to pass first, and a hundredth.
+        let quarantine = TTL + TTL / 100;
+        assert!(
+            back.elapsed() < quarantine + Duration::from_secs(1),
+            "{:?}",
+            back.elapsed()
+        );
+        assert!(token(&next) > token(&held));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_delays_nobody_and_without_a_majority_there_is_no_quorum() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let locks = replica(&of(&servers, LONG)).await;
+    for hung in 0..3 {
+        servers[hung].pause();
+        pairs_in_time(&locks, &format!("hung {hung}")).await;
+        let second = (hung + 1) % 3;
+        servers[second].pause();
+        is_without_quorum(&locks).await;
+        servers[hung].resume();
+        servers[second].resume();
+        serves(&locks, Duration::from_secs(5)).await;
+        // Nothing was forgotten, so nothing has to be waited for: the other nodes are back at once.
+        let began = Instant::now();
+        take_soon(&locks, &format!("back {hung}"), TTL).await;
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        all_vote(&locks, &servers).await;
+    }
+}
+
+/// Waits until every node votes.
+async fn all_vote(locks: &Locks, servers: &[RedisServer]) {
+    let end = Instant::now() + Duration::from_secs(10);
+    for round in 0.. {
+        let name = format!("all{round}");
+        let lease = take_soon(locks, &name, TTL).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let held = crate::bench::holding(servers, &name);
+        locks.release(&lease.key).await.unwrap();
+        if held == servers.len() {
+            return;
+        }
+        assert!(Instant::now() < end, "only {held} nodes vote");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<5>();
+    let quorum = of(&servers, LONG);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let held = take(&one, "a", LONG).await;
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { acquire(&two, "a", LONG, LONG).await }
+    });
+    let lock = &held.key.lock.name;
+    let end = Instant::now() + Duration::from_secs(5);
+    while two.look(lock, 1).await.unwrap().waiter_count == 0 {
+        assert!(Instant::now() < end, "nobody waits");
+    }
+    servers[0].kill9();
+    servers[1].pause();
+    one.release(&held.key).await.unwrap();
+    let released = Instant::now();
+    let next = waiting.await.unwrap().unwrap();
+    assert!(released.elapsed() < Duration::from_secs(2), "{:?}", released.elapsed());
+    assert!(token(&next) > token(&held));
+    two.release(&next.key).await.unwrap();
+    servers[1].resume();
+    assert_eq!(*two.health().borrow(), Health::Serving);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_while_clocks_are_stepped() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    let quorum = of(&servers, LONG);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let mut last = 0;
+    for shift in [3_600, -3_600, 0, 7_200, 0] {
+        for server in &mut servers {
+            server.shift_clock(shift);
+            for locks in [&one, &two] {
+                let lease = take_soon(locks, "stepped", TTL).await;
+                assert!(token(&lease) > last, "{} after {last}", token(&lease));
+                last = token(&lease);
+                locks.release(&lease.key).await.unwrap();
+            }
+        }
+    }
+}
+
+/// How many scripts a node has run.
+fn scripts_run(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
+    let evals = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    evals.filter_map(calls).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_costs_one_round_also_its_first_time_and_with_clocks_forty_milliseconds_apart() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    for (at, server) in (0..).zip(&mut servers) {
+        server.shift_clock_ms(20 * at);
+    }
+    let locks = replica(&of(&servers, LONG)).await;
+    // The clocks are known from the first answers on.
+    let first = take(&locks, "first", TTL).await;
+    locks.release(&first.key).await.unwrap();
+    // The handshake of each second runs a script too, so a run of pairs tells more than one.
+    let rounds = 100;
+    let before: Vec<u64> = servers.iter().map(scripts_run).collect();
+    let began = Instant::now();
+    for round in 0..rounds {
+        let lease = take(&locks, &format!("new{round}"), TTL).await;
+        locks.release(&lease.key).await.unwrap();
+    }
+    let handshakes = began.elapsed().as_secs() + 2;
+    for (server, before) in servers.iter().zip(before) {
+        let run = scripts_run(server) - before;
+        // One for each Acquire and one for each Release; a few Acquires may be late for a clock's tick.
+        assert!(
+            run <= 2 * rounds + handshakes + rounds / 10,
+            "{run} scripts for {rounds} pairs"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_two_addresses_lead_to_votes_once() {
+    if !available() {
+        return;
+    }
+    let mut servers = nodes::<3>();
+    replica(&of(&servers, LONG)).await.close().await;
+    // By its name and by its number: as after a mistake, or a switch of names.
+    let port = servers[0].port();
+    let twice = ["127.0.0.1", "localhost"].map(|host| format!("redis://{host}:{port}"));
+    let locks = unready(&quorum(twice.into_iter().chain([servers[1].url()]), LONG));
+    serves(&locks, Duration::from_secs(10)).await;
+    until(&locks, |nodes| {
+        let serving = nodes.iter().filter(|(_, health)| *health == Health::Serving);
+        let told = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("the same server"));
+        serving.count() == 2 && nodes.iter().any(|(_, health)| told(health))
+    })
+    .await;
+    take_soon(&locks, "a", TTL).await;
+    servers[1].kill9();
+    is_without_quorum(&locks).await;
+}

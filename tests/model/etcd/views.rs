@@ -1,0 +1,414 @@
+//! The views by which waiting claims are judged: each replica has one, which may lag behind the store by
+//! any number of events, and hears of its own grants and ends before their events come.
+//!
+//! Calls, leases and lost answers are in the other rooms; here a claim may leave the queue and come again
+//! under the same id, as a request does.
+
+use crate::explorer::{Model, Walked, walk};
+
+/// A way to break the protocol; the walk must notice each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Flaw {
+    None,
+    /// A claim that the view does not have yet is judged as the last one in it.
+    JudgesWhatItDoesNotSee,
+    /// A waiter is judged by its id, not by the key that the view showed.
+    ComparesOnlyTheClaim,
+    /// A semaphore claim passes the holders that the view has not seen.
+    PassesNewHolders,
+    /// A newcomer that finds the queue empty in the view takes the lock without asking for it.
+    EntersByTheView,
+}
+
+/// What takes part.
+#[derive(Debug, Clone, Copy)]
+struct World {
+    flaw: Flaw,
+    /// How many permits of the limit each claim takes, and the replica that serves it.
+    claims: &'static [(u8, u8)],
+    limit: u8,
+    /// How often a waiter may leave and come again.
+    leaves: u8,
+}
+
+/// A key of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    claim: u8,
+    created: u8,
+}
+
+/// The keys of the lock, by their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Queue {
+    revision: u8,
+    holders: Vec<Key>,
+    waiters: Vec<Key>,
+}
+
+/// A step on its way, with what it was judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Step {
+    Enter { seen: u8 },
+    Queue,
+    TakeUp { waiter: Key, seen: u8 },
+    Release { holder: Key },
+    HandOver { holder: Key, next: Key },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stage {
+    Outside,
+    Sent(Step),
+    Waits,
+    Holds,
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    store: Queue,
+    /// By replica.
+    views: [Queue; 2],
+    stages: Vec<Stage>,
+    leaves: u8,
+    wrong: Option<&'static str>,
+}
+
+#[derive(Clone)]
+struct Running {
+    world: World,
+    state: State,
+}
+
+impl std::hash::Hash for Running {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.state.hash(state);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+#[allow(dead_code, reason = "shown where something is wrong")]
+enum Event {
+    Comes(u8),
+    Arrives(u8, Step),
+    AsksToBeTakenUp(u8),
+    Releases(u8),
+    ReleasesWithTheNext(u8),
+    LeavesTheQueue(u8),
+    Sees(usize),
+}
+
+impl Queue {
+    fn holder(&self, claim: u8) -> Option<Key> {
+        self.holders.iter().copied().find(|key| key.claim == claim)
+    }
+
+    fn waiter(&self, claim: u8) -> Option<Key> {
+        self.waiters.iter().copied().find(|key| key.claim == claim)
+    }
+
+    fn write(&mut self) -> u8 {
+        self.revision += 1;
+        self.revision
+    }
+
+    fn hold(&mut self, claim: u8) -> Key {
+        let created = self.write();
+        let key = Key { claim, created };
+        self.waiters.retain(|key| key.claim != claim);
+        self.holders.push(key);
+        key
+    }
+}
+
+impl World {
+    fn permits(&self, claim: u8) -> u8 {
+        self.claims[usize::from(claim)].0
+    }
+
+    fn replica(&self, claim: u8) -> usize {
+        usize::from(self.claims[usize::from(claim)].1)
+    }
+
+    fn taken(&self, keys: &[Key]) -> u8 {
+        keys.iter().map(|key| self.permits(key.claim)).sum()
+    }
+
+    /// The waiters within the prefix, once this holder is gone.
+    fn next_without<'a>(&'a self, queue: &'a Queue, gone: Option<u8>) -> impl Iterator<Item = Key> + 'a {
+        let ahead = queue.holders.iter().filter(move |key| Some(key.claim) != gone);
+        let mut taken: u8 = ahead.map(|key| self.permits(key.claim)).sum();
+        queue.waiters.iter().copied().take_while(move |key| {
+            taken += self.permits(key.claim);
+            taken <= self.limit
+        })
+    }
+
+    fn is_exclusive(&self) -> bool {
+        self.limit == 1
+    }
+
+    /// Whether the holders let one more in that was judged at this revision.
+    fn is_guarded(&self, store: &Queue, seen: u8) -> bool {
+        match self.is_exclusive() {
+            true => store.holders.is_empty(),
+            false => self.flaw == Flaw::PassesNewHolders || store.holders.iter().all(|key| key.created <= seen),
+        }
+    }
+}
+
+impl Running {
+    fn to(&self, claim: u8, stage: Stage) -> Self {
+        let mut after = self.clone();
+        after.state.stages[usize::from(claim)] = stage;
+        after
+    }
+
+    fn come(&self, claim: u8) -> Self {
+        let (world, state) = (&self.world, &self.state);
+        // A newcomer reads the lock, or asks for a free one; a view only tells it that others wait.
+        let known = match world.flaw == Flaw::EntersByTheView {
+            true => &state.views[world.replica(claim)],
+            false => &state.store,
+        };
+        let fits = known.waiters.is_empty() && world.taken(&known.holders) + world.permits(claim) <= world.limit;
+        let step = match fits {
+            true => Step::Enter { seen: known.revision },
+            false => Step::Queue,
+        };
+        self.to(claim, Stage::Sent(step))
+    }
+
+    fn ask(&self, claim: u8) -> Option<Self> {
+        let world = &self.world;
+        let view = &self.state.views[world.replica(claim)];
+        let next = world.next_without(view, None).find(|key| key.claim == claim);
+        let blind = || {
+            let unseen = view.waiter(claim).is_none() && view.waiters.is_empty();
+            let fits = world.taken(&view.holders) + world.permits(claim) <= world.limit;
+            let own = self.state.store.waiter(claim);
+            own.filter(|_| unseen && fits && world.flaw == Flaw::JudgesWhatItDoesNotSee)
+        };
+        let waiter = next.or_else(blind)?;
+        let seen = view.revision;
+        Some(self.to(claim, Stage::Sent(Step::TakeUp { waiter, seen })))
+    }
+
+    fn release(&self, claim: u8) -> Option<Self> {
+        let holder = self.state.store.holder(claim)?;
+        Some(self.to(claim, Stage::Sent(Step::Release { holder })))
+    }
+
+    /// With the first waiter of the same replica, where the view shows it alone after this holder.
+    fn hand_over(&self, claim: u8) -> Option<Self> {
+        let world = &self.world;
+        let view = &self.state.views[world.replica(claim)];
+        let holder = self.state.store.holder(claim)?;
+        let others = view.holders.iter().any(|key| key.claim != claim);
+        let next = world.next_without(view, Some(claim)).next()?;
+        let served = world.replica(next.claim) == world.replica(claim)
+            && self.state.stages[usize::from(next.claim)] == Stage::Waits;
+        let step = Step::HandOver { holder, next };
+        (served && !others).then(|| self.to(claim, Stage::Sent(step)))
+    }
+
+    fn holds(&self, claim: u8, step: Step) -> bool {
+        let (world, store) = (&self.world, &self.state.store);
+        let is_there = |waiter: Key| match world.flaw == Flaw::ComparesOnlyTheClaim {
+            true => store.waiter(waiter.claim).is_some(),
+            false => store.waiter(waiter.claim) == Some(waiter),
+        };
+        match step {
+            Step::Enter { seen } => {
+                let free = match world.is_exclusive() {
+                    true => store.waiters.is_empty(),
+                    false => store.waiters.iter().all(|key| key.created <= seen),
+                };
+                free && world.is_guarded(store, seen) || world.flaw == Flaw::EntersByTheView
+            }
+            Step::Queue => true,
+            Step::TakeUp { waiter, seen } => is_there(waiter) && world.is_guarded(store, seen),
+            Step::Release { holder } => store.holder(claim) == Some(holder),
+            Step::HandOver { holder, next } => is_there(next) && store.holders == [holder],
+        }
+    }
+
+    fn arrive(&self, claim: u8, step: Step) -> Self {
+        let met = self.holds(claim, step);
+        let replica = self.world.replica(claim);
+        let mut after = self.to(claim, Stage::Outside);
+        if !met {
+            let stage = match step {
+                Step::Enter { .. } | Step::Queue => Stage::Outside,
+                Step::TakeUp { .. } => Stage::Waits,
+                Step::Release { .. } | Step::HandOver { .. } => Stage::Holds,
+            };
+            return self.to(claim, stage);
+        }
+        let (granted, gone) = match step {
+            Step::TakeUp { waiter, .. } => (Some(waiter.claim), None),
+            Step::HandOver { holder, next } => (Some(next.claim), Some(holder)),
+            Step::Release { holder } => (None, Some(holder)),
+            Step::Enter { .. } | Step::Queue => (None, None),
+        };
+        if let Some(granted) = granted {
+            let gone = gone.map(|key| key.claim);
+            let mut within = self.world.next_without(&self.state.store, gone);
+            if !within.any(|key| key.claim == granted) {
+                after.state.wrong = Some("a waiter was overtaken");
+            }
+        }
+        let view = &mut after.state.views[replica];
+        if let Some(gone) = gone {
+            after.state.store.write();
+            after.state.store.holders.retain(|key| *key != gone);
+            view.holders.retain(|key| *key != gone);
+            after.state.stages[usize::from(claim)] = Stage::Done;
+        }
+        let taker = match step {
+            Step::Enter { .. } => Some(claim),
+            _ => granted,
+        };
+        if let Some(taker) = taker {
+            let key = after.state.store.hold(taker);
+            let view = &mut after.state.views[replica];
+            if view.revision < key.created {
+                view.waiters.retain(|key| key.claim != taker);
+                view.holders.push(key);
+            }
+            after.state.stages[usize::from(taker)] = Stage::Holds;
+        }
+        if step == Step::Queue {
+            let created = after.state.store.write();
+            after.state.store.waiters.push(Key { claim, created });
+            after.state.stages[usize::from(claim)] = Stage::Waits;
+        }
+        after
+    }
+
+    fn leave_queue(&self, claim: u8) -> Option<Self> {
+        let mut after = self.to(claim, Stage::Outside);
+        after.state.leaves = self.state.leaves.checked_sub(1)?;
+        after.state.store.write();
+        after.state.store.waiters.retain(|key| key.claim != claim);
+        Some(after)
+    }
+
+    fn see(&self, replica: usize) -> Option<Self> {
+        let mut after = self.clone();
+        after.state.views[replica] = self.state.store.clone();
+        (after.state.views != self.state.views).then_some(after)
+    }
+}
+
+impl Model for Running {
+    type Event = Event;
+
+    fn next(&self) -> Vec<(Event, Self)> {
+        let mut next = Vec::new();
+        let mut then = |what, after: Option<Self>| next.extend(after.map(|after| (what, after)));
+        for claim in 0..self.world.claims.len() as u8 {
+            match self.state.stages[usize::from(claim)] {
+                Stage::Outside => then(Event::Comes(claim), Some(self.come(claim))),
+                Stage::Sent(step) => then(Event::Arrives(claim, step), Some(self.arrive(claim, step))),
+                Stage::Waits => {
+                    then(Event::AsksToBeTakenUp(claim), self.ask(claim));
+                    then(Event::LeavesTheQueue(claim), self.leave_queue(claim));
+                }
+                Stage::Holds => {
+                    then(Event::Releases(claim), self.release(claim));
+                    then(Event::ReleasesWithTheNext(claim), self.hand_over(claim));
+                }
+                Stage::Done => {}
+            }
+        }
+        for replica in 0..self.state.views.len() {
+            then(Event::Sees(replica), self.see(replica));
+        }
+        next
+    }
+
+    fn wrong(&self) -> Option<&'static str> {
+        let held = self.world.taken(&self.state.store.holders);
+        self.state
+            .wrong
+            .or((held > self.world.limit).then_some("more hold than fit"))
+    }
+}
+
+fn explore(world: World) -> Walked {
+    let state = State {
+        store: Queue::default(),
+        views: Default::default(),
+        stages: vec![Stage::Outside; world.claims.len()],
+        leaves: world.leaves,
+        wrong: None,
+    };
+    walk(Running { world, state }, 6_000_000)
+}
+
+/// Three claims on two replicas, of which one may leave and come again.
+const EXCLUSIVE: World = World {
+    flaw: Flaw::None,
+    claims: &[(1, 0), (1, 0), (1, 1)],
+    limit: 1,
+    leaves: 1,
+};
+
+/// A semaphore of two, with a claim that takes it whole.
+const SEMAPHORE: World = World {
+    claims: &[(1, 0), (2, 0), (1, 1)],
+    limit: 2,
+    ..EXCLUSIVE
+};
+
+fn sound(world: World) {
+    match explore(world) {
+        Walked::Sound(states) => {
+            println!("{states} states");
+            assert!(states > 1_000, "only {states} states: hardly anything can happen");
+        }
+        other => panic!("{other:#?}"),
+    }
+}
+
+fn noticed(world: World, by: &str) {
+    match explore(world) {
+        Walked::Broken(wrong, way) => {
+            println!("{wrong}: {way:#?}");
+            assert!(wrong.contains(by), "{wrong}: {way:#?}");
+        }
+        other => panic!("{:?} was not noticed: {other:?}", world.flaw),
+    }
+}
+
+#[test]
+fn claims_that_are_judged_by_views_of_any_age_are_safe() {
+    sound(EXCLUSIVE);
+    sound(SEMAPHORE);
+}
+
+#[test]
+fn a_claim_judged_by_a_view_without_it_is_noticed() {
+    let flaw = Flaw::JudgesWhatItDoesNotSee;
+    noticed(World { flaw, ..EXCLUSIVE }, "overtaken");
+}
+
+#[test]
+fn a_waiter_that_came_again_and_is_judged_by_its_old_place_is_noticed() {
+    let flaw = Flaw::ComparesOnlyTheClaim;
+    noticed(World { flaw, ..EXCLUSIVE }, "overtaken");
+}
+
+#[test]
+fn a_semaphore_claim_beside_holders_that_no_view_has_seen_is_noticed() {
+    let flaw = Flaw::PassesNewHolders;
+    noticed(World { flaw, ..SEMAPHORE }, "");
+}
+
+#[test]
+fn a_newcomer_that_is_judged_by_a_view_is_noticed() {
+    let flaw = Flaw::EntersByTheView;
+    noticed(World { flaw, ..EXCLUSIVE }, "more hold than fit");
+}
