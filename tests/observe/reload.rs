@@ -164,7 +164,7 @@ async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
             "log.format can only change with a restart",
         ),
         (
-            with("[namespaces.new]\nembedded.path = '/no/such/folder/x.redb'\n"),
+            with("[namespaces.new]\nembedded.path = '/dev/null/x.redb'\n"),
             "namespace new",
         ),
         (
