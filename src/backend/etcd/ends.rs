@@ -194,6 +194,8 @@ impl Ends {
 
     /// How the hold of a lease ended, while that is remembered.
     pub async fn of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
+        // First: an expiry is forgotten here once it is written down.
+        let known = self.known(lease);
         let found = self
             .link
             .get(self.keys.end(&lease.lock.name, &lease.secret), GetOptions::new())
@@ -202,7 +204,7 @@ impl Ends {
         if let Some(end) = end {
             return Ok((end.token == lease.token).then_some(end.cause));
         }
-        let Some(entry) = self.known(lease) else {
+        let Some(entry) = known else {
             return Ok(None);
         };
         // It was held, nobody ended it, and it is gone.
