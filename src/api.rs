@@ -1,9 +1,10 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
-//! `authenticate` settles whose it is, `gate` counts it in, `handover` watches over its grant,
-//! `dispatch` finds its service; then `lock` or `admin` convert (`convert`) and, where `access` lets
-//! them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses in [`status`] alone.
+//! The way of a call, from the outside in: `observed` counts and traces it, `request_log` names it,
+//! `guard` catches its panic, `authenticate` settles whose it is, `gate` counts it in, `handover`
+//! watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
+//! and, where `access` lets them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses
+//! in [`status`] alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +27,12 @@ use self::guard::Guard;
 use self::handover::Handover;
 use self::health::HealthApi;
 use self::lock::LockApi;
+use self::observed::Observed;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
 use crate::auth::Auth;
+use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 
 mod access;
@@ -46,6 +49,7 @@ mod handover;
 mod health;
 mod listen;
 mod lock;
+mod observed;
 mod request_log;
 mod settings;
 pub mod status;
@@ -125,13 +129,17 @@ pub async fn serve_to(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let connections = incoming(
-        listeners,
-        Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone()),
-    );
-    let services = services(&namespaces, &access, &settings, &drain)?;
+    let terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
+    let connections = incoming(listeners, terms.counted(figures));
+    let layers = Layers {
+        services: services(&namespaces, &access, &settings, &drain)?,
+        permits: Arc::new(Permits::new(&settings, drain.clone())),
+        auth: access.auth,
+        metrics: namespaces.metrics().cloned(),
+    };
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
-    let server = run(services, access.auth, connections, &settings, drain.clone(), stop);
+    let server = run(layers, connections, &settings, stop);
     tokio::pin!(server);
     let served = tokio::select! {
         served = &mut server => served,
@@ -157,22 +165,33 @@ async fn overdue(drain: &CancellationToken, settings: &Settings) {
     tracing::warn!("the drain took too long: cutting the connections that are left");
 }
 
-async fn run(
+/// What the layers around the services are made of.
+struct Layers {
     services: Services,
+    permits: Arc<Permits>,
     auth: Auth,
+    metrics: Option<Metrics>,
+}
+
+async fn run(
+    layers: Layers,
     connections: impl Stream<Item = std::io::Result<Connection>>,
     settings: &Settings,
-    drain: CancellationToken,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let permits = Arc::new(Permits::new(settings, drain));
+    let Layers {
+        services: Services { locks, routes },
+        permits,
+        auth,
+        metrics,
+    } = layers;
     let request_bytes = settings.request_bytes;
-    let Services { locks, routes } = services;
     let layers = layer_fn(move |routes| {
         let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
         let authenticate = Authenticate::new(gate, auth.clone());
-        RequestLog::new(Guard::new(authenticate, request_bytes))
+        let log = RequestLog::new(Guard::new(authenticate, request_bytes));
+        Observed::new(log, metrics.clone())
     });
     let transport = transport(settings).layer(layers).add_routes(routes);
     transport.serve_with_incoming_shutdown(connections, stop).await

@@ -6,6 +6,7 @@
 
 mod access_config;
 mod backend;
+mod changes;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd_config;
@@ -98,9 +99,12 @@ impl Config {
         overrides.apply(&mut file, &mut source);
         let tls = access_config::tls(&file, &source)?;
         check_listen(&file, &source)?;
+        check_metrics_listen(&file, &source)?;
         check_server(&file, &source)?;
+        check_traces(&file, &source)?;
         file.data_dir = absolute_data_dir(&file, &source)?.or(data_dir);
         let namespaces = namespaces(&mut file, &source)?;
+        check_ready(&file, &source)?;
         Ok(Self {
             namespaces,
             policy: access_config::policy(&file, &source)?,
@@ -123,6 +127,22 @@ impl Config {
     /// Whether the connections to this address are encrypted.
     pub fn is_encrypted(&self, address: &ListenAddress) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.listeners.covers(address))
+    }
+
+    /// Where to answer those who watch over the server, if anywhere.
+    pub fn metrics_listen(&self) -> Option<&ListenAddress> {
+        self.file.metrics_listen.as_ref().map(|listen| &listen.0)
+    }
+
+    /// The namespaces whose stores must serve for the server to be ready.
+    pub fn ready_namespaces(&self) -> &[String] {
+        &self.file.ready_namespaces
+    }
+
+    /// Where to send traces, if anywhere, and of which part of the calls.
+    pub fn traces(&self) -> Option<(&str, f64)> {
+        let traces = &self.file.traces;
+        Some((traces.endpoint.as_deref()?, traces.sample_ratio.get()))
     }
 
     /// What to log, and how.
@@ -170,6 +190,44 @@ fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
             ),
         )),
         _ => Ok(()),
+    }
+}
+
+fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    match &file.metrics_listen {
+        Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
+            &["metrics_listen"],
+            "must be host:port: Prometheus reads no Unix socket",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_url = |url: &str| {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        rest.is_some_and(|rest| !rest.is_empty())
+    };
+    match &file.traces.endpoint {
+        Some(url) if !is_url(url) => {
+            let problem = format!("must be a URL such as \"http://collector:4317\", not {url:?}");
+            Err(source.refuse(&["traces", "endpoint"], problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_ready(file: &File, source: &Source) -> Result<(), ConfigError> {
+    match file
+        .ready_namespaces
+        .iter()
+        .find(|name| !file.namespaces.contains_key(*name))
+    {
+        Some(name) => {
+            let problem = format!("must be namespaces of this configuration, and {name:?} is none");
+            Err(source.refuse(&["ready_namespaces"], problem))
+        }
+        None => Ok(()),
     }
 }
 

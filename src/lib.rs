@@ -11,10 +11,13 @@
 //! - [`tls`]: encryption for listeners.
 //! - [`backend`]: what a store must do, in words; its rooms hold the stores.
 //! - [`batch`]: group commit.
+//! - [`metrics`]: what is counted and measured.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
 //! - [`namespaces`]: which namespace has which backend.
 //! - [`config`], [`telemetry`], [`error`].
 //! - [`api`]: the gRPC service over all of it.
+//! - [`monitor`]: what those who watch over the server ask it over HTTP.
+//! - [`reload`]: a changed configuration, taken up while the server runs.
 //! - [`client`]: the other end: a lease that is kept, and that says when it is lost.
 
 #![forbid(unsafe_code)]
@@ -31,8 +34,11 @@ pub mod config;
 pub mod error;
 pub mod limits;
 pub mod locks;
+pub mod metrics;
+pub mod monitor;
 pub mod name;
 pub mod namespaces;
 pub mod quota;
+pub mod reload;
 pub mod telemetry;
 pub mod tls;

@@ -4,6 +4,7 @@
 //! What a caller may not do it is told before anything is looked up: a denial says nothing of what
 //! there is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::authenticate::Caller;
@@ -76,7 +77,7 @@ impl Guarded {
         let namespace = lease.lock.namespace.as_str();
         check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
         Ok(Held {
-            locks: self.namespaces.get(namespace)?.clone(),
+            locks: self.namespaces.get(namespace)?,
             quotas: self.quotas.clone(),
         })
     }
@@ -113,12 +114,12 @@ impl Guarded {
 
     /// All namespaces in which the caller may do anything.
     pub(super) fn all(&self, caller: &Caller) -> Result<Vec<Locks>, Error> {
-        let all = self.namespaces.all().filter(|locks| {
+        let mut all = self.namespaces.all();
+        all.retain(|locks| {
             let name = locks.namespace().as_str();
             let policy = caller.policy.as_ref();
             policy.is_none_or(|policy| policy.opens(&caller.identity, name))
         });
-        let all: Vec<Locks> = all.cloned().collect();
         if all.is_empty() && caller.policy.is_some() {
             return Err(Error::PermissionDenied(Box::new(Denied {
                 identity: caller.identity.clone(),
@@ -134,7 +135,7 @@ impl Guarded {
     /// What an operator does is not held up by the limit of a namespace, which may be why it is done.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<Locks, Error> {
         check(caller, verb, namespace, locks)?;
-        let found = self.namespaces.get(namespace)?.clone();
+        let found = self.namespaces.get(namespace)?;
         let counts = (verb != Verb::Admin).then_some(namespace);
         self.quotas.call(&caller.identity, counts)?;
         Ok(found)
@@ -159,7 +160,7 @@ pub(super) struct Entrance {
 
 impl Entrance {
     /// What the namespace accepts.
-    pub(super) fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> Arc<Limits> {
         self.locks.limits()
     }
 

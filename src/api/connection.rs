@@ -16,6 +16,7 @@ use tonic::transport::server::Connected;
 
 use self::incoming::Arrival;
 use self::socket::Transport;
+use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
 mod incoming;
@@ -63,6 +64,25 @@ pub(super) struct Connection {
     gathered: bool,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
+    /// The same for the metrics.
+    _counted: Option<Counted>,
+}
+
+/// An open connection in the metrics.
+#[derive(Debug)]
+struct Counted(ServerMetrics);
+
+impl Counted {
+    fn new(figures: ServerMetrics) -> Self {
+        figures.connections.inc();
+        Self(figures)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
 }
 
 /// The time in which a new connection has to begin.
@@ -90,6 +110,8 @@ pub(super) struct Terms {
     drain: CancellationToken,
     /// Ends them all.
     cut: CancellationToken,
+    /// Where they are counted.
+    figures: Option<ServerMetrics>,
 }
 
 impl Terms {
@@ -101,13 +123,22 @@ impl Terms {
             patience,
             drain,
             cut,
+            figures: None,
         }
+    }
+
+    /// The same, counted in these metrics.
+    pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
+        Self { figures, ..self }
     }
 
     fn admit(&self, arrival: Arrival) -> Option<Connection> {
         let Arrival { transport, remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
             tracing::warn!(peer = %remote.peer, "too many connections: closing this one");
+            if let Some(figures) = &self.figures {
+                figures.connections_refused.inc();
+            }
             return None;
         };
         Some(Connection {
@@ -120,6 +151,7 @@ impl Terms {
             }),
             gathered: false,
             _open: permit,
+            _counted: self.figures.clone().map(Counted::new),
         })
     }
 }

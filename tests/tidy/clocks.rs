@@ -202,6 +202,17 @@ const READERS: &[(&str, Clock, &str)] = &[
     ),
     ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
+    ("src/api/observed.rs", Clock::Running, "measures a call for the metrics"),
+    (
+        "src/metrics.rs",
+        Clock::Running,
+        "shows how old the configuration is, and how long a quarantine still lasts",
+    ),
+    (
+        "src/metrics/measured.rs",
+        Clock::Running,
+        "measures steps and hand-offs, and counts leases that ran out; decides nothing",
+    ),
     (
         "src/api/convert/answer.rs",
         Clock::Running,

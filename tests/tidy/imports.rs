@@ -17,14 +17,18 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("quota", &["auth", "name"]),
     ("tls", &[]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
-    ("locks", &["backend", "claim", "error", "limits", "name"]),
     ("telemetry", &[]),
+    ("metrics", &["backend", "claim", "name", "telemetry"]),
+    ("locks", &["backend", "claim", "error", "limits", "name"]),
     // Settings and addresses are the service's own types: the file only fills them.
     (
         "config",
         &["api", "auth", "backend", "limits", "name", "quota", "telemetry", "tls"],
     ),
-    ("namespaces", &["backend", "config", "error", "locks", "name"]),
+    (
+        "namespaces",
+        &["backend", "config", "error", "limits", "locks", "metrics", "name"],
+    ),
     (
         "api",
         &[
@@ -34,12 +38,16 @@ const ROOMS: &[(&str, &[&str])] = &[
             "error",
             "limits",
             "locks",
+            "metrics",
             "name",
             "namespaces",
             "quota",
+            "telemetry",
             "tls",
         ],
     ),
+    ("monitor", &["api", "backend", "metrics", "namespaces"]),
+    ("reload", &["config", "metrics", "namespaces"]),
     // The messages, and the addresses that a server listens on.
     ("client", &["api", "clock"]),
     (
@@ -50,8 +58,11 @@ const ROOMS: &[(&str, &[&str])] = &[
             "client",
             "clock",
             "config",
+            "metrics",
+            "monitor",
             "namespaces",
             "quota",
+            "reload",
             "telemetry",
             "tls",
         ],
@@ -73,7 +84,21 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api", "client"],
     ),
-    (&["http", "http_body", "tower"], &["api"]),
+    (&["http_body", "tower"], &["api"]),
+    // The port of those who watch, and the headers in which a caller's trace comes.
+    (&["http"], &["api", "monitor", "telemetry"]),
+    (&["http_body_util", "hyper", "hyper_util"], &["monitor"]),
+    (&["prometheus"], &["metrics"]),
+    (
+        &[
+            "opentelemetry",
+            "opentelemetry_otlp",
+            "opentelemetry_sdk",
+            "tracing_opentelemetry",
+            "tracing_subscriber",
+        ],
+        &["telemetry"],
+    ),
     // The values of flags are types of the rooms that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
@@ -86,7 +111,6 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["tokio_rustls"], &["api", "tls"]),
     // A store's client has TLS of its own.
     (&["rustls"], &["backend", "tls"]),
-    (&["tracing_subscriber"], &["telemetry"]),
 ];
 
 /// The files that build a gRPC status beside `api::status`, each with its reason.

@@ -1,0 +1,204 @@
+//! What those who watch over the server ask it over HTTP: `/metrics` for Prometheus, `/healthz` and
+//! `/readyz` for whoever starts and stops it.
+//!
+//! A port of its own, so that it answers however many calls are under way, and through a drain. It is
+//! small on purpose: few connections, each for a short time, GET and HEAD only.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api::ListenAddress;
+use crate::backend::Health;
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::namespaces::Namespaces;
+
+/// How many connections may be open at once; more wait to be accepted.
+const CONNECTIONS: usize = 64;
+/// How long a connection may last: those who ask seldom connect anew.
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// How long a client may take to send its request's head.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long a failed accept rests.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// The namespaces that must serve for the server to be ready. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Ready(Arc<ArcSwap<Vec<String>>>);
+
+impl Ready {
+    /// These from now on.
+    pub fn set(&self, namespaces: &[String]) {
+        self.0.store(Arc::new(namespaces.to_vec()));
+    }
+}
+
+/// A bound port that answers when it is run.
+#[derive(Debug)]
+pub struct Monitor {
+    listener: TcpListener,
+}
+
+/// What it answers from.
+#[derive(Debug, Clone)]
+struct Watched {
+    metrics: Metrics,
+    namespaces: Namespaces,
+    ready: Ready,
+}
+
+impl Monitor {
+    /// Binds an address.
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::Unsupported`] for a Unix socket.
+    pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp { host, port } => Ok(Self {
+                listener: TcpListener::bind((host.as_str(), *port)).await?,
+            }),
+            ListenAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Where it listens, with the port that the system chose.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until `stop`. Then connections are cut: whoever asks then asks a server that is gone.
+    pub async fn run(self, metrics: Metrics, namespaces: Namespaces, ready: Ready, stop: CancellationToken) {
+        let watched = Watched {
+            metrics,
+            namespaces,
+            ready,
+        };
+        let (open, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+        let accepting = async {
+            while let Ok(permit) = Arc::clone(&open).acquire_owned().await {
+                let stream = accepted(&self.listener).await;
+                let (watched, stop) = (watched.clone(), stop.clone());
+                connections.spawn(async move {
+                    stop.run_until_cancelled(watched.answer_all(stream)).await;
+                    drop(permit);
+                });
+            }
+        };
+        stop.run_until_cancelled(accepting).await;
+        connections.close();
+        connections.wait().await;
+    }
+}
+
+async fn accepted(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to metrics_listen");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+impl Watched {
+    async fn answer_all(self, stream: TcpStream) {
+        let answer = service_fn(|request: Request<Incoming>| {
+            let response = self.answer(request.method(), request.uri().path());
+            async { Ok::<_, Infallible>(response) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .serve_connection(TokioIo::new(stream), answer);
+        // A client that goes away, says nothing or stays too long is no news.
+        let _ = timeout(CONNECTION_TIME, connection).await;
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+            refused
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refused;
+        }
+        match path {
+            "/metrics" => self.metrics(),
+            "/healthz" => text(StatusCode::OK, "ok\n".into()),
+            "/readyz" => self.ready(),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "there are /metrics, /healthz and /readyz\n".into(),
+            ),
+        }
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        self.namespaces.observe();
+        let draining = i64::from(self.namespaces.is_draining());
+        self.metrics.server().draining.set(draining);
+        match self.metrics.text() {
+            Ok(body) => {
+                let mut response = Response::new(Full::from(body));
+                response
+                    .headers_mut()
+                    .insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+                response
+            }
+            Err(error) => {
+                tracing::error!(%error, "the metrics cannot be written");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "the log says what is wrong\n".into())
+            }
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        if self.namespaces.is_draining() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
+        }
+        let needed = self.ready.0.load();
+        let missing = needed.iter().filter(|name| !self.serves(name));
+        let lines: String = missing.map(|name| format!("{name} does not serve\n")).collect();
+        if lines.is_empty() {
+            text(StatusCode::OK, "ready\n".into())
+        } else {
+            text(StatusCode::SERVICE_UNAVAILABLE, lines)
+        }
+    }
+
+    fn serves(&self, namespace: &str) -> bool {
+        let health = self.namespaces.get(namespace).map(|locks| locks.health());
+        health.is_ok_and(|health| *health.borrow() == Health::Serving)
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

@@ -1,0 +1,244 @@
+//! A changed configuration, taken up while the server runs.
+//!
+//! On SIGHUP, or when a file changes that the server reads, the configuration is read anew. First
+//! everything that may refuse it does, and only then is it applied: namespaces come and go, limits and
+//! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
+//! configuration before stays in force, the log says why, and a metric does until it is mended.
+//!
+//! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
+//! swapping one, which a watch on the file itself does not see.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::stream::{Stream, StreamExt};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, ConfigError, Overrides};
+use crate::metrics::ServerMetrics;
+use crate::namespaces::{OpenError, Stores};
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the calls of a namespace that is gone may take to end.
+const LAST_CALLS: Duration = Duration::from_secs(10);
+
+/// Why a changed configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It changes what is read at the start only.
+    #[error("{} can only change with a restart", keys.join(", "))]
+    NeedsRestart {
+        /// The keys.
+        keys: Vec<String>,
+    },
+    /// A namespace of it cannot be served.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A part of the server cannot take it up.
+    #[error("{part}: {source}")]
+    Part {
+        /// Which part.
+        part: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Applies what was prepared; it cannot fail any more.
+pub type Apply = Box<dyn FnOnce() + Send>;
+
+/// A part of the server that takes a changed configuration up: certificates, rules, the log.
+pub trait Part: Send + Sync {
+    /// What it is, for the log.
+    fn name(&self) -> &'static str;
+
+    /// The files that it reads beside the configuration.
+    fn files(&self, config: &Config) -> Vec<PathBuf> {
+        let _ = config;
+        Vec::new()
+    }
+
+    /// Reads what is new without using it yet.
+    ///
+    /// # Errors
+    /// Why it cannot be used; then nothing of the changed configuration is.
+    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// A part that only takes values over.
+#[derive(Debug)]
+pub struct Values<F>(pub &'static str, pub F);
+
+impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>> {
+        Ok((self.1)(config))
+    }
+}
+
+/// Takes changed configurations up.
+pub struct Reload {
+    overrides: Overrides,
+    current: Config,
+    stores: Stores,
+    parts: Vec<Box<dyn Part>>,
+    metrics: Option<ServerMetrics>,
+}
+
+impl Reload {
+    /// For a server that was started with `overrides`, which gave `config`.
+    pub fn new(overrides: Overrides, config: Config, stores: Stores, metrics: Option<ServerMetrics>) -> Self {
+        Self {
+            overrides,
+            current: config,
+            stores,
+            parts: Vec::new(),
+            metrics,
+        }
+    }
+
+    /// Lets another part of the server take changes up.
+    #[must_use]
+    pub fn with(mut self, part: impl Part + 'static) -> Self {
+        self.parts.push(Box::new(part));
+        self
+    }
+
+    /// Reloads whenever a file has changed or somebody has `asked` for it, until `stop`.
+    pub async fn run(mut self, mut asked: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = self.look();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
+                _ = looks.tick() => {
+                    if self.look() == seen {
+                        continue;
+                    }
+                    tracing::info!("a file has changed: reading the configuration again");
+                }
+            }
+            // Before it is read: what changes meanwhile is read again.
+            seen = self.look();
+            self.again().await;
+            seen.retain(|file, _| self.files().contains(file));
+            for file in self.files() {
+                seen.entry(file.clone()).or_insert_with(|| Fingerprint::of(&file));
+            }
+        }
+    }
+
+    /// Reads the configuration again, and takes it up or says why not.
+    pub async fn again(&mut self) {
+        match self.reload().await {
+            Ok(()) => {
+                tracing::info!("the changed configuration is in force");
+                if let Some(metrics) = &self.metrics {
+                    metrics.reloaded();
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the changed configuration is refused, the one before stays in force");
+                if let Some(metrics) = &self.metrics {
+                    metrics.reload_failed.set(1);
+                }
+            }
+        }
+    }
+
+    async fn reload(&mut self) -> Result<(), Refused> {
+        let config = Config::load(self.overrides.clone())?;
+        let keys = self.current.needs_restart(&config);
+        if !keys.is_empty() {
+            return Err(Refused::NeedsRestart { keys });
+        }
+        let prepared: Result<Vec<Apply>, Refused> = self.parts.iter().map(|part| prepared(&**part, &config)).collect();
+        let (applies, change) = (prepared?, self.stores.prepare(&config).await?);
+        let gone = change.gone();
+        self.stores.apply(change);
+        applies.into_iter().for_each(|apply| apply());
+        self.current = config;
+        futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let own = self.overrides.config.clone();
+        let parts = self.parts.iter().flat_map(|part| part.files(&self.current));
+        own.into_iter().chain(parts).collect()
+    }
+
+    fn look(&self) -> BTreeMap<PathBuf, Fingerprint> {
+        let files = self.files().into_iter();
+        files.map(|file| (file.clone(), Fingerprint::of(&file))).collect()
+    }
+}
+
+fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
+    part.prepare(config).map_err(|source| Refused::Part {
+        part: part.name(),
+        source,
+    })
+}
+
+/// What shows that a file is another, behind all links; nothing for one that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fingerprint(Option<[i64; 5]>);
+
+impl Fingerprint {
+    fn of(file: &Path) -> Self {
+        let found = std::fs::metadata(file).ok();
+        Self(found.map(|found| {
+            let (device, inode, size) = (found.dev(), found.ino(), found.size());
+            [
+                device.cast_signed(),
+                inode.cast_signed(),
+                size.cast_signed(),
+                found.mtime(),
+                found.mtime_nsec(),
+            ]
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_another_when_a_link_to_it_is_swapped_or_it_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("old")).expect("a folder");
+        fs::create_dir(at("new")).expect("a folder");
+        fs::write(at("old/file"), "same").expect("a file");
+        fs::write(at("new/file"), "same").expect("a file");
+        symlink("old", at("data")).expect("a link");
+        symlink("data/file", at("file")).expect("a link");
+        let old = Fingerprint::of(&at("file"));
+        assert_eq!(old, Fingerprint::of(&at("file")));
+        symlink("new", at("next")).expect("a link");
+        fs::rename(at("next"), at("data")).expect("the swap");
+        let new = Fingerprint::of(&at("file"));
+        assert_ne!(old, new, "the same text in another file");
+        fs::write(at("new/file"), "longer").expect("a file");
+        assert_ne!(new, Fingerprint::of(&at("file")));
+        fs::remove_file(at("new/file")).expect("a file");
+        assert_eq!(Fingerprint(None), Fingerprint::of(&at("file")));
+    }
+}
