@@ -31,9 +31,10 @@ use self::observed::Observed;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
-use crate::auth::Auth;
+use crate::auth::{Auth, Unproven};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
+use crate::tls::Unfinished;
 
 mod access;
 mod admin;
@@ -131,6 +132,10 @@ pub async fn serve_to(
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
     let terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
     let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
+    if let Some(figures) = &figures {
+        figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));
+        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
+    }
     let connections = incoming(listeners, terms.counted(figures));
     let layers = Layers {
         services: services(&namespaces, &access, &settings, &drain)?,
@@ -189,7 +194,8 @@ async fn run(
     let layers = layer_fn(move |routes| {
         let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
-        let authenticate = Authenticate::new(gate, auth.clone());
+        let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
+        let authenticate = Authenticate::new(gate, auth.clone(), figures);
         let log = RequestLog::new(Guard::new(authenticate, request_bytes));
         Observed::new(log, metrics.clone())
     });

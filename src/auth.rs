@@ -64,6 +64,9 @@ pub enum Unproven {
 }
 
 impl Unproven {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Missing, Self::Invalid, Self::Expired];
+
     /// The word for it in errors.
     pub fn word(self) -> &'static str {
         match self {

@@ -134,6 +134,12 @@ impl Config {
         self.file.metrics_listen.as_ref().map(|listen| &listen.0)
     }
 
+    /// Whether they are answered over TLS.
+    pub fn metrics_are_encrypted(&self) -> bool {
+        let is_covered = |address| self.is_encrypted(address);
+        !self.file.metrics_insecure && self.metrics_listen().is_some_and(is_covered)
+    }
+
     /// The namespaces whose stores must serve for the server to be ready.
     pub fn ready_namespaces(&self) -> &[String] {
         &self.file.ready_namespaces
@@ -194,11 +200,18 @@ fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
 }
 
 fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_open = |address: &ListenAddress| !address.is_local() && !file.insecure && !file.metrics_insecure;
     match &file.metrics_listen {
         Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
             &["metrics_listen"],
             "must be host:port: Prometheus reads no Unix socket",
         )),
+        Some(Listen(address)) if is_open(address) && file.tls.is_none() => {
+            let problem = format!(
+                "{address} must be a loopback address where there is no [tls], unless metrics_insecure = true or insecure = true"
+            );
+            Err(source.refuse(&["metrics_listen"], problem))
+        }
         _ => Ok(()),
     }
 }

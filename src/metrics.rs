@@ -58,6 +58,7 @@ struct Families {
     expired: IntCounterVec,
     lost: IntCounterVec,
     regressions: IntCounterVec,
+    over_limit: IntCounterVec,
     step_seconds: HistogramVec,
     step_errors: IntCounterVec,
     healthy: IntGaugeVec,
@@ -73,8 +74,10 @@ pub struct ServerMetrics {
     pub connections: IntGauge,
     /// Connections closed at once because there were too many.
     pub connections_refused: IntCounter,
-    /// TLS handshakes that failed or took too long.
-    pub handshakes_refused: IntCounter,
+    /// TLS handshakes that brought no connection.
+    pub handshakes_refused: Refusals,
+    /// Calls whose caller did not prove who it is.
+    pub unauthenticated: Refusals,
     /// 1 while the server drains.
     pub draining: IntGauge,
     /// Configurations taken up while the server ran.
@@ -83,6 +86,24 @@ pub struct ServerMetrics {
     pub reload_failed: IntGauge,
     config_age: Gauge,
     applied: Arc<Mutex<Instant>>,
+}
+
+/// What was refused, by its cause.
+#[derive(Debug, Clone)]
+pub struct Refusals(IntCounterVec);
+
+impl Refusals {
+    /// Lets these causes be seen before anything was refused for them, so that the first one shows as a rise.
+    pub fn expect(&self, causes: impl IntoIterator<Item = &'static str>) {
+        causes
+            .into_iter()
+            .for_each(|cause| drop(self.0.with_label_values(&[cause])));
+    }
+
+    /// One more.
+    pub fn count(&self, cause: &'static str) {
+        self.0.with_label_values(&[cause]).inc();
+    }
 }
 
 impl ServerMetrics {
@@ -133,10 +154,16 @@ impl Making {
                 "fencepost_connections_refused_total",
                 "Connections closed at once because there were too many.",
             ),
-            handshakes_refused: counter(
+            handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",
-                "TLS handshakes that failed or took too long.",
-            ),
+                "TLS handshakes that failed, took too long (late), or were the oldest of too many (crowded_out).",
+                &["cause"],
+            )),
+            unauthenticated: Refusals(self.counters(
+                "fencepost_unauthenticated_total",
+                "Calls whose caller did not prove who it is: nothing was shown, or it is not valid, or has expired.",
+                &["cause"],
+            )),
             draining: gauge("fencepost_draining", "1 while the server drains."),
             reloads: counter(
                 "fencepost_config_reloads_total",
@@ -226,6 +253,11 @@ impl Metrics {
                 "Exclusive grants whose fencing token was not above the last one of their lock. Must be 0.",
                 namespace,
             ),
+            over_limit: making.counters(
+                "fencepost_over_limit_total",
+                "Calls refused by a limit of their caller (identity) or of their namespace.",
+                &["namespace", "scope", "limit"],
+            ),
             step_seconds: making.seconds(
                 "fencepost_backend_request_duration_seconds",
                 "How long steps of the store took.",
@@ -265,6 +297,12 @@ impl Metrics {
     /// The calls that concern no namespace that is served.
     pub fn unknown(&self) -> &Arc<NamespaceCalls> {
         &self.inner.unknown
+    }
+
+    /// Counts a call that a limit refused, by words that the house knows.
+    pub fn over_limit(&self, namespace: &Namespace, scope: &'static str, limit: &'static str) {
+        let labels = [namespace.as_str(), scope, limit];
+        self.inner.over_limit.with_label_values(&labels).inc();
     }
 
     /// The series of a namespace, from now on to be seen.

@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -29,6 +30,7 @@ use crate::api::ListenAddress;
 use crate::backend::Health;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
+use crate::tls::Tls;
 
 /// How many connections may be open at once; more wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -54,6 +56,7 @@ impl Ready {
 #[derive(Debug)]
 pub struct Monitor {
     listener: TcpListener,
+    tls: Option<Tls>,
 }
 
 /// What it answers from.
@@ -73,9 +76,21 @@ impl Monitor {
         match address {
             ListenAddress::Tcp { host, port } => Ok(Self {
                 listener: TcpListener::bind((host.as_str(), *port)).await?,
+                tls: None,
             }),
             ListenAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    /// The same, encrypted.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// What stands before its address: `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     /// Where it listens, with the port that the system chose.
@@ -97,9 +112,9 @@ impl Monitor {
         let accepting = async {
             while let Ok(permit) = Arc::clone(&open).acquire_owned().await {
                 let stream = accepted(&self.listener).await;
-                let (watched, stop) = (watched.clone(), stop.clone());
+                let (watched, tls, stop) = (watched.clone(), self.tls.clone(), stop.clone());
                 connections.spawn(async move {
-                    stop.run_until_cancelled(watched.answer_all(stream)).await;
+                    stop.run_until_cancelled(watched.answer_over(stream, tls)).await;
                     drop(permit);
                 });
             }
@@ -123,7 +138,20 @@ async fn accepted(listener: &TcpListener) -> TcpStream {
 }
 
 impl Watched {
-    async fn answer_all(self, stream: TcpStream) {
+    async fn answer_over(self, socket: TcpStream, tls: Option<Tls>) {
+        let Some(tls) = tls else {
+            return self.answer_all(socket).await;
+        };
+        match tls.handshake_to_watch(socket).await {
+            Ok(stream) => self.answer_all(stream).await,
+            Err(unfinished) => {
+                let figures = self.metrics.server();
+                figures.handshakes_refused.count(unfinished.word());
+            }
+        }
+    }
+
+    async fn answer_all(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
         let answer = service_fn(|request: Request<Incoming>| {
             let response = self.answer(request.method(), request.uri().path());
             async { Ok::<_, Infallible>(response) }

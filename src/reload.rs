@@ -8,6 +8,8 @@
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.
 
+mod access;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,7 @@ use futures::stream::{Stream, StreamExt};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+pub use self::access::{Encryption, Rights};
 use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
 use crate::namespaces::{OpenError, Stores};
@@ -90,6 +93,8 @@ impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
 pub struct Reload {
     overrides: Overrides,
     current: Config,
+    /// The last one that was refused though it is valid: one of its files may become good.
+    refused: Option<Config>,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -101,6 +106,7 @@ impl Reload {
         Self {
             overrides,
             current: config,
+            refused: None,
             stores,
             parts: Vec::new(),
             metrics,
@@ -160,6 +166,7 @@ impl Reload {
 
     async fn reload(&mut self) -> Result<(), Refused> {
         let config = Config::load(self.overrides.clone())?;
+        self.refused = Some(config.clone());
         let keys = self.current.needs_restart(&config);
         if !keys.is_empty() {
             return Err(Refused::NeedsRestart { keys });
@@ -169,15 +176,16 @@ impl Reload {
         let gone = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
-        self.current = config;
+        (self.current, self.refused) = (config, None);
         futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
         Ok(())
     }
 
     fn files(&self) -> Vec<PathBuf> {
         let own = self.overrides.config.clone();
-        let parts = self.parts.iter().flat_map(|part| part.files(&self.current));
-        own.into_iter().chain(parts).collect()
+        let configs = [Some(&self.current), self.refused.as_ref()].into_iter().flatten();
+        let of_parts = configs.flat_map(|config| self.parts.iter().flat_map(|part| part.files(config)));
+        own.into_iter().chain(of_parts).collect()
     }
 
     fn look(&self) -> BTreeMap<PathBuf, Fingerprint> {

@@ -1,7 +1,7 @@
 //! TLS for listeners: certificates and keys from PEM files, which can be swapped while the server
 //! runs.
 //!
-//! TLS 1.2 is the least that is spoken, and HTTP/2 the only thing inside it. Sessions are not
+//! TLS 1.2 is the least that is spoken, and HTTP/2 the only thing that callers speak inside it. Sessions are not
 //! resumed: each handshake shows its certificates anew, so that one that was taken away does not
 //! come back by an old session.
 
@@ -20,8 +20,10 @@ mod files;
 
 pub use self::files::TlsError;
 
-/// The only protocol spoken inside: HTTP/2.
+/// The only protocol of calls: HTTP/2.
 const H2: &[u8] = b"h2";
+/// The only protocol of those who watch.
+const HTTP1: &[u8] = b"http/1.1";
 
 /// Whether clients show a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,17 +74,63 @@ pub struct Tls {
 #[derive(Debug)]
 struct Shared {
     /// Never held for longer than it takes to read or replace it.
-    current: RwLock<Current>,
+    current: RwLock<Certificates>,
     failed: AtomicU64,
     late: AtomicU64,
     crowded_out: AtomicU64,
 }
 
-/// What new handshakes go by.
+/// What was read of the files, for handshakes to go by.
 #[derive(Debug, Clone)]
-struct Current {
+pub struct Certificates {
     settings: TlsSettings,
-    config: Arc<ServerConfig>,
+    /// For callers.
+    calls: Arc<ServerConfig>,
+    /// For those who watch over the server.
+    watch: Arc<ServerConfig>,
+}
+
+impl TlsSettings {
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.certificate, &self.key].into_iter().chain(&self.client_ca)
+    }
+}
+
+/// Why a handshake brought no connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfinished {
+    /// Another protocol, a certificate that is not accepted, a client that left.
+    Failed,
+    /// It was not finished in time.
+    Late,
+    /// It was the oldest when there were too many.
+    CrowdedOut,
+}
+
+impl Unfinished {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Failed, Self::Late, Self::CrowdedOut];
+
+    /// The word for it in the metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Late => "late",
+            Self::CrowdedOut => "crowded_out",
+        }
+    }
+}
+
+impl Certificates {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file that is not what it should be.
+    pub fn read(settings: TlsSettings) -> Result<Self, TlsError> {
+        let (calls, watch) = files::read(&settings)?;
+        Ok(Self { settings, calls, watch })
+    }
 }
 
 impl Tls {
@@ -91,10 +139,10 @@ impl Tls {
     /// # Errors
     /// [`TlsError`] names the file that is not what it should be.
     pub fn open(settings: TlsSettings) -> Result<Self, TlsError> {
-        let config = files::read(&settings)?;
+        let read = Certificates::read(settings)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                current: RwLock::new(Current { settings, config }),
+                current: RwLock::new(read),
                 failed: AtomicU64::new(0),
                 late: AtomicU64::new(0),
                 crowded_out: AtomicU64::new(0),
@@ -107,18 +155,13 @@ impl Tls {
     /// # Errors
     /// [`TlsError`]; what was read before is kept then.
     pub fn reload(&self) -> Result<(), TlsError> {
-        self.replace(self.current().settings)
+        self.replace(Certificates::read(self.current().settings)?);
+        Ok(())
     }
 
-    /// The same with other settings.
-    ///
-    /// # Errors
-    /// [`TlsError`]; what was read before is kept then.
-    pub fn replace(&self, settings: TlsSettings) -> Result<(), TlsError> {
-        let config = files::read(&settings)?;
-        let mut current = self.shared.current.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Current { settings, config };
-        Ok(())
+    /// Goes by these from now on. Open connections stay.
+    pub fn replace(&self, read: Certificates) {
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = read;
     }
 
     /// What was refused since the start.
@@ -141,34 +184,68 @@ impl Tls {
         self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The encrypted connection over a socket, or nothing where the client fails to make one in time.
+    /// The encrypted connection of a caller over a socket.
+    ///
+    /// # Errors
+    /// [`Unfinished`] where the client fails to make one in time.
     ///
     /// # Cancellation safety
     /// Dropped, the socket is closed.
-    pub async fn handshake<S>(&self, socket: S) -> Option<TlsStream<S>>
+    pub async fn handshake<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Current { settings, config } = self.current();
-        let handshake = TlsAcceptor::from(config).accept(socket);
-        match timeout(settings.handshake_timeout, handshake).await {
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(H2) => Some(stream),
-            Ok(Ok(_)) => self.failed(&"the client does not say that it speaks HTTP/2"),
-            Ok(Err(error)) => self.failed(&error),
+        let Certificates { settings, calls, .. } = self.current();
+        let stream = self.accepted(calls, settings.handshake_timeout, socket).await?;
+        if stream.get_ref().1.alpn_protocol() == Some(H2) {
+            Ok(stream)
+        } else {
+            Err(self.failed(&"the client does not say that it speaks HTTP/2"))
+        }
+    }
+
+    /// The same for one who watches over the server: it speaks HTTP/1.1, and is not asked for a
+    /// certificate.
+    ///
+    /// # Errors
+    /// As [`Self::handshake`].
+    ///
+    /// # Cancellation safety
+    /// As [`Self::handshake`].
+    pub async fn handshake_to_watch<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Certificates { settings, watch, .. } = self.current();
+        self.accepted(watch, settings.handshake_timeout, socket).await
+    }
+
+    async fn accepted<S>(
+        &self,
+        config: Arc<ServerConfig>,
+        patience: Duration,
+        socket: S,
+    ) -> Result<TlsStream<S>, Unfinished>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        match timeout(patience, TlsAcceptor::from(config).accept(socket)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {
                 self.shared.late.fetch_add(1, Ordering::Relaxed);
-                None
+                Err(Unfinished::Late)
             }
         }
     }
 
-    fn failed<T>(&self, problem: &dyn std::fmt::Display) -> Option<T> {
+    fn failed(&self, problem: &dyn std::fmt::Display) -> Unfinished {
         self.shared.failed.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(%problem, "a TLS handshake failed");
-        None
+        Unfinished::Failed
     }
 
-    fn current(&self) -> Current {
+    fn current(&self) -> Certificates {
         let current = self.shared.current.read().unwrap_or_else(PoisonError::into_inner);
         current.clone()
     }

@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{Entry, Place, Quotas, Taken};
+use crate::quota::{Entry, OverLimit, Place, Quotas, Taken};
 
 /// Who may do what on a server, and how much of it. Clones share it, and its parts can be swapped while
 /// the server runs.
@@ -67,7 +67,7 @@ impl Guarded {
     pub(super) fn to_acquire(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Entrance, Error> {
         Ok(Entrance {
             locks: self.allowed(caller, Verb::Acquire, namespace, Reach::Names(name))?,
-            quotas: self.quotas.clone(),
+            guarded: self.clone(),
         })
     }
 
@@ -75,7 +75,7 @@ impl Guarded {
     /// do at all is checked all the same. Neither a Renew nor a Release counts against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Held, Error> {
         let namespace = lease.lock.namespace.as_str();
-        check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
+        self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
         Ok(Held {
             locks: self.namespaces.get(namespace)?,
             quotas: self.quotas.clone(),
@@ -95,7 +95,8 @@ impl Guarded {
     /// The same to watch one, with its place among the streams.
     pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, Taken), Error> {
         let locks = self.to_read(caller, namespace, name)?;
-        let taken = self.quotas.stream(&caller.identity, namespace)?;
+        let taken = self.quotas.stream(&caller.identity, namespace);
+        let taken = taken.map_err(|over| self.counted(locks.namespace(), over))?;
         Ok((locks, taken))
     }
 
@@ -134,28 +135,37 @@ impl Guarded {
 
     /// What an operator does is not held up by the limit of a namespace, which may be why it is done.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<Locks, Error> {
-        check(caller, verb, namespace, locks)?;
+        self.check(caller, verb, namespace, locks)?;
         let found = self.namespaces.get(namespace)?;
         let counts = (verb != Verb::Admin).then_some(namespace);
-        self.quotas.call(&caller.identity, counts)?;
+        let called = self.quotas.call(&caller.identity, counts);
+        called.map_err(|over| self.counted(found.namespace(), over))?;
         Ok(found)
     }
-}
 
-fn check(caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Error> {
-    let Some(policy) = &caller.policy else { return Ok(()) };
-    // A bad spelling is that and no more: there is nothing of the kind to be allowed.
-    Namespace::new(namespace)?;
-    policy
-        .check(&caller.identity, verb, namespace, locks)
-        .map_err(|denied| Error::PermissionDenied(Box::new(denied)))
+    fn check(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Error> {
+        let Some(policy) = &caller.policy else { return Ok(()) };
+        // A bad spelling is that and no more: there is nothing of the kind to be allowed.
+        Namespace::new(namespace)?;
+        self.namespaces.concern(namespace);
+        policy
+            .check(&caller.identity, verb, namespace, locks)
+            .map_err(|denied| Error::PermissionDenied(Box::new(denied)))
+    }
+
+    fn counted(&self, namespace: &Namespace, over: OverLimit) -> OverLimit {
+        if let Some(metrics) = self.namespaces.metrics() {
+            metrics.over_limit(namespace, over.scope.word(), over.limit);
+        }
+        over
+    }
 }
 
 /// A namespace that an Acquire may enter.
 #[derive(Debug)]
 pub(super) struct Entrance {
     locks: Locks,
-    quotas: Quotas,
+    guarded: Guarded,
 }
 
 impl Entrance {
@@ -173,8 +183,9 @@ impl Entrance {
             waits: !ask.wait.is_zero(),
             claim: ask.claim(),
         };
-        let namespace = self.locks.namespace().as_str();
-        let place = self.quotas.acquire(&ask.identity, namespace, entry)?;
+        let namespace = self.locks.namespace();
+        let place = self.guarded.quotas.acquire(&ask.identity, namespace.as_str(), entry);
+        let place = place.map_err(|over| self.guarded.counted(namespace, over))?;
         let granted = self.locks.acquire(ask).await?;
         Ok(CountedGrant { granted, place })
     }

@@ -13,6 +13,7 @@ use super::connection::Remote;
 use super::status;
 use crate::auth::{Auth, Door, Policy, Unproven};
 use crate::error::Error;
+use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
 /// What stands before a bearer token, in any case.
@@ -46,12 +47,13 @@ impl Caller {
 pub(super) struct Authenticate<S> {
     inner: S,
     auth: Auth,
+    figures: Option<ServerMetrics>,
 }
 
 impl<S> Authenticate<S> {
-    /// Asks for proof as `auth` says.
-    pub(super) fn new(inner: S, auth: Auth) -> Self {
-        Self { inner, auth }
+    /// Asks for proof as `auth` says, and counts those who have none where there are figures.
+    pub(super) fn new(inner: S, auth: Auth, figures: Option<ServerMetrics>) -> Self {
+        Self { inner, auth, figures }
     }
 
     fn caller(&self, request: &Request<Body>) -> Result<Caller, Unproven> {
@@ -129,7 +131,12 @@ where
                 request.extensions_mut().insert(caller);
                 AuthenticateFuture::Known(self.inner.call(request))
             }
-            Err(unproven) => AuthenticateFuture::Unknown(unproven),
+            Err(unproven) => {
+                if let Some(figures) = &self.figures {
+                    figures.unauthenticated.count(unproven.word());
+                }
+                AuthenticateFuture::Unknown(unproven)
+            }
         }
     }
 }

@@ -40,6 +40,14 @@ pub struct PolicySettings {
     pub reflection: Door,
 }
 
+impl PolicySettings {
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let keys = self.jwt.as_ref().map(|jwt| &jwt.jwks_file);
+        self.bearer_file.iter().chain(keys)
+    }
+}
+
 /// Why a policy cannot be gone by.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {

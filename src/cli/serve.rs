@@ -9,7 +9,7 @@ use fencepost::metrics::Metrics;
 use fencepost::monitor::{Monitor, Ready};
 use fencepost::namespaces::{self, Stores};
 use fencepost::quota::Quotas;
-use fencepost::reload::{self, Reload, Values};
+use fencepost::reload::{self, Encryption, Reload, Rights, Values};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
@@ -64,8 +64,9 @@ impl Started {
         let access = access(&self.config).map_err(Failure::runtime)?;
         let tls = self.config.tls().cloned().map(Tls::open).transpose();
         let tls = tls.map_err(Failure::runtime)?;
-        let listeners = bind(&self.config, tls).await.map_err(Failure::runtime)?;
-        let monitor = bind_monitor(&self.config).await.map_err(Failure::runtime)?;
+        let listeners = bind(&self.config, tls.as_ref()).await.map_err(Failure::runtime)?;
+        let monitor = bind_monitor(&self.config, tls.as_ref()).await;
+        let monitor = monitor.map_err(Failure::runtime)?;
         // A step of the store is traced where it is measured.
         let is_measured = monitor.is_some() || self.config.traces().is_some();
         let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
@@ -75,15 +76,19 @@ impl Started {
 
         let (beside, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
         ready.set(self.config.ready_namespaces());
-        let monitor_at = monitor.as_ref().map(Monitor::local_addr).transpose();
+        let monitor_at = monitor.as_ref().map(|monitor| (monitor.scheme(), monitor.local_addr()));
         if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
             beside.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
         }
-        let reload = self.reload(stores, metrics, ready);
+        let reload = self.reload(stores, metrics, ready).with(Rights(access.clone()));
+        let reload = match tls {
+            Some(tls) => reload.with(Encryption(tls)),
+            None => reload,
+        };
         beside.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
 
-        if let Ok(Some(address)) = monitor_at {
-            tracing::info!("metrics and health on http://{address}");
+        if let Some((scheme, Ok(address))) = monitor_at {
+            tracing::info!("metrics and health on {scheme}://{address}");
         }
         let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
         tracing::info!("serving on {}", addresses.join(", "));
@@ -119,14 +124,14 @@ fn access(config: &Config) -> Result<Access, PolicyError> {
     })
 }
 
-async fn bind(config: &Config, tls: Option<Tls>) -> Result<Vec<Listener>, BindError> {
+async fn bind(config: &Config, tls: Option<&Tls>) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     for address in config.listen() {
         let bound = Listener::bind(address).await.map_err(|source| BindError {
             address: address.clone(),
             source,
         })?;
-        listeners.push(match &tls {
+        listeners.push(match tls {
             Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
             _ => bound,
         });
@@ -134,13 +139,16 @@ async fn bind(config: &Config, tls: Option<Tls>) -> Result<Vec<Listener>, BindEr
     Ok(listeners)
 }
 
-async fn bind_monitor(config: &Config) -> Result<Option<Monitor>, BindError> {
+async fn bind_monitor(config: &Config, tls: Option<&Tls>) -> Result<Option<Monitor>, BindError> {
     let Some(address) = config.metrics_listen() else {
         return Ok(None);
     };
-    let bound = Monitor::bind(address).await;
-    bound.map(Some).map_err(|source| BindError {
+    let bound = Monitor::bind(address).await.map_err(|source| BindError {
         address: address.clone(),
         source,
-    })
+    })?;
+    Ok(Some(match tls {
+        Some(tls) if config.metrics_are_encrypted() => bound.with_tls(tls.clone()),
+        _ => bound,
+    }))
 }

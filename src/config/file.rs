@@ -36,7 +36,7 @@ pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
 section! {
     /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m".
-    /// The keys of this first table and those of the log can also be given as flags and as
+    /// Most keys of this first table and those of the log can also be given as flags and as
     /// FENCEPOST_ variables, which win over the file: see `fencepost serve --help`.
     pub struct File {
         /// Where to listen: TCP addresses and Unix sockets, several at once.
@@ -45,9 +45,14 @@ section! {
         /// [tls]: the connections are not encrypted.
         insecure: bool = false,
         /// Where to answer HTTP for those who watch over the server: /metrics for Prometheus, /healthz
-        /// and /readyz for whoever starts and stops it. Host and port; nobody without it. In plain
-        /// text and for everybody who can reach it: it tells figures and names of namespaces only.
+        /// and /readyz for whoever starts and stops it. Host and port; nobody without it. For everybody
+        /// who can reach it: it tells figures and names of namespaces only. Encrypted where [tls]
+        /// covers the address, by the same certificate, but no client is asked for one.
         metrics_listen: Option<Listen> = None,
+        /// Answers there in plain text, whatever [tls] says: kubelets and most scrapers within a cluster
+        /// ask so. An address that other machines can reach needs this, insecure or [tls]. It does not
+        /// change how calls are encrypted.
+        metrics_insecure: bool = false,
         /// The namespaces whose stores must serve for /readyz to say so. Without any, it says whether
         /// this server takes calls: a store that is away is away for all servers that share it, and
         /// calls say so better than a server that is gone.

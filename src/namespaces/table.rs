@@ -90,16 +90,24 @@ impl Namespaces {
     /// # Errors
     /// [`Error::InvalidField`] for a bad spelling, [`Error::NamespaceNotFound`] for an unknown one.
     pub fn get(&self, namespace: &str) -> Result<Locks, Error> {
+        self.concern(namespace);
         if let Some(served) = self.table.load().get(namespace) {
-            if let Some(metrics) = &served.metrics {
-                calls::concerns(metrics.calls());
-            }
             return Ok(served.locks.clone());
         }
         Namespace::new(namespace)?;
         Err(Error::NamespaceNotFound {
             namespace: namespace.into(),
         })
+    }
+
+    /// Notes that the call under way is about a namespace, if it is served: what is refused before
+    /// anything is looked up counts there too. Its caller sees nothing of that.
+    pub fn concern(&self, namespace: &str) {
+        let table = self.table.load();
+        let metrics = table.get(namespace).and_then(|served| served.metrics.as_ref());
+        if let Some(metrics) = metrics {
+            calls::concerns(metrics.calls());
+        }
     }
 
     /// All, by name.

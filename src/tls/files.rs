@@ -10,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
-use super::{ClientAuth, H2, TlsSettings};
+use super::{ClientAuth, H2, HTTP1, TlsSettings};
 
 /// Why the files make no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -50,27 +50,30 @@ pub enum TlsError {
     NoAuthorities,
 }
 
-/// Reads all files.
-pub(super) fn read(settings: &TlsSettings) -> Result<Arc<ServerConfig>, TlsError> {
+/// Reads all files: for handshakes with callers, and with those who watch.
+pub(super) fn read(settings: &TlsSettings) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let clients = clients(settings, &provider)?;
+    let callers = clients(settings, &provider)?;
     let chain = certificates(&settings.certificate)?;
     let path = &settings.key;
     let key = PrivateKeyDer::from_pem_file(path).map_err(|source| unreadable(path, source))?;
+    let config = |clients, protocol: &[u8]| {
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    };
     let unusable = |source| TlsError::Unusable {
         path: settings.certificate.clone(),
         source,
     };
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(unusable)?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(chain, key)
-        .map_err(unusable)?;
-    config.alpn_protocols = vec![H2.to_vec()];
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    let calls = config(callers, H2).map_err(unusable)?;
+    let watch = config(WebPkiClientVerifier::no_client_auth(), HTTP1).map_err(unusable)?;
+    Ok((calls, watch))
 }
 
 /// Which certificates of clients are good.

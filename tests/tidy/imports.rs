@@ -46,8 +46,8 @@ const ROOMS: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
-    ("monitor", &["api", "backend", "metrics", "namespaces"]),
-    ("reload", &["config", "metrics", "namespaces"]),
+    ("monitor", &["api", "backend", "metrics", "namespaces", "tls"]),
+    ("reload", &["api", "auth", "config", "metrics", "namespaces", "tls"]),
     // The messages, and the addresses that a server listens on.
     ("client", &["api", "clock"]),
     (

@@ -13,7 +13,8 @@ use super::socket::{Socket, Transport};
 use super::{Connection, Peer, Remote, Terms};
 use crate::api::listen::Listener;
 use crate::auth::certificate;
-use crate::tls::{self, Tls};
+use crate::metrics::ServerMetrics;
+use crate::tls::{self, Tls, Unfinished};
 
 /// How long a failed accept rests: without it, a server out of file descriptors spins.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -44,19 +45,20 @@ pub(in crate::api) fn incoming(
 ) -> impl Stream<Item = io::Result<Connection>> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
-        let admitted = arrivals(listener).filter_map(move |arrival| future::ready(terms.admit(arrival).map(Ok)));
+        let arrivals = arrivals(listener, terms.figures.clone());
+        let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival).map(Ok)));
         admitted.boxed()
     });
     stream::select_all(all)
 }
 
-fn arrivals(listener: Listener) -> BoxStream<'static, Arrival> {
+fn arrivals(listener: Listener, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
     match listener.tls().cloned() {
         None => stream::unfold(listener, |listener| async {
             Some((next(&listener).await.into(), listener))
         })
         .boxed(),
-        Some(tls) => stream::unfold(Handshakes::new(listener, tls), |mut handshakes| async {
+        Some(tls) => stream::unfold(Handshakes::new(listener, tls, figures), |mut handshakes| async {
             Some((handshakes.next().await, handshakes))
         })
         .boxed(),
@@ -88,16 +90,18 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Handshakes {
     listener: Listener,
     tls: Tls,
-    under_way: JoinSet<Option<Arrival>>,
+    figures: Option<ServerMetrics>,
+    under_way: JoinSet<Result<Arrival, Unfinished>>,
     /// In the order in which they began; some of them may be over.
     by_age: VecDeque<AbortHandle>,
 }
 
 impl Handshakes {
-    fn new(listener: Listener, tls: Tls) -> Self {
+    fn new(listener: Listener, tls: Tls, figures: Option<ServerMetrics>) -> Self {
         Self {
             listener,
             tls,
+            figures,
             under_way: JoinSet::new(),
             by_age: VecDeque::new(),
         }
@@ -108,11 +112,12 @@ impl Handshakes {
         loop {
             tokio::select! {
                 biased;
-                Some(done) = self.under_way.join_next() => {
-                    if let Ok(Some(arrival)) = done {
-                        return arrival;
-                    }
-                }
+                Some(done) = self.under_way.join_next() => match done {
+                    Ok(Ok(arrival)) => return arrival,
+                    Ok(Err(unfinished)) => self.refused(unfinished),
+                    // Given up, and counted then.
+                    Err(_) => {}
+                },
                 (socket, peer) = next(&self.listener) => self.begin(socket, peer),
             }
         }
@@ -136,16 +141,23 @@ impl Handshakes {
             if !oldest.is_finished() {
                 oldest.abort();
                 self.tls.crowded_out();
+                self.refused(Unfinished::CrowdedOut);
                 return;
             }
         }
     }
+
+    fn refused(&self, unfinished: Unfinished) {
+        if let Some(figures) = &self.figures {
+            figures.handshakes_refused.count(unfinished.word());
+        }
+    }
 }
 
-async fn shaken(tls: &Tls, socket: Socket, peer: Peer) -> Option<Arrival> {
+async fn shaken(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfinished> {
     let stream = tls.handshake(socket).await?;
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
-    Some(Arrival {
+    Ok(Arrival {
         transport: Transport::Tls(Box::new(stream)),
         remote: Remote { peer, certificate },
     })
