@@ -236,7 +236,7 @@ mod grants {
         )
         .unwrap();
         let handover: Handover<_> = Handover::new(Dispatch::new(services.locks, services.routes));
-        let authenticate = Authenticate::new(handover, Auth::default());
+        let authenticate = Authenticate::new(handover, Auth::default(), None);
         authenticate.oneshot(acquire()).await.unwrap().into_body()
     }
 

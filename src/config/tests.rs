@@ -303,13 +303,9 @@ fn no_key_is_read_that_is_not_documented() {
     assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
     assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());
     assert_eq!(fields::<file::EmbeddedSection>(), documented::<file::EmbeddedSection>());
-    let with_tables = [
-        documented::<File>(),
-        vec!["server".into(), "log".into(), "tls".into(), "auth".into()],
-        vec!["namespaces".into()],
-    ]
-    .concat();
-    assert_eq!(fields::<File>(), with_tables);
+    let tables = ["server", "log", "tls", "auth", "traces", "namespaces"].map(str::to_owned);
+    assert_eq!(fields::<File>(), [documented::<File>(), tables.into()].concat());
+    assert_eq!(fields::<file::TracesSection>(), documented::<file::TracesSection>());
     assert_eq!(fields::<file::TlsSection>(), documented::<file::TlsSection>());
     assert_eq!(fields::<file::JwtSection>(), documented::<file::JwtSection>());
     assert_eq!(fields::<file::RuleSection>(), documented::<file::RuleSection>());

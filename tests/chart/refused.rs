@@ -22,6 +22,8 @@ fn a_wrong_value_is_refused_with_a_message_that_names_it() {
         ("certificate.enabled=true", "certificate.issuerRef.name"),
         ("tls.enabled=true", "tls.secretName"),
         ("config.listen=x", "config.listen"),
+        ("config.metrics_insecure=true", "tls.metrics"),
+        ("tls.metrics=yes", "/tls/metrics"),
         ("store=shared", "store"),
     ] {
         let said = render(&program, &["--set", set]).expect_err(set);

@@ -46,18 +46,37 @@ fn check(config: &str) -> Result<(), String> {
 fn the_program_accepts_the_configuration_of_all_shipped_values() {
     let Some(program) = tool("helm") else { return };
     for values in shipped() {
-        // Whether the program has TLS is not the chart's affair here.
-        let values_path = values.to_str().expect("a path");
-        let plain = [
-            "--values",
-            values_path,
-            "--set",
-            "tls.enabled=false,certificate.enabled=false",
-        ];
-        let rendered = render(&program, &plain).unwrap_or_else(|said| panic!("{values:?}: {said}"));
-        let config = configuration(&objects(&rendered));
+        let config = configuration(&shipped_objects(&program, &values));
         check(&config).unwrap_or_else(|said| panic!("{values:?}: {said}\n{config}"));
     }
+}
+
+#[test]
+fn certificates_rules_and_limits_arrive_in_the_configuration() {
+    let Some(program) = tool("helm") else { return };
+    let values = chart().join("examples/secure.yaml");
+    let values = values.to_str().expect("a path");
+    let rendered = |more: &[&str]| render(&program, &[&["--values", values], more].concat()).expect("rendered");
+    let config = configuration(&objects(&rendered(&["--set", "tls.clientAuth=required"])));
+    check(&config).expect(&config);
+    for line in [
+        "client_auth = \"required\"",
+        "client_ca = \"/etc/fencepost/tls/ca.crt\"",
+        "metrics_insecure = true",
+        "audiences = [\"fencepost\"]",
+        "verbs = [\"read\", \"admin\"]",
+    ] {
+        assert!(config.contains(line), "{line} in {config}");
+    }
+    let all = objects(&rendered(&["--set", "tls.metrics=true,serviceMonitor.enabled=true"]));
+    let config = configuration(&all);
+    check(&config).expect(&config);
+    assert!(!config.contains("metrics_insecure"), "{config}");
+    let pod = of_kind(&all, "Deployment").next().expect("the servers");
+    let probe = pod.pointer("/spec/template/spec/containers/0/readinessProbe/httpGet/scheme");
+    assert_eq!(probe, Some(&Value::from("HTTPS")));
+    let monitor = of_kind(&all, "ServiceMonitor").next().expect("the monitor");
+    assert_eq!(monitor.pointer("/spec/endpoints/0/scheme"), Some(&Value::from("https")));
 }
 
 #[test]
@@ -105,7 +124,7 @@ impl Drop for Served {
 
 /// The notes of an installation. Helm shows them only where there is a cluster, so a copy of the chart has
 /// them in an object.
-fn notes(program: &Path) -> String {
+fn notes(program: &Path, more: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let copied = Command::new("cp").arg("-r").arg(chart()).arg(folder.path()).status();
     assert!(copied.expect("cp runs").success());
@@ -119,7 +138,7 @@ fn notes(program: &Path) -> String {
     let chart = chart.to_str().expect("a path");
     let show = ["--show-only", "templates/notes.yaml"];
     let arguments = ["template", "release", chart, "--kube-version", KUBERNETES];
-    let ran = helm(program, &[&arguments[..], &show].concat());
+    let ran = helm(program, &[&arguments[..], &show, more].concat());
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let objects = objects(&String::from_utf8(ran.stdout).expect("text"));
     objects[0]["data"]["notes"].as_str().expect("the notes").to_owned()
@@ -130,22 +149,37 @@ fn the_line_of_the_notes_takes_a_lock() {
     let (Some(program), Some(grpcurl)) = (tool("helm"), tool("grpcurl")) else {
         return;
     };
-    let notes = notes(&program);
-    let line = notes.lines().find(|line| line.contains("grpcurl ")).expect("a line");
-
     let home = tempfile::tempdir().expect("a folder");
+    takes_a_lock(&grpcurl, &notes(&program, &[]), home.path());
+
+    // What the notes fetch from the secret, and a server with its certificate.
+    let certificate = rcgen::generate_simple_self_signed(["release-fencepost".to_owned()]).expect("a certificate");
+    let file = |name: &str, text: String| fs::write(home.path().join(name), text).expect("a file");
+    file("fencepost-ca.crt", certificate.cert.pem());
+    file("tls.key", certificate.signing_key.serialize_pem());
+    let tls = "[tls]\ncertificate = 'fencepost-ca.crt'\nkey = 'tls.key'\nlisteners = 'tcp'\n";
+    file("fencepost.toml", tls.to_owned());
+    let encrypted = ["--set", "tls.enabled=true,tls.secretName=x"];
+    takes_a_lock(&grpcurl, &notes(&program, &encrypted), home.path());
+}
+
+/// Runs the line of the notes against a server with the configuration in a folder, if there is one.
+fn takes_a_lock(grpcurl: &Path, notes: &str, home: &Path) {
+    let line = notes.lines().find(|line| line.contains("grpcurl ")).expect("a line");
     let mut server = Command::new(env!("CARGO_BIN_EXE_fencepost"));
-    server
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .env_clear()
-        .env("HOME", home.path());
-    let mut server = Served(server.stderr(Stdio::piped()).spawn().expect("the program starts"));
+    server.args(["serve", "--listen", "127.0.0.1:0"]).env_clear();
+    if home.join("fencepost.toml").exists() {
+        server.args(["--config", "fencepost.toml"]);
+    }
+    server.env("HOME", home).current_dir(home).stderr(Stdio::piped());
+    let mut server = Served(server.spawn().expect("the program starts"));
     let log = BufReader::new(server.0.stderr.take().expect("a pipe"));
     let mut lines = log.lines().map_while(Result::ok);
     let address = lines.find_map(|line| Some(line.split_once("serving on ")?.1.to_owned()));
     let line = line.replace("localhost:50051", &address.expect("an address"));
     let line = line.replace("grpcurl ", &format!("{} ", grpcurl.display()));
-    let ran = Command::new("bash").args(["-c", &line]).output().expect("bash runs");
+    let ran = Command::new("bash").args(["-c", &line]).current_dir(home).output();
+    let ran = ran.expect("bash runs");
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(
         said.contains("\"fencingToken\""),

@@ -15,7 +15,7 @@ config:
 replicaCount: 3
 imagePullSecrets: [registry]
 commonLabels: {team: platform}
-tls: {enabled: true, clientAuth: required}
+tls: {enabled: true, clientAuth: required, metrics: true}
 certificate: {enabled: true, issuerRef: {name: issuer}, extraDnsNames: [locks.example.com]}
 secretFiles: [{secretName: files, mountPath: /etc/fencepost/files}]
 env: [{name: A, value: b}]
@@ -39,7 +39,7 @@ podLabels: {a: b}
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
 prometheusRule: {enabled: true, alertLabels: {team: platform}}
 dashboard: {enabled: true, annotations: {folder: Locks}}
-test: {args: [--timeout, 10s], env: [{name: A, value: b}]}
+test: {secretFiles: [{secretName: own, mountPath: /etc/own}], args: [--timeout, 10s], env: [{name: A, value: b}]}
 "#;
 
 /// Whether kubeconform takes a text, and what it says.

@@ -9,6 +9,7 @@ mod authority;
 mod bed;
 mod identities;
 mod limits;
+mod live;
 mod methods;
 mod program;
 mod rules;

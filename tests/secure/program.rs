@@ -16,11 +16,14 @@ use super::authority::{Authority, Files, file};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that asks its callers who they are, on an encrypted address.
-struct Program {
+/// A server that asks its callers who they are, on encrypted addresses.
+pub struct Program {
     process: Child,
-    port: String,
+    pub port: String,
+    /// The port of its metrics.
+    pub watch_port: String,
     folder: TempDir,
+    pub authority: Authority,
     own: Files,
     log: Receiver<String>,
 }
@@ -33,13 +36,15 @@ impl Drop for Program {
     }
 }
 
-fn config(folder: &Path) -> String {
+/// Its configuration.
+pub fn config(folder: &Path) -> String {
     let hash = Sha256::digest("the-token");
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     let folder = folder.display();
     format!(
         r#"
 listen = ["127.0.0.1:0"]
+metrics_listen = "127.0.0.1:0"
 data_dir = "{folder}/data"
 
 [tls]
@@ -71,7 +76,7 @@ lease_limit = 1
 }
 
 impl Program {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let authority = Authority::new("the authority of a test");
         authority.server().write(folder.path(), "server");
@@ -90,18 +95,35 @@ impl Program {
         let mut program = Self {
             process,
             port: String::new(),
+            watch_port: String::new(),
             folder,
+            authority,
             own,
             log,
         };
-        let serving = program.logged("serving on ");
-        let (_, port) = serving.rsplit_once(':').expect("an address");
-        program.port = port.to_owned();
+        program.watch_port = program.logged_port("metrics and health on https://");
+        program.port = program.logged_port("serving on ");
         program
     }
 
+    fn logged_port(&self, words: &str) -> String {
+        let line = self.logged(words);
+        let (_, port) = line.rsplit_once(':').expect("an address");
+        port.to_owned()
+    }
+
+    /// Its id, for signals.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The next line of the log that has this in it.
-    fn logged(&self, words: &str) -> String {
+    pub fn logged(&self, words: &str) -> String {
         loop {
             let line = self.log.recv_timeout(PATIENCE);
             let line = line.unwrap_or_else(|_| panic!("the log does not say {words:?}"));

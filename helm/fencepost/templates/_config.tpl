@@ -16,7 +16,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{ .Values.config }}
 {{- else -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "data_dir" "persistence" "drain_timeout" "drainSeconds" -}}
+{{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "metrics_insecure" "tls.metrics" "data_dir" "persistence" "drain_timeout" "drainSeconds" -}}
 {{- range $key, $value := $instead -}}
 {{- if hasKey $config $key -}}
 {{- fail (printf "config.%s is filled in by the chart: set %s, or give the whole config as text" $key $value) -}}
@@ -36,6 +36,9 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $_ := set $tls "client_ca" (printf "%s/ca.crt" $files) -}}
 {{- end -}}
 {{- $_ := set $config "tls" $tls -}}
+{{- if not .Values.tls.metrics -}}
+{{- $_ := set $config "metrics_insecure" true -}}
+{{- end -}}
 {{- else if not (hasKey $config "insecure") -}}
 {{- $_ := set $config "insecure" true -}}
 {{- end -}}

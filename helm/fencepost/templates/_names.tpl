@@ -62,3 +62,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "fencepost.configDir" -}}/etc/fencepost/config{{- end -}}
 {{- define "fencepost.tlsDir" -}}/etc/fencepost/tls{{- end -}}
 {{- define "fencepost.dataDir" -}}/var/lib/fencepost{{- end -}}
+
+{{/* How those who watch are answered: http or https. */}}
+{{- define "fencepost.httpScheme" -}}
+{{- ternary "https" "http" (and .Values.tls.enabled .Values.tls.metrics) -}}
+{{- end -}}

@@ -112,16 +112,7 @@ spec:
         secretName: {{ include "fencepost.tlsSecret" . }}
         defaultMode: 0440
     {{- end }}
-    {{- range $index, $files := .Values.secretFiles }}
-    - name: secret-{{ $index }}
-      secret:
-        secretName: {{ $files.secretName }}
-        defaultMode: 0440
-        {{- with $files.items }}
-        items:
-          {{- toYaml . | nindent 10 }}
-        {{- end }}
-    {{- end }}
+    {{- include "fencepost.secretVolumes" .Values.secretFiles | nindent 4 }}
   {{- with .Values.topologySpreadConstraints }}
   topologySpreadConstraints:
     {{- range . }}
@@ -156,7 +147,22 @@ grpc:
 httpGet:
   path: {{ .path }}
   port: http
+  scheme: {{ include "fencepost.httpScheme" .root | upper }}
 {{- end }}
 periodSeconds: {{ int .root.Values.probes.periodSeconds }}
 timeoutSeconds: {{ int .root.Values.probes.timeoutSeconds }}
+{{- end -}}
+
+{{/* The volumes of secrets as files. */}}
+{{- define "fencepost.secretVolumes" -}}
+{{- range $index, $files := . }}
+- name: secret-{{ $index }}
+  secret:
+    secretName: {{ $files.secretName }}
+    defaultMode: 0440
+    {{- with $files.items }}
+    items:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
 {{- end -}}

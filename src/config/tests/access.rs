@@ -29,6 +29,29 @@ fn with_certificates_an_open_address_is_encrypted_and_local_ones_as_the_file_say
 }
 
 #[test]
+fn metrics_for_other_machines_are_encrypted_unless_the_file_says_otherwise() {
+    let open = "metrics_listen = '0.0.0.0:1'\n";
+    for (more, encrypted) in [
+        ("insecure = true\n", false),
+        ("metrics_insecure = true\n", false),
+        (TLS, true),
+        (&format!("insecure = true\n{TLS}"), true),
+        (&format!("metrics_insecure = true\n{TLS}"), false),
+    ] {
+        let config = valid(&format!("{open}{more}"));
+        assert_eq!(config.metrics_are_encrypted(), encrypted, "{more}");
+    }
+    let local = valid(&format!("metrics_listen = '127.0.0.1:1'\n{TLS}"));
+    assert!(!local.metrics_are_encrypted());
+    assert!(!valid(TLS).metrics_are_encrypted());
+    refused(
+        open,
+        "f.toml:1:1: metrics_listen: 0.0.0.0:1 must be a loopback address",
+        "unless metrics_insecure = true or insecure = true",
+    );
+}
+
+#[test]
 fn encryption_is_refused_where_its_keys_do_not_go_together() {
     refused("[tls]", "f.toml:1:2: tls.certificate: must be", "the path of a file");
     refused(
