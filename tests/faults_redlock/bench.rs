@@ -129,6 +129,30 @@ pub fn holding(servers: &[RedisServer], lock: &str) -> usize {
     servers.iter().filter(held).count()
 }
 
+/// How many nodes hold this lease with its own token: those that a renewal counts.
+pub fn counting(servers: &[RedisServer], lock: &str, lease: &Lease) -> usize {
+    let key = format!("fencepost:faults:l:{lock}");
+    let counts = |server: &&RedisServer| server.cli(&["HGET", &key, "val"]) == token(lease).to_string();
+    servers.iter().filter(counts).count()
+}
+
+/// Acquires so that every node counts: one that was held up on this machine may have handed out a larger
+/// number, and a lease that has no more than a majority does not outlive one of it.
+pub async fn take_everywhere(locks: &Locks, servers: &[RedisServer], lock: &str, ttl: Duration) -> Lease {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let lease = take_soon(locks, lock, ttl).await;
+        crate::servers::eventually("all nodes hold it", ttl, || {
+            (holding(servers, lock) == servers.len()).then_some(())
+        });
+        if counting(servers, lock, &lease) == servers.len() {
+            return lease;
+        }
+        locks.release(&lease.key).await.unwrap();
+        assert!(Instant::now() < end, "the nodes never agree");
+    }
+}
+
 /// The admission under which a node votes; empty while it does not.
 pub fn admission(server: &RedisServer) -> String {
     server.cli(&["HGET", "fencepost:admitted", "epoch"])

@@ -1,4 +1,4 @@
-//! A TCP forwarder before a node. Answers always pass; commands may be held back.
+//! A TCP forwarder before a node. Answers always pass; commands may be late, or held back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Commands {
     Pass,
+    /// They come so much later.
+    Late(Duration),
     /// All are held back.
     Hold,
     /// All are, from the first one on that says this.
@@ -58,6 +60,11 @@ impl Forwarder {
     /// Its URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Lets all commands come so much later from now on.
+    pub fn late(&self, by: Duration) {
+        self.commands.send_replace(Commands::Late(by));
     }
 
     /// Holds all commands back from now on.
@@ -107,8 +114,14 @@ impl Way {
             }
             _ => false,
         });
-        if *self.commands.borrow() != Commands::Hold {
-            return false;
+        let now = self.commands.borrow().clone();
+        match now {
+            Commands::Hold => {}
+            Commands::Late(by) => {
+                tokio::time::sleep(by).await;
+                return false;
+            }
+            Commands::Pass | Commands::HoldFrom(_) => return false,
         }
         self.holding.fetch_add(1, Ordering::SeqCst);
         let mut commands = self.commands.subscribe();

@@ -8,10 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// How far the hint is ahead of what was heard: an answer is older than its arrival.
-const AHEAD: Duration = Duration::from_millis(3);
-/// How far past the fastest clock a number may be: a node follows a hint so far.
-const LEAD: Duration = Duration::from_millis(100);
+/// How far the hint is ahead of the fastest clock: ways are not equally long each time.
+const AHEAD: Duration = Duration::from_millis(10);
+/// How long a node's way to its answer is believed to be at the most: one answer that was held up says little.
+const FARTHEST: Duration = Duration::from_millis(40);
+/// How far past the fastest clock a number may be: a node follows a hint so far, and then some.
+const LEAD: Duration = Duration::from_millis(150);
 
 /// The clocks of the nodes.
 #[derive(Debug)]
@@ -33,10 +35,17 @@ impl Clocks {
         }
     }
 
-    /// A node has said what time it is, in microseconds.
-    pub fn heard(&self, node: usize, now: u64) {
+    /// A node that was asked at `asked` has said what time it is, in microseconds.
+    ///
+    /// Its clock is taken to have said so at the asking, which puts it ahead by the way there: by as much as
+    /// the next question will be late. So a number for all nodes is no smaller than the time at a far one when
+    /// it gets there; a node that had to hand out a larger one would count for no renewal of that lease.
+    pub fn heard(&self, node: usize, asked: Instant, now: u64) {
         if let Some(at_begin) = self.at_begin.get(node) {
-            at_begin.store(now.saturating_sub(self.passed()), Ordering::Relaxed);
+            let farthest = Instant::now().checked_sub(FARTHEST);
+            let asked = farthest.map_or(asked, |farthest| asked.max(farthest));
+            let passed = micros(asked.saturating_duration_since(self.began));
+            at_begin.store(now.saturating_sub(passed), Ordering::Relaxed);
         }
     }
 
@@ -84,14 +93,27 @@ mod tests {
     async fn the_fastest_clock_leads_and_runs_on() {
         let clocks = Clocks::new(2);
         assert_eq!((clocks.hint(), clocks.floor()), (0, 1));
-        clocks.heard(0, 1_000_000);
-        clocks.heard(1, 1_040_000);
-        assert_eq!(clocks.hint(), 1_043_000);
+        clocks.heard(0, Instant::now(), 1_000_000);
+        clocks.heard(1, Instant::now(), 1_040_000);
+        assert_eq!(clocks.hint(), 1_050_000);
         tokio::time::sleep(Duration::from_millis(5)).await;
-        assert_eq!(clocks.hint(), 1_048_000);
-        assert_eq!(clocks.floor(), 1_145_000);
+        assert_eq!(clocks.hint(), 1_055_000);
+        assert_eq!(clocks.floor(), 1_195_000);
         clocks.handed_out(2_000_000);
         clocks.handed_out(1_500_000);
-        assert_eq!((clocks.hint(), clocks.floor()), (1_048_000, 2_000_001));
+        assert_eq!((clocks.hint(), clocks.floor()), (1_055_000, 2_000_001));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_far_node_is_taken_to_be_as_far_again_within_bounds() {
+        let clocks = Clocks::new(1);
+        let asked = Instant::now();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Said 10 ms after the asking: 10 ms later it is 20 ms past, and the next question needs 10 ms.
+        clocks.heard(0, asked, 1_010_000);
+        assert_eq!(clocks.hint(), 1_040_000);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        clocks.heard(0, asked, 6_010_000);
+        assert_eq!(clocks.hint(), 6_060_000);
     }
 }

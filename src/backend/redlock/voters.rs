@@ -166,6 +166,7 @@ impl Voters {
             args: &args,
             asking: false,
         };
+        let asked = Instant::now();
         let answer = node.call(question.script, &ask, Needs::Nothing).await;
         let read = answer.and_then(|answer| match answer {
             Ok(answer) => read(answer.value),
@@ -173,7 +174,7 @@ impl Voters {
         });
         match read {
             Ok((word, now, rest)) => {
-                self.clocks.heard(at, now);
+                self.clocks.heard(at, asked, now);
                 if word == "untrusted" {
                     // Its marker changed: what is known of it here is out of date.
                     node.suspect();
