@@ -154,6 +154,7 @@ fn the_line_of_the_notes_takes_a_lock() {
 
     // What the notes fetch from the secret, and a server with its certificate.
     let certificate = rcgen::generate_simple_self_signed(["release-fencepost".to_owned()]).expect("a certificate");
+    let home = tempfile::tempdir().expect("another folder");
     let file = |name: &str, text: String| fs::write(home.path().join(name), text).expect("a file");
     file("fencepost-ca.crt", certificate.cert.pem());
     file("tls.key", certificate.signing_key.serialize_pem());

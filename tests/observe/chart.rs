@@ -21,8 +21,10 @@ fn named(text: &str) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_of_the_dashboard_and_the_alerts_is_shown() {
-    let bed = Bed::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
+    let bed = Bed::start("[namespaces.a]\nlease_limit = 1\nembedded.path = ':memory:'\n").await;
     let held = bed.calls.acquire(ask("a", "x", "o")).await;
+    let over = bed.calls.try_acquire(ask("a", "y", "o")).await.expect_err("one alone");
+    assert_eq!(reason(&over), "OVERLOADED");
     bed.calls.release(&held).await;
     let shown = named(&bed.metrics());
     let wanted: BTreeSet<String> = named(ALERTS).union(&named(DASHBOARD)).cloned().collect();
