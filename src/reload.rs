@@ -95,6 +95,8 @@ pub struct Reload {
     current: Config,
     /// The last one that was refused though it is valid: one of its files may become good.
     refused: Option<Config>,
+    /// How its files were before they were last read.
+    seen: BTreeMap<PathBuf, Fingerprint>,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -107,6 +109,7 @@ impl Reload {
             overrides,
             current: config,
             refused: None,
+            seen: BTreeMap::new(),
             stores,
             parts: Vec::new(),
             metrics,
@@ -124,25 +127,23 @@ impl Reload {
     pub async fn run(mut self, mut asked: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = self.look();
+        self.seen = self.look();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
                 _ = looks.tick() => {
-                    if self.look() == seen {
+                    if self.look() == self.seen {
                         continue;
                     }
                     tracing::info!("a file has changed: reading the configuration again");
                 }
             }
             // Before it is read: what changes meanwhile is read again.
-            seen = self.look();
+            self.seen = self.look();
             self.again().await;
-            seen.retain(|file, _| self.files().contains(file));
-            for file in self.files() {
-                seen.entry(file.clone()).or_insert_with(|| Fingerprint::of(&file));
-            }
+            let files = self.files();
+            self.seen.retain(|file, _| files.contains(file));
         }
     }
 
@@ -166,6 +167,10 @@ impl Reload {
 
     async fn reload(&mut self) -> Result<(), Refused> {
         let config = Config::load(self.overrides.clone())?;
+        // Before they are read, as with those that are known.
+        for file in self.files_of(&config) {
+            self.seen.entry(file).or_insert_with_key(|file| Fingerprint::of(file));
+        }
         self.refused = Some(config.clone());
         let keys = self.current.needs_restart(&config);
         if !keys.is_empty() {
@@ -184,8 +189,13 @@ impl Reload {
     fn files(&self) -> Vec<PathBuf> {
         let own = self.overrides.config.clone();
         let configs = [Some(&self.current), self.refused.as_ref()].into_iter().flatten();
-        let of_parts = configs.flat_map(|config| self.parts.iter().flat_map(|part| part.files(config)));
-        own.into_iter().chain(of_parts).collect()
+        own.into_iter()
+            .chain(configs.flat_map(|config| self.files_of(config)))
+            .collect()
+    }
+
+    fn files_of(&self, config: &Config) -> Vec<PathBuf> {
+        self.parts.iter().flat_map(|part| part.files(config)).collect()
     }
 
     fn look(&self) -> BTreeMap<PathBuf, Fingerprint> {

@@ -45,8 +45,8 @@ impl Config {
 }
 
 fn is_live(key: &str) -> bool {
-    let is = |live: &&str| key == *live || (live.ends_with('.') && key.starts_with(*live));
-    LIVE.iter().any(|live| is(live))
+    let mut live = LIVE.iter();
+    live.any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
 }
 
 /// All keys but those of namespaces, by their path. Tables of which there are several under one path have

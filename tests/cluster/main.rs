@@ -4,6 +4,7 @@
 #[path = "../common/asks.rs"]
 mod asks;
 #[path = "../common/calls.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
 mod calls;
 #[cfg(feature = "etcd")]
 #[path = "../common/etcd.rs"]
