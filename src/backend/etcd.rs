@@ -38,6 +38,7 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 mod adopt;
+mod along;
 mod checks;
 mod clock;
 mod ends;
@@ -48,6 +49,7 @@ mod leases;
 mod leave;
 mod link;
 mod look;
+mod packing;
 mod pulse;
 mod record;
 mod renew;

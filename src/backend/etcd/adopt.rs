@@ -9,9 +9,9 @@ use super::enter::{Coming, Tried};
 use super::grant::{absent, grant_of, unchanged};
 use super::leases::{seconds, span};
 use super::link::Failure;
+use super::packing::Company;
 use super::record::{Claim, Hold};
 use super::survey::Survey;
-use super::turns::Company;
 use super::view::{Entry, View};
 use crate::backend::{Patience, Place, Refusal};
 

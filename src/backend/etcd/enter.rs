@@ -3,19 +3,22 @@
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
-use super::grant::{Granting, absent, guard, none_made_after, none_under, some_under};
+use super::grant::{Granting, absent, guard, none_made_after, none_under, present, some_under};
 use super::keys::LockKeys;
 use super::link::Failure;
+use super::packing::Company;
 use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
-use super::turns::{Answer, Company};
+use super::turns::Answer;
 use super::view::{Entry, View};
 use crate::backend::{Ahead, NewClaim, Patience, Place, Refusal};
 use crate::name::{LockName, Mode};
 
 /// How often a step is tried against others that change the lock meanwhile.
 const TRIES: usize = 64;
+/// Behind how many waiters a newcomer is in no hurry to be queued.
+const FAR: usize = 2;
 
 /// A call on its way into a lock.
 pub struct Coming<'a> {
@@ -184,8 +187,19 @@ impl Replica {
     async fn queue_behind(&self, coming: &Coming<'_>) -> Result<Tried, Failure> {
         let Coming { name, new, .. } = coming;
         let mut when = self.newcomer(coming);
-        when.push(some_under(&blockers(&coming.lock, new.mode)));
-        let answer = match self.write_waiter(coming, when, &Claim::of(new), Vec::new()).await? {
+        let last = self.scenes.ask(name, |view| {
+            let last = view.waiters.last().map(|last| last.id);
+            last.filter(|_| view.waiters.len() >= FAR)
+        });
+        let (company, blocked) = match last.flatten() {
+            // Somebody who is known to wait is looked up by name, and not in the history of the lock.
+            Some(last) if !new.retryable => (Company::FarTail, present(coming.lock.waiter(last))),
+            _ => (tail(new), some_under(&blockers(&coming.lock, new.mode))),
+        };
+        when.push(blocked);
+        let claim = Claim::of(new);
+        let write = self.write_waiter(coming, company, (when, &claim, Vec::new()));
+        let answer = match write.await? {
             Ok(answer) => answer,
             Err(tried) => return Ok(tried),
         };
@@ -226,7 +240,8 @@ impl Replica {
             ticket,
         } = coming;
         let whole = TxnOp::get(lock.all(), Some(GetOptions::new().with_range(lock.behind())));
-        let answer = match self.write_waiter(coming, when, claim, vec![whole]).await? {
+        let write = self.write_waiter(coming, tail(new), (when, claim, vec![whole]));
+        let answer = match write.await? {
             Ok(answer) => answer,
             Err(tried) => return Ok(tried),
         };
@@ -241,9 +256,8 @@ impl Replica {
     async fn write_waiter(
         &self,
         coming: &Coming<'_>,
-        when: Vec<Compare>,
-        claim: &Claim,
-        reads: Vec<TxnOp>,
+        company: Company,
+        (when, claim, reads): (Vec<Compare>, &Claim, Vec<TxnOp>),
     ) -> Result<Result<Answer, Tried>, Failure> {
         let Coming {
             name,
@@ -255,11 +269,6 @@ impl Replica {
         let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
         then.extend(reads);
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        // A claim of a random id is known to no other step.
-        let company = match new.retryable {
-            true => Company::Alone,
-            false => Company::Tail,
-        };
         match self.step(lock, company, when, then, otherwise).await {
             Err(Failure::LeaseGone) => {
                 self.session.is_over(*ticket);
@@ -316,6 +325,14 @@ impl Replica {
             turn: entry.created.unsigned_abs(),
             frees_in,
         })
+    }
+}
+
+/// Whom a claim at its way to the tail goes with: one of a random id is known to no other step.
+fn tail(new: &NewClaim) -> Company {
+    match new.retryable {
+        true => Company::Alone,
+        false => Company::Tail,
     }
 }
 

@@ -9,10 +9,11 @@ use super::Replica;
 use super::keys::{LockKeys, behind};
 use super::leases::{Lease, span};
 use super::link::Failure;
+use super::packing::{Company, Step};
 use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
-use super::turns::{Answer, Company, Step};
+use super::turns::Answer;
 use super::view::Entry;
 use crate::backend::{Grant, NewClaim};
 use crate::name::{ClaimId, LockName, Mode, Secret};
@@ -47,14 +48,19 @@ pub fn absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, 0)
 }
 
-/// That no key begins so.
+/// That a key is there.
+pub fn present(key: impl Into<Vec<u8>>) -> Compare {
+    Compare::create_revision(key, CompareOp::Greater, 0)
+}
+
+/// That no key begins so. (Etcd walks past every key that began so since its last compaction.)
 pub fn none_under(prefix: &str) -> Compare {
     absent(prefix).with_range(behind(prefix))
 }
 
 /// That some key begins so. (An empty range is judged as a key that was never made.)
 pub fn some_under(prefix: &str) -> Compare {
-    Compare::create_revision(prefix, CompareOp::Greater, 0).with_range(behind(prefix))
+    present(prefix).with_range(behind(prefix))
 }
 
 /// That no key that begins so was made after this revision.
@@ -130,7 +136,7 @@ impl Replica {
     /// That a call of this replica may still take effect.
     pub fn fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
         vec![
-            Compare::create_revision(self.keys.session(ticket.session), CompareOp::Greater, 0),
+            present(self.keys.session(ticket.session)),
             absent(self.keys.mark(new.call)),
         ]
     }

@@ -7,13 +7,13 @@ use super::grant::{Granted, Granting, absent, none_changed_after, only, unchange
 use super::keys::LockKeys;
 use super::leases::Lease;
 use super::link::Failure;
+use super::packing::Company;
 use super::record::{Claim, End, Hold};
 use super::scenes;
-use super::turns::Company;
 use super::view::{Entry, View};
 use crate::backend::{Departure, Found, Grant, Leaving, NewClaim};
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Mode, Secret};
 
 /// How often a step is tried against others that change the lock meanwhile.
 const TRIES: usize = 64;
@@ -294,7 +294,12 @@ impl Replica {
         let Some(waiter) = waiter else {
             return Ok(None);
         };
-        let when = vec![only(&lock.holders(), entry), unchanged(lock.waiter(next.id), &waiter)];
+        // Beside an exclusive holder there is none; and a range would be looked for in the lock's whole history.
+        let alone = match entry.claim.mode {
+            Mode::Exclusive => unchanged(lock.holder(Mode::Exclusive.into(), entry.id), entry),
+            Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
+        };
+        let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
         let handing_over = self.scenes.hand_over(name, next.id);
         let mut with = with;
         with.push(TxnOp::delete(lock.waiter(next.id), None));

@@ -78,6 +78,11 @@ impl Line {
         self.by_place.values()
     }
 
+    /// The one at the tail.
+    pub fn last(&self) -> Option<&Entry> {
+        self.by_place.values().next_back()
+    }
+
     pub fn len(&self) -> usize {
         self.by_place.len()
     }

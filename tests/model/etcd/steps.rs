@@ -419,7 +419,9 @@ fn holds(world: &World, state: &State, at: usize, step: Step, session: u8) -> bo
             let there = store
                 .waiter(claim)
                 .is_some_and(|waiter| waiter.modified == next_modified);
-            holder(modified) && there && store.holders.len() == 1 && lives && !store.is_marked(next)
+            // Nobody else can be beside an exclusive holder, so only the others ask for it.
+            let alone = world.is_exclusive() || store.holders.len() == 1;
+            holder(modified) && there && alone && lives && !store.is_marked(next)
         }
     }
 }
