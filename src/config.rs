@@ -129,6 +129,14 @@ impl Config {
         self.tls.as_ref().is_some_and(|tls| tls.listeners.covers(address))
     }
 
+    /// The files that are read beside this one and may change while the server runs: certificates, tokens,
+    /// keys.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let tls = self.tls().into_iter().flat_map(TlsSettings::files);
+        let policy = self.policy.iter().flat_map(PolicySettings::files);
+        tls.chain(policy).cloned().collect()
+    }
+
     /// Where to answer those who watch over the server, if anywhere.
     pub fn metrics_listen(&self) -> Option<&ListenAddress> {
         self.file.metrics_listen.as_ref().map(|listen| &listen.0)

@@ -62,12 +62,6 @@ pub trait Part: Send + Sync {
     /// What it is, for the log.
     fn name(&self) -> &'static str;
 
-    /// The files that it reads beside the configuration.
-    fn files(&self, config: &Config) -> Vec<PathBuf> {
-        let _ = config;
-        Vec::new()
-    }
-
     /// Reads what is new without using it yet.
     ///
     /// # Errors
@@ -96,20 +90,26 @@ pub struct Reload {
     /// The last one that was refused though it is valid: one of its files may become good.
     refused: Option<Config>,
     /// How its files were before they were last read.
-    seen: BTreeMap<PathBuf, Fingerprint>,
+    seen: Seen,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
 }
 
 impl Reload {
-    /// For a server that was started with `overrides`, which gave `config`.
-    pub fn new(overrides: Overrides, config: Config, stores: Stores, metrics: Option<ServerMetrics>) -> Self {
+    /// For a server that was started with `overrides`, which gave `config`, and whose files were noted in
+    /// `seen` before they were read.
+    pub fn new(
+        (overrides, seen): (Overrides, Seen),
+        config: Config,
+        stores: Stores,
+        metrics: Option<ServerMetrics>,
+    ) -> Self {
         Self {
             overrides,
             current: config,
             refused: None,
-            seen: BTreeMap::new(),
+            seen,
             stores,
             parts: Vec::new(),
             metrics,
@@ -127,7 +127,6 @@ impl Reload {
     pub async fn run(mut self, mut asked: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.seen = self.look();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -143,7 +142,7 @@ impl Reload {
             self.seen = self.look();
             self.again().await;
             let files = self.files();
-            self.seen.retain(|file, _| files.contains(file));
+            self.seen.0.retain(|file, _| files.contains(file));
         }
     }
 
@@ -168,9 +167,7 @@ impl Reload {
     async fn reload(&mut self) -> Result<(), Refused> {
         let config = Config::load(self.overrides.clone())?;
         // Before they are read, as with those that are known.
-        for file in self.files_of(&config) {
-            self.seen.entry(file).or_insert_with_key(|file| Fingerprint::of(file));
-        }
+        self.seen.note(config.files());
         self.refused = Some(config.clone());
         let keys = self.current.needs_restart(&config);
         if !keys.is_empty() {
@@ -189,18 +186,13 @@ impl Reload {
     fn files(&self) -> Vec<PathBuf> {
         let own = self.overrides.config.clone();
         let configs = [Some(&self.current), self.refused.as_ref()].into_iter().flatten();
-        own.into_iter()
-            .chain(configs.flat_map(|config| self.files_of(config)))
-            .collect()
+        own.into_iter().chain(configs.flat_map(Config::files)).collect()
     }
 
-    fn files_of(&self, config: &Config) -> Vec<PathBuf> {
-        self.parts.iter().flat_map(|part| part.files(config)).collect()
-    }
-
-    fn look(&self) -> BTreeMap<PathBuf, Fingerprint> {
-        let files = self.files().into_iter();
-        files.map(|file| (file.clone(), Fingerprint::of(&file))).collect()
+    fn look(&self) -> Seen {
+        let mut seen = Seen::default();
+        seen.note(self.files());
+        seen
     }
 }
 
@@ -209,6 +201,20 @@ fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
         part: part.name(),
         source,
     })
+}
+
+/// How files were when they were first noted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Seen(BTreeMap<PathBuf, Fingerprint>);
+
+impl Seen {
+    /// Looks at files that are about to be read, so that no later change of them is missed. Those that are
+    /// noted already stay as they were then.
+    pub fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+        for file in files {
+            self.0.entry(file).or_insert_with_key(|file| Fingerprint::of(file));
+        }
+    }
 }
 
 /// What shows that a file is another, behind all links; nothing for one that is not there.
@@ -237,6 +243,22 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn what_changes_between_a_note_and_a_look_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let look = || {
+            let mut seen = Seen::default();
+            seen.note([file.clone()]);
+            seen
+        };
+        let mut seen = look();
+        fs::write(&file, "first").expect("a file");
+        seen.note([file.clone()]);
+        assert_ne!(seen, look(), "the first note counts");
+        assert_eq!(look(), look());
+    }
 
     #[test]
     fn a_file_is_another_when_a_link_to_it_is_swapped_or_it_is_written() {

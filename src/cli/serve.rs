@@ -9,7 +9,7 @@ use fencepost::metrics::Metrics;
 use fencepost::monitor::{Monitor, Ready};
 use fencepost::namespaces::{self, Stores};
 use fencepost::quota::Quotas;
-use fencepost::reload::{self, Encryption, Reload, Rights, Values};
+use fencepost::reload::{self, Encryption, Reload, Rights, Seen, Values};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
@@ -31,18 +31,28 @@ struct BindError {
 /// What the server was started with.
 struct Started {
     overrides: Overrides,
+    /// Its files, before they were read.
+    seen: Seen,
     config: Config,
     log: Log,
 }
 
 /// Serves until it is told to end.
 pub fn run(overrides: Overrides) -> Result<(), Failure> {
+    let mut seen = Seen::default();
+    seen.note(overrides.config.clone());
     let config = Config::load(overrides.clone()).map_err(Failure::usage)?;
+    seen.note(config.files());
     let runtime = Runtime::new().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
     let log = telemetry::init(&log.level, log.format, traces.as_ref()).map_err(Failure::runtime)?;
-    let started = Started { overrides, config, log };
+    let started = Started {
+        overrides,
+        seen,
+        config,
+        log,
+    };
     let served = runtime.block_on(started.serve());
     if let Some(traces) = traces {
         traces.finish();
@@ -103,7 +113,7 @@ impl Started {
     fn reload(self, stores: Stores, metrics: Option<Metrics>, ready: Ready) -> Reload {
         let figures = metrics.map(|metrics| metrics.server().clone());
         let log = self.log;
-        Reload::new(self.overrides, self.config, stores, figures)
+        Reload::new((self.overrides, self.seen), self.config, stores, figures)
             .with(Values("log", move |config: &Config| {
                 let (log, level) = (log.clone(), config.log().level.clone());
                 Box::new(move || log.set(&level)) as reload::Apply

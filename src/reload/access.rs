@@ -1,7 +1,6 @@
 //! Who is let in, and what each may do, as parts that take changes up: certificates, rules, limits.
 
 use std::error::Error;
-use std::path::PathBuf;
 
 use super::{Apply, Part};
 use crate::api::Access;
@@ -16,10 +15,6 @@ pub struct Encryption(pub Tls);
 impl Part for Encryption {
     fn name(&self) -> &'static str {
         "tls"
-    }
-
-    fn files(&self, config: &Config) -> Vec<PathBuf> {
-        config.tls().into_iter().flat_map(|tls| tls.files().cloned()).collect()
     }
 
     fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn Error + Send + Sync>> {
@@ -38,11 +33,6 @@ pub struct Rights(pub Access);
 impl Part for Rights {
     fn name(&self) -> &'static str {
         "auth"
-    }
-
-    fn files(&self, config: &Config) -> Vec<PathBuf> {
-        let policy = config.policy.iter();
-        policy.flat_map(|policy| policy.files().cloned()).collect()
     }
 
     fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn Error + Send + Sync>> {
