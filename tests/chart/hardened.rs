@@ -123,3 +123,76 @@ fn with_tls_kubelets_ask_over_http_and_the_test_pod_gets_no_key() {
         &json!([{ "key": "ca.crt", "path": "ca.crt" }])
     );
 }
+
+#[test]
+fn no_probe_needs_to_be_anybody() {
+    let Some(program) = tool("helm") else { return };
+    for set in [
+        "config.namespaces.a.backend=etcd",
+        "config.auth.health=closed,config.insecure=true,config.namespaces.a.backend=etcd",
+    ] {
+        let objects = objects(&render(&program, &["--set", set]).expect("rendered"));
+        let server = pods(&objects)[0];
+        for (probe, path) in [
+            ("startupProbe", "/healthz"),
+            ("livenessProbe", "/healthz"),
+            ("readinessProbe", "/readyz"),
+        ] {
+            let asks = &server["containers"][0][probe]["httpGet"];
+            assert_eq!((&asks["port"], &asks["path"]), (&json!("http"), &json!(path)), "{set}");
+        }
+    }
+}
+
+#[test]
+fn clients_are_not_trusted_by_the_issuer_of_the_servers_certificate() {
+    let Some(program) = tool("helm") else { return };
+    for values in shipped() {
+        let objects = shipped_objects(&program, &values);
+        let config = of_kind(&objects, "ConfigMap").find_map(|map| map["data"]["fencepost.toml"].as_str());
+        let config = config.expect("the configuration");
+        let Some((_, rest)) = config.split_once("client_ca = ") else { continue };
+        assert!(rest.starts_with("\"/etc/fencepost/client-ca/ca.crt\""), "{values:?}: {config}");
+        let server = pods(&objects)[0];
+        let volumes = server["volumes"].as_array().expect("volumes");
+        let volume = |name: &str| volumes.iter().find(|volume| volume["name"] == name).expect(name);
+        let (own, clients) = (volume("tls"), volume("client-ca"));
+        assert_ne!(own["secret"]["secretName"], clients["secret"]["secretName"], "{values:?}");
+        let authority = json!([{ "key": "ca.crt", "path": "ca.crt" }]);
+        assert_eq!(clients["secret"]["items"], authority, "{values:?}: not its key");
+    }
+}
+
+/// The annotation that replaces pods when it changes.
+fn read_at_start(program: &std::path::Path, more: &str) -> Value {
+    let set = ["--set", "config.namespaces.a.backend=etcd", "--set", more];
+    let objects = objects(&render(program, &set).expect(more));
+    let servers = of_kind(&objects, "Deployment").next().expect("the servers");
+    let found = at(servers, "/spec/template/metadata/annotations/checksum~1read-at-start");
+    assert!(found.is_string(), "{more}");
+    found.clone()
+}
+
+#[test]
+fn what_a_server_would_refuse_to_take_up_replaces_it_and_nothing_else_does() {
+    let Some(program) = tool("helm") else { return };
+    let before = read_at_start(&program, "config.insecure=true");
+    for live in [
+        "config.log.level=debug",
+        "config.ready_namespaces={a}",
+        "config.namespaces.a.queue_limit=7",
+    ] {
+        let set = format!("config.insecure=true,{live}");
+        assert_eq!(read_at_start(&program, &set), before, "{live}");
+    }
+    for start in [
+        "drainSeconds=30",
+        "config.server.call_limit=7",
+        "config.log.format=json",
+        "config.namespaces.a.etcd.root=/b",
+        "config.auth.health=open",
+    ] {
+        let set = format!("config.insecure=true,{start}");
+        assert_ne!(read_at_start(&program, &set), before, "{start}");
+    }
+}

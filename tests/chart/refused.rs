@@ -23,6 +23,10 @@ fn a_wrong_value_is_refused_with_a_message_that_names_it() {
         ("tls.enabled=true", "tls.secretName"),
         ("config.listen=x", "config.listen"),
         ("config.metrics_insecure=true", "tls.metrics"),
+        (
+            "tls.enabled=true,tls.secretName=x,tls.clientAuth=required",
+            "tls.clientCaSecret",
+        ),
         ("tls.metrics=yes", "/tls/metrics"),
         ("store=shared", "store"),
     ] {
@@ -75,4 +79,33 @@ fn probes_over_grpc_are_refused_with_tls() {
     )
     .expect_err("no TLS");
     assert!(said.contains("probes.kind"), "{said}");
+}
+
+#[test]
+fn probes_over_grpc_are_refused_where_health_is_closed() {
+    let Some(program) = tool("helm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("values.yaml");
+    let text = "store: shared\nprobes: {kind: grpc}\nconfig: |\n  [auth]\n  health = 'closed'\n";
+    std::fs::write(&file, text).expect("values");
+    let file = ["--values", file.to_str().expect("a path")];
+    let map = [
+        "--set",
+        "config.auth.health=closed,config.insecure=true,probes.kind=grpc",
+    ];
+    for values in [map, file] {
+        let said = render(&program, &values).expect_err("nobody is let in");
+        assert!(said.contains("probes.kind must be http or auto"), "{said}");
+    }
+}
+
+#[test]
+fn proof_of_who_calls_crosses_no_network_in_the_clear_unasked() {
+    let Some(program) = tool("helm") else { return };
+    let auth = "config.auth.bearer_file=/etc/bearers";
+    let said = render(&program, &["--set", auth]).expect_err("in plain text");
+    assert!(said.contains("tls.enabled must be true where config.auth is set"), "{said}");
+    for more in ["config.insecure=true", "tls.enabled=true,tls.secretName=x"] {
+        render(&program, &["--set", auth, "--set", more]).expect(more);
+    }
 }

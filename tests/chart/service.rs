@@ -61,7 +61,7 @@ fn certificates_rules_and_limits_arrive_in_the_configuration() {
     check(&config).expect(&config);
     for line in [
         "client_auth = \"required\"",
-        "client_ca = \"/etc/fencepost/tls/ca.crt\"",
+        "client_ca = \"/etc/fencepost/client-ca/ca.crt\"",
         "metrics_insecure = true",
         "audiences = [\"fencepost\"]",
         "verbs = [\"read\", \"admin\"]",

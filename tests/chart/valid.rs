@@ -15,7 +15,7 @@ config:
 replicaCount: 3
 imagePullSecrets: [registry]
 commonLabels: {team: platform}
-tls: {enabled: true, clientAuth: required, metrics: true}
+tls: {enabled: true, clientAuth: required, clientCaSecret: clients, metrics: true}
 certificate: {enabled: true, issuerRef: {name: issuer}, extraDnsNames: [locks.example.com]}
 secretFiles: [{secretName: files, mountPath: /etc/fencepost/files}]
 env: [{name: A, value: b}]

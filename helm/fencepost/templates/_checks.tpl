@@ -22,6 +22,17 @@ What must never be rendered, each with a message that names the value.
 {{- if and .Values.tls.enabled (eq .Values.probes.kind "grpc") -}}
 {{- fail "probes.kind must be http or auto with TLS: kubelets do not ask over it" -}}
 {{- end -}}
+{{- if and (eq .Values.probes.kind "grpc") (include "fencepost.healthIsClosed" .) -}}
+{{- fail "probes.kind must be http or auto where config.auth.health is closed: kubelets cannot say who they are" -}}
+{{- end -}}
+{{- if kindIs "map" .Values.config -}}
+{{- if and .Values.config.auth (not .Values.tls.enabled) (not (hasKey .Values.config "insecure")) -}}
+{{- fail "tls.enabled must be true where config.auth is set, or config.insecure must say true: bearer tokens would cross the network in plain text" -}}
+{{- end -}}
+{{- if and .Values.tls.enabled (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) -}}
+{{- fail "tls.clientCaSecret must name the secret with the authority of clients where tls.clientAuth is not none: the issuer of the server's certificate may give a certificate with any name to others too" -}}
+{{- end -}}
+{{- end -}}
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) -}}
 {{- fail "service.httpPort must differ from service.grpcPort" -}}
 {{- end -}}

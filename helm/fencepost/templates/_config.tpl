@@ -33,7 +33,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $files := include "fencepost.tlsDir" . -}}
 {{- $tls := dict "certificate" (printf "%s/tls.crt" $files) "key" (printf "%s/tls.key" $files) "client_auth" .Values.tls.clientAuth -}}
 {{- if ne .Values.tls.clientAuth "none" -}}
-{{- $_ := set $tls "client_ca" (printf "%s/ca.crt" $files) -}}
+{{- $_ := set $tls "client_ca" (printf "%s/ca.crt" (include "fencepost.clientCaDir" .)) -}}
 {{- end -}}
 {{- $_ := set $config "tls" $tls -}}
 {{- if not .Values.tls.metrics -}}
@@ -43,6 +43,32 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- $_ := set $config "insecure" true -}}
 {{- end -}}
 {{- include "fencepost.toml" (dict "path" "" "table" $config) | trim -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether health is for those alone who say who they are; empty: for everybody. */}}
+{{- define "fencepost.healthIsClosed" -}}
+{{- if kindIs "map" .Values.config -}}
+{{- if eq (dig "health" "open" (.Values.config.auth | default dict)) "closed" -}}true{{- end -}}
+{{- else if regexMatch "(?m)^\\s*health\\s*=\\s*[\"']closed[\"']" .Values.config -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* What of the configuration is read at the start only. Pods are replaced when it changes: a server
+     would refuse it. What only may be in it, as the store of a new namespace, is in it. */}}
+{{- define "fencepost.readAtStart" -}}
+{{- if kindIs "string" .Values.config -}}
+{{- .Values.config -}}
+{{- else -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $stores := dict -}}
+{{- range $name, $namespace := $config.namespaces | default dict -}}
+{{- $_ := set $stores $name (pick ($namespace | default dict) "backend" "guarantee" "embedded" "redis" "etcd" "redlock") -}}
+{{- end -}}
+{{- $log := omit ($config.log | default dict) "level" -}}
+{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" -}}
+{{- toJson (dict "config" $start "log" $log "stores" $stores "auth" (hasKey $config "auth") "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
 {{- end -}}
 {{- end -}}
 

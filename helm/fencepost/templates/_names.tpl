@@ -61,6 +61,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "fencepost.configDir" -}}/etc/fencepost/config{{- end -}}
 {{- define "fencepost.tlsDir" -}}/etc/fencepost/tls{{- end -}}
+{{- define "fencepost.clientCaDir" -}}/etc/fencepost/client-ca{{- end -}}
 {{- define "fencepost.dataDir" -}}/var/lib/fencepost{{- end -}}
 
 {{/* How those who watch are answered: http or https. */}}

@@ -9,10 +9,12 @@ metadata:
     {{- with .Values.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with .Values.podAnnotations }}
   annotations:
+    # Of what a running server cannot take up.
+    checksum/read-at-start: {{ include "fencepost.readAtStart" . | sha256sum }}
+    {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
-  {{- end }}
+    {{- end }}
 spec:
   serviceAccountName: {{ include "fencepost.serviceAccount" . }}
   automountServiceAccountToken: false
@@ -97,6 +99,11 @@ spec:
           mountPath: {{ include "fencepost.tlsDir" . }}
           readOnly: true
         {{- end }}
+        {{- if and .Values.tls.enabled .Values.tls.clientCaSecret }}
+        - name: client-ca
+          mountPath: {{ include "fencepost.clientCaDir" . }}
+          readOnly: true
+        {{- end }}
         {{- range $index, $files := .Values.secretFiles }}
         - name: secret-{{ $index }}
           mountPath: {{ $files.mountPath }}
@@ -111,6 +118,16 @@ spec:
       secret:
         secretName: {{ include "fencepost.tlsSecret" . }}
         defaultMode: 0440
+    {{- end }}
+    {{- if and .Values.tls.enabled .Values.tls.clientCaSecret }}
+    - name: client-ca
+      secret:
+        secretName: {{ .Values.tls.clientCaSecret }}
+        defaultMode: 0440
+        # Not the authority's key.
+        items:
+          - key: ca.crt
+            path: ca.crt
     {{- end }}
     {{- include "fencepost.secretVolumes" .Values.secretFiles | nindent 4 }}
   {{- with .Values.topologySpreadConstraints }}
@@ -136,11 +153,7 @@ spec:
 
 {{/* How a kubelet asks. */}}
 {{- define "fencepost.probe" -}}
-{{- $kind := .root.Values.probes.kind -}}
-{{- if eq $kind "auto" -}}
-{{- $kind = ternary "http" "grpc" .root.Values.tls.enabled -}}
-{{- end -}}
-{{- if eq $kind "grpc" -}}
+{{- if eq .root.Values.probes.kind "grpc" -}}
 grpc:
   port: {{ int .root.Values.service.grpcPort }}
 {{- else -}}
