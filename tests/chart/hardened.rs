@@ -151,13 +151,21 @@ fn clients_are_not_trusted_by_the_issuer_of_the_servers_certificate() {
         let objects = shipped_objects(&program, &values);
         let config = of_kind(&objects, "ConfigMap").find_map(|map| map["data"]["fencepost.toml"].as_str());
         let config = config.expect("the configuration");
-        let Some((_, rest)) = config.split_once("client_ca = ") else { continue };
-        assert!(rest.starts_with("\"/etc/fencepost/client-ca/ca.crt\""), "{values:?}: {config}");
+        let Some((_, rest)) = config.split_once("client_ca = ") else {
+            continue;
+        };
+        assert!(
+            rest.starts_with("\"/etc/fencepost/client-ca/ca.crt\""),
+            "{values:?}: {config}"
+        );
         let server = pods(&objects)[0];
         let volumes = server["volumes"].as_array().expect("volumes");
         let volume = |name: &str| volumes.iter().find(|volume| volume["name"] == name).expect(name);
         let (own, clients) = (volume("tls"), volume("client-ca"));
-        assert_ne!(own["secret"]["secretName"], clients["secret"]["secretName"], "{values:?}");
+        assert_ne!(
+            own["secret"]["secretName"], clients["secret"]["secretName"],
+            "{values:?}"
+        );
         let authority = json!([{ "key": "ca.crt", "path": "ca.crt" }]);
         assert_eq!(clients["secret"]["items"], authority, "{values:?}: not its key");
     }

@@ -104,7 +104,10 @@ fn proof_of_who_calls_crosses_no_network_in_the_clear_unasked() {
     let Some(program) = tool("helm") else { return };
     let auth = "config.auth.bearer_file=/etc/bearers";
     let said = render(&program, &["--set", auth]).expect_err("in plain text");
-    assert!(said.contains("tls.enabled must be true where config.auth is set"), "{said}");
+    assert!(
+        said.contains("tls.enabled must be true where config.auth is set"),
+        "{said}"
+    );
     for more in ["config.insecure=true", "tls.enabled=true,tls.secretName=x"] {
         render(&program, &["--set", auth, "--set", more]).expect(more);
     }
