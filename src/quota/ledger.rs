@@ -8,9 +8,6 @@ use tokio::time::Instant;
 use super::Taken;
 use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
 
-/// What tells a hold from any other.
-type Id = [u8; 16];
-
 /// All leases that count. There are never more of them than the limits allow.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -20,8 +17,8 @@ pub(super) struct Ledger {
 
 #[derive(Debug, Default)]
 struct Entries {
-    by_id: HashMap<Id, Entry>,
-    by_end: BTreeSet<(Instant, Id)>,
+    by_secret: HashMap<Secret, Entry>,
+    by_end: BTreeSet<(Instant, Secret)>,
     /// How many holds each claim has here.
     claims: HashMap<ClaimId, usize>,
 }
@@ -34,24 +31,20 @@ struct Entry {
     _taken: Taken,
 }
 
-fn id(secret: &Secret) -> Id {
-    *secret.as_bytes()
-}
-
 impl Ledger {
     /// A lease was granted.
     pub fn add(&self, lease: &LeaseKey, end: Instant, taken: Taken) {
-        let id = id(&lease.secret);
+        let secret = lease.secret;
         let entry = Entry {
             lease: lease.clone(),
             end,
             _taken: taken,
         };
         self.change(|entries| {
-            let before = entries.remove(&id);
-            entries.by_end.insert((end, id));
+            let before = entries.remove(&secret);
+            entries.by_end.insert((end, secret));
             *entries.claims.entry(entry.lease.claim).or_default() += 1;
-            entries.by_id.insert(id, entry);
+            entries.by_secret.insert(secret, entry);
             before
         });
     }
@@ -61,22 +54,26 @@ impl Ledger {
         self.change(|entries| entries.claims.contains_key(&claim))
     }
 
-    /// A lease lives on until `end`.
+    /// A lease lives on until `end`, as its store says: the secret is enough.
     pub fn renewed(&self, lease: &LeaseKey, end: Instant) {
-        let id = id(&lease.secret);
+        let secret = lease.secret;
         self.change(|entries| {
-            if let Some(entry) = entries.by_id.get_mut(&id) {
-                entries.by_end.remove(&(entry.end, id));
-                entries.by_end.insert((end, id));
+            if let Some(entry) = entries.by_secret.get_mut(&secret) {
+                entries.by_end.remove(&(entry.end, secret));
+                entries.by_end.insert((end, secret));
                 entry.end = end;
             }
         });
     }
 
-    /// A lease is gone.
+    /// A lease is gone. Only the very lease that counts: an id that a caller altered names one that never was,
+    /// and says nothing of the one whose secret it has.
     pub fn ended(&self, lease: &LeaseKey) {
-        let id = id(&lease.secret);
-        self.change(|entries| entries.remove(&id));
+        self.change(|entries| {
+            let counts = entries.by_secret.get(&lease.secret);
+            let is_this = counts.is_some_and(|entry| entry.lease == *lease);
+            is_this.then(|| entries.remove(&lease.secret))
+        });
     }
 
     /// All leases of a token are gone.
@@ -85,9 +82,11 @@ impl Ledger {
             let is_of = |lease: &LeaseKey| {
                 lease.token == token && lease.lock.name == *name && lease.lock.namespace.as_str() == namespace
             };
-            let gone = entries.by_id.iter().filter(|(_, entry)| is_of(&entry.lease));
-            let gone: Vec<Id> = gone.map(|(id, _)| *id).collect();
-            gone.iter().filter_map(|id| entries.remove(id)).collect::<Vec<_>>()
+            let gone = entries.by_secret.iter().filter(|(_, entry)| is_of(&entry.lease));
+            let gone: Vec<Secret> = gone.map(|(secret, _)| *secret).collect();
+            gone.iter()
+                .filter_map(|secret| entries.remove(secret))
+                .collect::<Vec<_>>()
         });
     }
 
@@ -96,8 +95,8 @@ impl Ledger {
         let now = Instant::now();
         self.change(|entries| {
             let mut gone = Vec::new();
-            while let Some((_, id)) = entries.by_end.first().copied().filter(|(end, _)| *end <= now) {
-                gone.extend(entries.remove(&id));
+            while let Some((_, secret)) = entries.by_end.first().copied().filter(|(end, _)| *end <= now) {
+                gone.extend(entries.remove(&secret));
             }
             gone
         });
@@ -109,9 +108,9 @@ impl Ledger {
 }
 
 impl Entries {
-    fn remove(&mut self, id: &Id) -> Option<Entry> {
-        let entry = self.by_id.remove(id)?;
-        self.by_end.remove(&(entry.end, *id));
+    fn remove(&mut self, secret: &Secret) -> Option<Entry> {
+        let entry = self.by_secret.remove(secret)?;
+        self.by_end.remove(&(entry.end, *secret));
         if let Some(holds) = self.claims.get_mut(&entry.lease.claim) {
             *holds -= 1;
             if *holds == 0 {
