@@ -90,9 +90,9 @@ section! {
         /// OVERLOADED.
         acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
         /// How many other calls may be under way at once; as many again of Renew and Release, so
-        /// that no other call ever keeps them out.
+        /// that no other call ever keeps them out, and as many of health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many streams (WatchLock, health, reflection) may be open at once.
+        /// How many watches of locks may be open at once; as many again of streams of health and reflection.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many connections may be open at once; more are closed at once.
         connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
