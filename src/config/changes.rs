@@ -1,6 +1,7 @@
 //! What of a changed configuration a running server can take up.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::Config;
 use super::section::Section;
@@ -25,10 +26,19 @@ impl Config {
         let (old, new) = (server_keys(&self.file), server_keys(&next.file));
         let names = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
         let differ = names.filter(|key| !is_live(key) && old.get(*key) != new.get(*key));
-        // A socket is encrypted or not from the start.
+        // A socket is encrypted or not from the start, and callers are asked who they are or not: a file that
+        // was cut short would open the server to everybody.
+        let auth = (self.policy.is_some() != next.policy.is_some()).then(|| "auth".to_owned());
         let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
         let moved = self.moved_namespaces(next);
-        differ.cloned().chain(tls).chain(moved).collect()
+        differ.cloned().chain(auth).chain(tls).chain(moved).collect()
+    }
+
+    /// The files that prove this server to its stores; they are read at its start only.
+    pub fn store_files(&self) -> Vec<PathBuf> {
+        let tables = self.file.tables().into_iter();
+        let namespaces = tables.filter(|table| table.path[0] == "namespaces");
+        namespaces.flat_map(|table| proofs(table.section)).collect()
     }
 
     /// The namespaces of both whose store is another: their locks would be forgotten.
@@ -42,6 +52,14 @@ impl Config {
             .map(|(name, ..)| format!("the backend of namespaces.{name}"))
             .collect()
     }
+}
+
+fn proofs(section: &dyn Section) -> Vec<PathBuf> {
+    let keys = section.keys().into_iter();
+    let own = keys.filter(|key| key.name.ends_with("_file"));
+    let own = own.filter_map(|key| Some(PathBuf::from(key.value?.as_str()?)));
+    let below = section.tables().into_iter().flat_map(|table| proofs(table.section));
+    own.chain(below).collect()
 }
 
 fn is_live(key: &str) -> bool {
@@ -122,7 +140,14 @@ mod tests {
             "[tls]\ncertificate = '/c'\nkey = '/k'\nlisteners = 'all'\n",
         );
         assert_eq!(config(plain).needs_restart(&secure("")).last(), Some(&"tls".to_owned()));
-        assert_eq!(secure("").needs_restart(&config(all)), ["tls.listeners"]);
+        assert_eq!(secure("").needs_restart(&config(all)), ["tls.listeners", "auth"]);
+    }
+
+    #[test]
+    fn whether_callers_are_asked_who_they_are_is_settled_at_the_start() {
+        let cut = config("[tls]\ncertificate = '/c'\nkey = '/k'\n");
+        assert_eq!(secure("").needs_restart(&cut), ["auth"]);
+        assert_eq!(cut.needs_restart(&secure("")), ["auth"]);
     }
 
     #[test]
