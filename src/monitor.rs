@@ -2,8 +2,9 @@
 //! `/readyz` for whoever starts and stops it.
 //!
 //! A port of its own, so that it answers however many calls are under way, and through a drain. It is
-//! small on purpose: few connections, each for a short time, GET and HEAD only.
+//! small on purpose: few connections, each for one answer, GET and HEAD only.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -21,10 +22,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::api::ListenAddress;
 use crate::backend::Health;
@@ -32,10 +32,12 @@ use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
 use crate::tls::Tls;
 
-/// How many connections may be open at once; more wait to be accepted.
+/// How many connections may be open at once; for one more the oldest is given up.
 const CONNECTIONS: usize = 64;
-/// How long a connection may last: those who ask seldom connect anew.
+/// How long a connection may last, from its handshake to the last byte of its answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// How long one has in any case, so that a crowd that comes at once is served one by one.
+const ENOUGH: Duration = Duration::from_millis(100);
 /// How long a client may take to send its request's head.
 const HEAD_TIME: Duration = Duration::from_secs(5);
 /// How long a failed accept rests.
@@ -108,20 +110,47 @@ impl Monitor {
             namespaces,
             ready,
         };
-        let (open, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+        let mut connections = Connections::default();
         let accepting = async {
-            while let Ok(permit) = Arc::clone(&open).acquire_owned().await {
+            loop {
                 let stream = accepted(&self.listener).await;
-                let (watched, tls, stop) = (watched.clone(), self.tls.clone(), stop.clone());
-                connections.spawn(async move {
-                    stop.run_until_cancelled(watched.answer_over(stream, tls)).await;
-                    drop(permit);
-                });
+                connections.room().await;
+                connections.begin(watched.clone().answer_over(stream, self.tls.clone()));
             }
         };
         stop.run_until_cancelled(accepting).await;
-        connections.close();
-        connections.wait().await;
+        connections.open.shutdown().await;
+    }
+}
+
+/// The open connections, each in a task of its own. When there are too many the oldest is given up, once it
+/// had its time: whoever asks has its answer within milliseconds. Dropped, all end.
+#[derive(Debug, Default)]
+struct Connections {
+    open: JoinSet<()>,
+    /// In the order in which they came.
+    by_age: VecDeque<(Instant, AbortHandle)>,
+}
+
+impl Connections {
+    /// Waits until there is room for one more, or makes some.
+    async fn room(&mut self) {
+        while self.open.try_join_next().is_some() {}
+        self.by_age.retain(|(_, connection)| !connection.is_finished());
+        if self.by_age.len() < CONNECTIONS {
+            return;
+        }
+        let Some((since, oldest)) = self.by_age.pop_front() else {
+            return;
+        };
+        tokio::select! {
+            _ = self.open.join_next() => self.by_age.push_front((since, oldest)),
+            () = sleep_until(since + ENOUGH) => oldest.abort(),
+        }
+    }
+
+    fn begin(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.by_age.push_back((Instant::now(), self.open.spawn(connection)));
     }
 }
 
@@ -159,6 +188,7 @@ impl Watched {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIME)
+            .keep_alive(false)
             .serve_connection(TokioIo::new(stream), answer);
         // A client that goes away, says nothing or stays too long is no news.
         let _ = timeout(CONNECTION_TIME, connection).await;

@@ -9,6 +9,7 @@ mod bed;
 #[path = "../common/calls.rs"]
 mod calls;
 mod chart;
+mod crowd;
 mod drain;
 mod reload;
 mod scrape;
