@@ -270,24 +270,33 @@ impl Quotas {
         *current = Arc::new(settings);
     }
 
-    /// Counts a call of an identity, and in a namespace where one is named. The caller's own limit
-    /// comes first: what it refuses takes nothing from the others in the namespace.
+    /// Counts a call of an identity.
     ///
     /// # Errors
     /// [`OverLimit`] with the time after which there is room again.
-    pub fn call(&self, identity: &Identity, namespace: Option<&str>) -> Result<(), OverLimit> {
-        let now = self.now();
-        for counted in self.counted(identity, namespace)? {
-            let Some(rate) = counted.quota.rate else { continue };
-            counted.usage.spend(rate, now).map_err(|retry| OverLimit {
-                limit: "rate",
-                what: "calls a second",
-                scope: counted.scope,
-                most: rate.per_second,
-                retry,
-            })?;
-        }
-        Ok(())
+    pub fn call(&self, identity: &Identity) -> Result<(), OverLimit> {
+        self.spend(self.of_identity(identity)?)
+    }
+
+    /// Counts a call in a namespace. The caller's own comes first: what its limit refuses takes nothing from
+    /// the others in the namespace.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn call_in(&self, namespace: &str) -> Result<(), OverLimit> {
+        self.spend(self.of_namespace(namespace))
+    }
+
+    fn spend(&self, counted: Option<Counted>) -> Result<(), OverLimit> {
+        let rated = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
+        let Some((rate, counted)) = rated else { return Ok(()) };
+        counted.usage.spend(rate, self.now()).map_err(|retry| OverLimit {
+            limit: "rate",
+            what: "calls a second",
+            scope: counted.scope,
+            most: rate.per_second,
+            retry,
+        })
     }
 
     /// Takes the place of an Acquire. A retry whose lease counts already takes none among the leases, so
@@ -296,7 +305,7 @@ impl Quotas {
     /// # Errors
     /// [`OverLimit`]; nothing is taken then.
     pub fn acquire(&self, identity: &Identity, namespace: &str, entry: Entry) -> Result<Place, OverLimit> {
-        let counted = self.counted(identity, Some(namespace))?;
+        let counted = self.counted(identity, namespace)?;
         if counted.is_empty() {
             return Ok(Place::default());
         }
@@ -323,7 +332,7 @@ impl Quotas {
     /// # Errors
     /// [`OverLimit`]; nothing is taken then.
     pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<Taken, OverLimit> {
-        take(&self.counted(identity, Some(namespace))?, What::Streams)
+        take(&self.counted(identity, namespace)?, What::Streams)
     }
 
     /// A lease was renewed: it counts for so much longer.
@@ -342,28 +351,38 @@ impl Quotas {
     }
 
     /// The limits that a call is held to, the caller's own first.
-    fn counted(&self, identity: &Identity, namespace: Option<&str>) -> Result<Vec<Counted>, OverLimit> {
-        let settings = Arc::clone(&self.shared.settings.read().unwrap_or_else(PoisonError::into_inner));
-        let mut all = Vec::new();
+    fn counted(&self, identity: &Identity, namespace: &str) -> Result<Vec<Counted>, OverLimit> {
+        let both = [self.of_identity(identity)?, self.of_namespace(namespace)];
+        Ok(both.into_iter().flatten().collect())
+    }
+
+    fn of_identity(&self, identity: &Identity) -> Result<Option<Counted>, OverLimit> {
         let is_for = |patterns: &[Pattern]| patterns.iter().any(|one| one.matches(identity.as_str()));
-        if let Some((_, quota)) = settings.identities.iter().find(|(who, _)| is_for(who)) {
-            all.push(Counted {
-                scope: Scope::Identity,
-                quota: *quota,
-                usage: self.usage_of(identity)?,
-            });
-        }
-        let of_namespace = namespace.and_then(|name| Some((name, settings.namespaces.get(name)?)));
-        if let Some((name, quota)) = of_namespace {
-            let mut usages = self.shared.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-            let usage = usages.entry(name.to_owned()).or_default();
-            all.push(Counted {
-                scope: Scope::Namespace,
-                quota: *quota,
-                usage: Arc::clone(usage),
-            });
-        }
-        Ok(all)
+        let settings = self.settings();
+        let Some((_, quota)) = settings.identities.iter().find(|(who, _)| is_for(who)) else {
+            return Ok(None);
+        };
+        Ok(Some(Counted {
+            scope: Scope::Identity,
+            quota: *quota,
+            usage: self.usage_of(identity)?,
+        }))
+    }
+
+    fn of_namespace(&self, namespace: &str) -> Option<Counted> {
+        let quota = *self.settings().namespaces.get(namespace)?;
+        let mut usages = self.shared.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let usage = usages.entry(namespace.to_owned()).or_default();
+        Some(Counted {
+            scope: Scope::Namespace,
+            quota,
+            usage: Arc::clone(usage),
+        })
+    }
+
+    fn settings(&self) -> Arc<QuotaSettings> {
+        let settings = self.shared.settings.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&settings)
     }
 
     fn usage_of(&self, identity: &Identity) -> Result<Arc<Usage>, OverLimit> {

@@ -18,6 +18,9 @@ use self::traces::Traces;
 /// The target of spans that are traced, and never logged.
 pub const TRACED: &str = "fencepost::traced";
 
+/// The target of the audit: what operators did. It is logged whatever the level.
+pub const AUDIT: &str = "fencepost::audit";
+
 /// The words that stand for a level.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -124,7 +127,10 @@ pub fn init(filter: &LogFilter, format: LogFormat, traces: Option<&Traces>) -> R
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let logged = filter.and(filter_fn(|of: &Metadata<'_>| of.target() != TRACED));
+    let audit = filter_fn(|of: &Metadata<'_>| of.target() == AUDIT);
+    let logged = filter
+        .or(audit)
+        .and(filter_fn(|of: &Metadata<'_>| of.target() != TRACED));
     let mut layers = vec![lines.with_filter(logged).boxed()];
     if let Some(traces) = traces {
         let is_traced = filter_fn(|of: &Metadata<'_>| of.target() == TRACED);

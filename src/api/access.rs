@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use super::authenticate::Caller;
 use super::connection::Peer;
 use super::handover::Deliver;
@@ -18,6 +20,9 @@ use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{Entry, OverLimit, Place, Quotas, Taken};
+
+/// How often it is looked whether a watch may go on.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Who may do what on a server, and how much of it. Clones share it, and its parts can be swapped while
 /// the server runs.
@@ -100,6 +105,23 @@ impl Guarded {
         Ok((locks, taken))
     }
 
+    /// Ready when the caller of a watch may look no more: a rule is gone, its proof has expired, or is not
+    /// accepted any more.
+    pub(super) async fn until_denied(self, caller: Caller, namespace: String, name: String) -> Error {
+        if caller.policy.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep(LOOK_AGAIN).await;
+            let again = caller.again().map_err(|cause| Error::Unauthenticated { cause });
+            let reach = Reach::Names(&name);
+            let allowed = again.and_then(|caller| self.check(&caller, Verb::Read, &namespace, reach));
+            if let Err(error) = allowed {
+                return error;
+            }
+        }
+    }
+
     /// The locks of a namespace, to take one of them away.
     pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Held, Error> {
         Ok(Held {
@@ -121,6 +143,7 @@ impl Guarded {
             let policy = caller.policy.as_ref();
             policy.is_none_or(|policy| policy.opens(&caller.identity, name))
         });
+        self.quotas.call(&caller.identity)?;
         if all.is_empty() && caller.policy.is_some() {
             return Err(Error::PermissionDenied(Box::new(Denied {
                 identity: caller.identity.clone(),
@@ -129,17 +152,25 @@ impl Guarded {
                 missing: Missing::Namespace,
             })));
         }
-        self.quotas.call(&caller.identity, None)?;
         Ok(all)
     }
 
     /// What an operator does is not held up by the limit of a namespace, which may be why it is done.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<Locks, Error> {
+        self.namespaces.concern(namespace);
+        // Before it is denied: to be denied all the time is no way around a rate.
+        if let Err(over) = self.quotas.call(&caller.identity) {
+            return Err(match self.namespaces.get(namespace) {
+                Ok(found) => self.counted(found.namespace(), over).into(),
+                Err(_) => over.into(),
+            });
+        }
         self.check(caller, verb, namespace, locks)?;
         let found = self.namespaces.get(namespace)?;
-        let counts = (verb != Verb::Admin).then_some(namespace);
-        let called = self.quotas.call(&caller.identity, counts);
-        called.map_err(|over| self.counted(found.namespace(), over))?;
+        if verb != Verb::Admin {
+            let called = self.quotas.call_in(namespace);
+            called.map_err(|over| self.counted(found.namespace(), over))?;
+        }
         Ok(found)
     }
 

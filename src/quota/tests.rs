@@ -39,6 +39,12 @@ fn lease(number: u8) -> LeaseKey {
     }
 }
 
+/// Counts a call of an identity, in a namespace where one is named.
+fn call(quotas: &Quotas, identity: &Identity, namespace: Option<&str>) -> Result<(), OverLimit> {
+    quotas.call(identity)?;
+    namespace.map_or(Ok(()), |namespace| quotas.call_in(namespace))
+}
+
 fn limit<T>(answer: Result<T, OverLimit>) -> Option<(&'static str, Scope)> {
     answer.err().map(|over| (over.limit, over.scope))
 }
@@ -56,17 +62,17 @@ async fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
     let quotas = quotas(of_identity, Quota::default());
     let me = who("token:me");
     for _ in 0..3 {
-        quotas.call(&me, Some("jobs")).unwrap();
+        call(&quotas, &me, Some("jobs")).unwrap();
     }
-    let over = quotas.call(&me, Some("jobs")).unwrap_err();
+    let over = call(&quotas, &me, Some("jobs")).unwrap_err();
     assert_eq!((over.limit, over.scope, over.most), ("rate", Scope::Identity, 10));
     assert_eq!(over.retry, Duration::from_millis(100));
-    quotas.call(&who("token:you"), Some("jobs")).unwrap();
-    quotas.call(&who("jwt:me"), Some("jobs")).unwrap();
+    call(&quotas, &who("token:you"), Some("jobs")).unwrap();
+    call(&quotas, &who("jwt:me"), Some("jobs")).unwrap();
     let mut passed = 0;
     for _ in 0..100 {
         tokio::time::advance(Duration::from_millis(10)).await;
-        passed += u32::from(quotas.call(&me, None).is_ok());
+        passed += u32::from(call(&quotas, &me, None).is_ok());
     }
     assert_eq!(passed, 10);
 }
@@ -79,12 +85,12 @@ async fn what_its_own_limit_refuses_a_caller_takes_nothing_from_the_namespace() 
     };
     let quotas = quotas(rate(1, 1), rate(1, 2));
     for _ in 0..10 {
-        let _ = quotas.call(&who("token:me"), Some("jobs"));
+        let _ = call(&quotas, &who("token:me"), Some("jobs"));
     }
-    quotas.call(&who("token:you"), Some("jobs")).unwrap();
-    let over = quotas.call(&who("token:third"), Some("jobs"));
+    call(&quotas, &who("token:you"), Some("jobs")).unwrap();
+    let over = call(&quotas, &who("token:third"), Some("jobs"));
     assert_eq!(limit(over), Some(("rate", Scope::Namespace)));
-    quotas.call(&who("token:fourth"), Some("other")).unwrap();
+    call(&quotas, &who("token:fourth"), Some("other")).unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,4 +198,42 @@ async fn limits_that_are_replaced_go_on_with_what_was_counted() {
     let second = quotas.acquire(&me, "jobs", TRY).unwrap();
     assert!(quotas.acquire(&me, "jobs", TRY).is_err());
     drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_very_lease_ends_a_lease_and_its_secret_is_not_shown() {
+    let held = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(held, Quota::default());
+    let me = who("token:me");
+    let minute = Duration::from_secs(60);
+    let place = quotas.acquire(&me, "jobs", TRY).unwrap();
+    place.holds(&lease(77), minute);
+    let mut elsewhere = lease(77);
+    elsewhere.lock.name = LockName::new("b").unwrap();
+    let later = FencingToken::new(78).unwrap();
+    for altered in [
+        elsewhere,
+        LeaseKey {
+            kind: Kind::Shared,
+            ..lease(77)
+        },
+        LeaseKey {
+            claim: claim(78),
+            ..lease(77)
+        },
+        LeaseKey {
+            token: later,
+            ..lease(77)
+        },
+    ] {
+        quotas.ended(&altered);
+        assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "{altered:?}");
+    }
+    let shown = format!("{quotas:?}");
+    assert!(shown.contains("Secret(..)") && !shown.contains("[77, 77"), "{shown}");
+    quotas.ended(&lease(77));
+    assert!(quotas.acquire(&me, "jobs", TRY).is_ok());
 }

@@ -218,3 +218,74 @@ async fn a_lease_limit_holds_when_all_come_at_once() {
     }
     assert_eq!(granted, 7);
 }
+
+/// Ids with the secret of a lease that name no lease: another lock, kind, claim or token.
+fn altered(lease: &Lease) -> Vec<Lease> {
+    let parts: Vec<&str> = lease.lease_id.split(':').collect();
+    let with = |at: usize, part: &str| {
+        let mut parts = parts.clone();
+        parts[at] = part;
+        Lease {
+            lease_id: parts.join(":"),
+            ..lease.clone()
+        }
+    };
+    let other_claim = "0".repeat(parts[4].len());
+    vec![with(2, "another"), with(3, "s"), with(4, &other_claim), with(5, "1")]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_altered_lease_id_makes_no_room_for_another_lease() {
+    let quota = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let (_bed, ci, _ops) = limited_to(quota, Quota::default()).await;
+    let lease = ci.acquire(held("a")).await.expect("one");
+    for altered in altered(&lease) {
+        let id = &altered.lease_id;
+        assert_eq!(reason(&ci.renew(&altered).await.expect_err(id)), "LEASE_LOST", "{id}");
+        assert_eq!(reason(&ci.release(&altered).await.expect_err(id)), "LEASE_LOST", "{id}");
+        over(&ci.acquire(held("b")).await.expect_err(id), "leases", "identity");
+    }
+    ci.release(&lease).await.expect("it was held all the while");
+    ci.acquire(held("b")).await.expect("one again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn to_be_denied_is_no_way_around_a_rate() {
+    let settings = PolicySettings {
+        bearers: vec![bearer("ci"), bearer("ops")],
+        ..PolicySettings::default()
+    };
+    let of_identities = Quota {
+        rate: Some(Rate {
+            per_second: 1,
+            burst: 3,
+        }),
+        ..Quota::default()
+    };
+    let quotas = QuotaSettings {
+        identities: vec![(vec![Pattern::new("token:*").expect("a pattern")], of_identities)],
+        ..QuotaSettings::default()
+    };
+    let bed = Bed::open(limited(&settings, quotas)).await;
+    let ci = bed.caller(Some("secret-ci")).await;
+    let mut denied = 0;
+    loop {
+        let status = ci.look("jobs", "a").await.expect_err("there is no rule");
+        if status.code() != Code::PermissionDenied {
+            over(&status, "rate", "identity");
+            break;
+        }
+        denied += 1;
+        assert!(denied < 10_000, "it is denied as often as it likes");
+    }
+    assert!(denied >= 3, "{denied}");
+    let other = ci
+        .showing("secret-ops")
+        .look("jobs", "a")
+        .await
+        .expect_err("there is no rule");
+    assert_eq!(other.code(), Code::PermissionDenied);
+}
