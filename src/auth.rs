@@ -82,7 +82,7 @@ impl fmt::Display for Unproven {
         f.write_str(match self {
             Self::Missing => "the call has no bearer token, and its connection no client certificate with a name",
             Self::Invalid => "the bearer token is not accepted",
-            Self::Expired => "the bearer token has expired",
+            Self::Expired => "the bearer token, or the certificate of the connection, has expired",
         })
     }
 }

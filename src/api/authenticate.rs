@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::AUTHORIZATION;
-use http::{Extensions, HeaderMap, Request, Response};
+use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
@@ -28,6 +28,10 @@ pub(super) struct Caller {
     pub policy: Option<Arc<Policy>>,
     /// Where it is.
     pub peer: Option<Remote>,
+    /// What its header shows of who it is; never written anywhere.
+    authorization: Option<HeaderValue>,
+    /// What says who is who at this moment.
+    auth: Auth,
 }
 
 impl Caller {
@@ -38,6 +42,25 @@ impl Caller {
             identity: Identity::anonymous(),
             policy: Some(Arc::default()),
             peer: None,
+            authorization: None,
+            auth: Auth::default(),
+        })
+    }
+
+    /// The same caller by the policy of this moment, for what goes on long after its call began.
+    ///
+    /// # Errors
+    /// When its proof has expired meanwhile, or is not accepted any more.
+    pub(super) fn again(&self) -> Result<Self, Unproven> {
+        let Some(policy) = self.auth.policy() else {
+            return Ok(self.clone());
+        };
+        let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
+        let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
+        Ok(Self {
+            identity: policy.identify(certificate, bearer)?,
+            policy: Some(policy),
+            ..self.clone()
         })
     }
 }
@@ -63,6 +86,8 @@ impl<S> Authenticate<S> {
                 identity: Identity::anonymous(),
                 policy: None,
                 peer,
+                authorization: None,
+                auth: self.auth.clone(),
             });
         };
         let certificate = peer.as_ref().and_then(|peer| peer.certificate.as_ref());
@@ -72,10 +97,16 @@ impl<S> Authenticate<S> {
             Err(_) if door(request.uri().path(), &policy) == Door::Open => Identity::anonymous(),
             Err(unproven) => return Err(unproven),
         };
+        let mut authorization = request.headers().get(AUTHORIZATION).cloned();
+        if let Some(shown) = &mut authorization {
+            shown.set_sensitive(true);
+        }
         Ok(Caller {
             identity,
             policy: Some(policy),
             peer,
+            authorization,
+            auth: self.auth.clone(),
         })
     }
 }
@@ -95,15 +126,19 @@ fn door(path: &str, policy: &Policy) -> Door {
 fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Unproven> {
     let mut shown = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = shown.next() else { return Ok(None) };
-    let (scheme, token) = first
-        .as_bytes()
-        .split_at_checked(SCHEME.len())
-        .ok_or(Unproven::Invalid)?;
     // Of two, nobody could say which one counts.
-    let is_one = shown.next().is_none() && scheme.eq_ignore_ascii_case(SCHEME.as_bytes());
+    if shown.next().is_some() {
+        return Err(Unproven::Invalid);
+    }
+    bearer_of(first).map(Some)
+}
+
+fn bearer_of(header: &HeaderValue) -> Result<&[u8], Unproven> {
+    let parts = header.as_bytes().split_at_checked(SCHEME.len());
+    let (scheme, token) = parts.ok_or(Unproven::Invalid)?;
     let token = token.trim_ascii();
-    if is_one && !token.is_empty() {
-        Ok(Some(token))
+    if scheme.eq_ignore_ascii_case(SCHEME.as_bytes()) && !token.is_empty() {
+        Ok(token)
     } else {
         Err(Unproven::Invalid)
     }

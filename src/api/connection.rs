@@ -16,8 +16,8 @@ use tonic::transport::server::Connected;
 
 use self::incoming::Arrival;
 use self::socket::Transport;
+use crate::auth::certificate::Certified;
 use crate::metrics::ServerMetrics;
-use crate::name::Identity;
 
 mod incoming;
 mod socket;
@@ -49,7 +49,7 @@ pub(super) struct Remote {
     /// Where it is.
     pub peer: Peer,
     /// Who its certificate says that it is, where it has shown one with a name.
-    pub certificate: Option<Identity>,
+    pub certificate: Option<Certified>,
 }
 
 /// A connection that ends with an error once it is cut.

@@ -1,6 +1,8 @@
 //! `LockService`: each method is its conversions around one call of [`Locks`].
 
-use futures::stream::{BoxStream, StreamExt};
+use std::task::Poll;
+
+use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status};
 
 use super::access::{Guarded, Held};
@@ -77,6 +79,24 @@ impl View {
         }
         status
     }
+}
+
+/// What is seen until `end` is ready, and that at last.
+fn ended_by(
+    end: impl Future<Output = Error> + Send + 'static,
+    mut seen: BoxStream<'static, Result<Seen, Error>>,
+) -> impl Stream<Item = Result<Seen, Error>> + Send {
+    let mut end = Some(Box::pin(end));
+    stream::poll_fn(move |cx| {
+        let Some(waits) = &mut end else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(error) = waits.as_mut().poll(cx) {
+            end = None;
+            return Poll::Ready(Some(Err(error)));
+        }
+        seen.poll_next_unpin(cx)
+    })
 }
 
 #[tonic::async_trait]
@@ -162,6 +182,7 @@ impl LockService for LockApi {
         let watched = self.guarded.to_watch(&caller, &ask.namespace, &ask.name);
         let (locks, taken) = watched.map_err(status::of)?;
         let name = LockName::new(&ask.name).map_err(status::of)?;
+        let denied = self.guarded.clone().until_denied(caller, ask.namespace, ask.name);
         let view = View {
             namespace: locks.namespace().clone(),
             name: name.clone(),
@@ -169,7 +190,7 @@ impl LockService for LockApi {
             call: extensions.remove(),
             _taken: taken,
         };
-        let seen = locks.watch(&name).map(move |seen| view.show(seen));
+        let seen = ended_by(denied, locks.watch(&name)).map(move |seen| view.show(seen));
         Ok(Response::new(seen.boxed()))
     }
 

@@ -7,9 +7,18 @@ use x509_parser::prelude::FromDer;
 use super::identity as identity_of;
 use crate::name::Identity;
 
+/// What a certificate proves, and until when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    /// Whose it is.
+    pub identity: Identity,
+    /// In seconds since 1970: a connection may outlast its certificate.
+    pub until: u64,
+}
+
 /// The identity of a certificate in DER: its first URI, else its first DNS name, else its common
 /// name. The kind stands before it, for an authority may check one kind with more care than another.
-pub fn identity(der: &[u8]) -> Option<Identity> {
+pub fn identity(der: &[u8]) -> Option<Certified> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
     let names = names.map_or(&[][..], |names| names.value.general_names.as_slice());
@@ -28,7 +37,11 @@ pub fn identity(der: &[u8]) -> Option<Identity> {
         Some(("cn", names.next()?.as_str().ok()?))
     };
     let (kind, name) = uri.or_else(dns).or_else(common)?;
-    identity_of(kind, name)
+    let until = certificate.validity().not_after.timestamp();
+    Some(Certified {
+        identity: identity_of(kind, name)?,
+        until: until.try_into().unwrap_or(0),
+    })
 }
 
 #[cfg(test)]
@@ -45,7 +58,7 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, common);
         }
         let signed = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        identity(signed.der()).map(|identity| identity.as_str().to_owned())
+        identity(signed.der()).map(|certified| certified.identity.as_str().to_owned())
     }
 
     #[test]

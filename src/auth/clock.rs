@@ -1,4 +1,4 @@
-//! The time of day, which says whether a signed token is still good. It decides nothing about leases.
+//! The time of day, which says whether a signed token or a certificate is still good. It decides nothing about leases.
 
 use std::time::SystemTime;
 

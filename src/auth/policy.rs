@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::bearer::{BearerHash, Bearers, hash};
+use super::certificate::Certified;
+use super::clock;
 use super::jwt::{Jwt, JwtError, JwtSettings};
 use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
@@ -129,10 +131,15 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn identify(&self, certificate: Option<&Identity>, bearer: Option<&[u8]>) -> Result<Identity, Unproven> {
+    pub fn identify(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Identity, Unproven> {
         let Some(token) = bearer else {
-            let shown = certificate.filter(|_| self.certificates);
-            return shown.cloned().ok_or(Unproven::Missing);
+            let shown = certificate.filter(|_| self.certificates).ok_or(Unproven::Missing)?;
+            let is_over = clock::seconds() > shown.until;
+            return if is_over {
+                Err(Unproven::Expired)
+            } else {
+                Ok(shown.identity.clone())
+            };
         };
         let hash = hash(token);
         if let Some(identity) = self.bearers.prove(&hash) {

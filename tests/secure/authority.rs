@@ -1,6 +1,7 @@
 //! Authorities, and the certificates that they sign.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -58,6 +59,14 @@ impl Authority {
     pub fn expired_client(&self, uri: &str) -> Signed {
         let mut params = client(uri);
         params.not_after = date_time_ymd(2001, 1, 1);
+        self.sign(&params)
+    }
+
+    /// The same, whose time is over so soon.
+    pub fn short_lived_client(&self, uri: &str, left: Duration) -> Signed {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        let mut params = client(uri);
+        params.not_after = date_time_ymd(1970, 1, 1) + since + left;
         self.sign(&params)
     }
 

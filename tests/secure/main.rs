@@ -17,3 +17,4 @@ mod rules;
 mod server;
 mod signer;
 mod tls;
+mod watches;

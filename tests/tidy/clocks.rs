@@ -86,7 +86,12 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/auth/clock.rs",
         Clock::Wall,
-        "says whether a signed token is still good; decides nothing about leases",
+        "says whether a signed token or a certificate is still good; decides nothing about leases",
+    ),
+    (
+        "src/monitor.rs",
+        Clock::Running,
+        "lets a connection have its time before it is given up for another",
     ),
     (
         "src/quota.rs",
