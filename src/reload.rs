@@ -3,7 +3,9 @@
 //! On SIGHUP, or when a file changes that the server reads, the configuration is read anew. First
 //! everything that may refuse it does, and only then is it applied: namespaces come and go, limits and
 //! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
-//! configuration before stays in force, the log says why, and a metric does until it is mended.
+//! configuration before stays in force, the log says why, and a metric does until it is mended. The files
+//! that it names are read anew all the same: a fault elsewhere must not keep an old certificate in use, nor a
+//! token that was revoked.
 //!
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.
@@ -91,6 +93,8 @@ pub struct Reload {
     refused: Option<Config>,
     /// How its files were before they were last read.
     seen: Seen,
+    /// How those were that prove the server to its stores.
+    of_stores: Seen,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -107,6 +111,7 @@ impl Reload {
     ) -> Self {
         Self {
             overrides,
+            of_stores: Seen::of(config.store_files()),
             current: config,
             refused: None,
             seen,
@@ -132,6 +137,7 @@ impl Reload {
                 () = stop.cancelled() => return,
                 Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
                 _ = looks.tick() => {
+                    self.look_at_stores();
                     if self.look() == self.seen {
                         continue;
                     }
@@ -143,6 +149,15 @@ impl Reload {
             self.again().await;
             let files = self.files();
             self.seen.0.retain(|file, _| files.contains(file));
+        }
+    }
+
+    /// Says so when a file has changed that is read at the start only.
+    fn look_at_stores(&mut self) {
+        let now = Seen::of(self.current.store_files());
+        if now != self.of_stores {
+            tracing::warn!("a password or a certificate for a store has changed: it is read at the start only");
+            self.of_stores = now;
         }
     }
 
@@ -160,6 +175,17 @@ impl Reload {
                 if let Some(metrics) = &self.metrics {
                     metrics.reload_failed.set(1);
                 }
+                self.renew();
+            }
+        }
+    }
+
+    /// Lets each part read its files by the configuration in force, where they are good.
+    fn renew(&self) {
+        for part in &self.parts {
+            match prepared(&**part, &self.current) {
+                Ok(apply) => apply(),
+                Err(error) => tracing::warn!(%error, "its files stay as they were"),
             }
         }
     }
@@ -178,6 +204,7 @@ impl Reload {
         let gone = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
+        self.of_stores = Seen::of(config.store_files());
         (self.current, self.refused) = (config, None);
         futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
         Ok(())
@@ -190,9 +217,7 @@ impl Reload {
     }
 
     fn look(&self) -> Seen {
-        let mut seen = Seen::default();
-        seen.note(self.files());
-        seen
+        Seen::of(self.files())
     }
 }
 
@@ -208,6 +233,12 @@ fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
 pub struct Seen(BTreeMap<PathBuf, Fingerprint>);
 
 impl Seen {
+    fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut seen = Self::default();
+        seen.note(files);
+        seen
+    }
+
     /// Looks at files that are about to be read, so that no later change of them is missed. Those that are
     /// noted already stay as they were then.
     pub fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) {

@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use fencepost::api::proto::ForceReleaseRequest;
+use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -342,4 +344,74 @@ async fn whoever_is_turned_away_is_counted_and_the_server_serves_on() {
         assert_eq!(program.figure(series), Some(value), "{series}");
     }
     caller.look("default", "ci/a").await.expect("it serves on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_cut_short_opens_the_server_to_nobody() {
+    let program = Program::start();
+    let nobody = Reach::of(&program).caller("", None).await.expect("a connection");
+    denied(nobody.look("default", "ci/a").await, "UNAUTHENTICATED");
+    program.configure(|text| {
+        let (before, _) = text.split_once("[auth]").expect("a table");
+        before.to_owned()
+    });
+    program.hang_up();
+    program.shows(FAILED, 1.0).await;
+    let line = program.logged("the changed configuration is refused");
+    assert!(line.contains("auth can only change with a restart"), "{line}");
+    denied(nobody.look("default", "ci/a").await, "UNAUTHENTICATED");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_elsewhere_keeps_no_old_certificate_and_no_revoked_token_in_use() {
+    let program = Program::start();
+    let folder = program.folder().display().to_string();
+    let hash = <sha2::Sha256 as sha2::Digest>::digest("secret-new");
+    let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    file(program.folder(), "bearers", &format!("ci:{digits}\n"));
+    program.configure(|text| text.replace("[auth]", &format!("[auth]\nbearer_file = \"{folder}/bearers\"")));
+    program.shows(APPLIED, 1.0).await;
+    let caller = Reach::of(&program).token().await.showing("secret-new");
+    caller.look("default", "ci/a").await.expect("known");
+
+    file(program.folder(), "f.toml", "no TOML");
+    program.shows(FAILED, 1.0).await;
+    let signed = program.authority.server();
+    signed.write(program.folder(), "server");
+    let fresh = CertificateDer::from_pem_slice(signed.certificate.as_bytes()).expect("PEM");
+    until("it is shown", async || {
+        shown(&program.port, &program.authority.pem, b"h2") == *fresh
+    })
+    .await;
+    file(program.folder(), "bearers", "# nobody\n");
+    until("the token is not accepted", async || {
+        let looked = caller.look("default", "ci/a").await;
+        looked.is_err_and(|status| reason(&status) == "UNAUTHENTICATED")
+    })
+    .await;
+    assert_eq!(program.figure(FAILED), Some(1.0), "the fault is still there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_level_of_the_log_hides_the_audit() {
+    let program = Program::start();
+    let own = program.authority.client("spiffe://example.org/ops");
+    let ops = Reach::of(&program).caller("", Some(&own)).await.expect("a connection");
+    program.configure(|text| format!("{text}\n[log]\nlevel = \"off\"\n"));
+    program.shows(APPLIED, 1.0).await;
+    let lease = ops.acquire(ask("default", "ci/a")).await.expect("it is free");
+    let mut admin = AdminServiceClient::new(ops.channel.clone());
+    let force = |name: &str| ForceReleaseRequest {
+        namespace: "default".into(),
+        name: name.into(),
+        fencing_token: lease.fencing_token,
+    };
+    admin.force_release(ops.request(force("ci/a"))).await.expect("forced");
+    let line = program.logged("fencepost::audit");
+    assert!(line.contains("force_release") && line.contains("done"), "{line}");
+    // Whatever a caller sends, it is a line of bounded length.
+    let long = admin.force_release(ops.request(force(&"x".repeat(20_000)))).await;
+    long.expect_err("no such name");
+    let line = program.logged("fencepost::audit");
+    assert!(line.len() < 3000, "{} bytes", line.len());
 }
