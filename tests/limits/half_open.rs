@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fencepost::api::proto::RenewRequest;
+use futures::stream::{FuturesUnordered, StreamExt};
 use h2::client::{ResponseFuture, SendRequest};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -53,14 +54,17 @@ fn calls_whose_message_never_comes_keep_no_renewal_out() {
         let lease = take(&client, ask("held", Duration::ZERO)).await.expect("it is free");
         let opener = opener(&server.address).await;
 
-        // Anybody may ask for health.
-        let mut checks = Vec::new();
-        for _ in 0..MOST {
-            checks.push(half_open(&opener, "/grpc.health.v1.Health/Check").await);
+        // Anybody may ask for health. Of one more than there is room for some one is refused at once, and then
+        // all the others are there.
+        let mut checks = FuturesUnordered::new();
+        let mut bodies = Vec::new();
+        for _ in 0..=MOST {
+            let (answer, body) = half_open(&opener, "/grpc.health.v1.Health/Check").await;
+            checks.push(answer);
+            bodies.push(body);
         }
-        // One more is refused, so all of those are there.
-        let (refused, _body) = half_open(&opener, "/grpc.health.v1.Health/Check").await;
-        let refused = timeout(PATIENCE, refused).await.expect("an answer").expect("an answer");
+        let first = timeout(PATIENCE, checks.next()).await.expect("an answer");
+        let refused = first.expect("one").expect("an answer");
         assert_eq!(refused.headers()["grpc-status"], "8");
         assert!(
             renews(&client, &lease.lease_id).await,
@@ -77,9 +81,12 @@ fn calls_whose_message_never_comes_keep_no_renewal_out() {
             assert!(began.elapsed() < PATIENCE, "half-open renewals keep a renewal out");
             sleep(Duration::from_millis(20)).await;
         }
+        let mut late = 0;
         for (answer, _) in half {
             let answer = timeout(PATIENCE, answer).await.expect("an answer").expect("an answer");
-            assert_eq!(answer.headers()["grpc-status"], "3");
+            late += usize::from(answer.headers()["grpc-status"] == "3");
         }
+        // A renewal may have had the place of one.
+        assert!(late >= MOST - 1, "{late} of {MOST} were ended");
     });
 }
