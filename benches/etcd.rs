@@ -2,7 +2,8 @@
 //! lock against etcd's: one node of etcd on loopback, the same number of callers, in turns of one run.
 //! It fails when a figure misses its requirement.
 //!
-//! `cargo bench --features etcd --bench etcd`; with `-- hot` only the hot locks.
+//! `cargo bench --features etcd --bench etcd`; with `-- hot` only the hot locks, with
+//! `-- worn` what a lock costs that was used many times.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -46,17 +47,20 @@ async fn run(cluster: &servers::Cluster) -> bool {
     let url = cluster.members[0].url();
     let client = Client::connect([url], None).await.expect("etcd answers");
     let locks = replica(cluster).await;
+    if std::env::args().any(|word| word == "worn") {
+        return worn(cluster, &locks).await;
+    }
     let only_hot = std::env::args().any(|word| word == "hot");
     let mut good = only_hot || own_locks(cluster, &client, &locks).await;
     for (waiters, least) in [(16, 4.0), (64, 1.3)] {
         println!("one hot lock, {waiters} callers");
         let hot = format!("hot{waiters}");
         let (theirs, also_hot) = (client.clone(), hot.clone());
-        let ours = replica_pairs(&locks, move |_| hot.clone());
+        let ours = replica_pairs(locks.clone(), move |round, _| format!("{hot}.{round}"));
         let mut sides = [
             Side::new("hand-offs", ours),
-            Side::new("hand-offs of etcd's Lock", move |_, until| {
-                etcd_waiter(theirs.clone(), also_hot.clone(), until).boxed()
+            Side::new("hand-offs of etcd's Lock", move |(round, _), until| {
+                etcd_waiter(theirs.clone(), format!("{also_hot}.{round}"), until).boxed()
             }),
         ];
         in_turns(cluster, waiters, &mut sides).await;
@@ -65,17 +69,41 @@ async fn run(cluster: &servers::Cluster) -> bool {
     good
 }
 
+/// What a lock costs a lone caller that was used many times since etcd's last compaction.
+async fn worn(cluster: &servers::Cluster, locks: &Locks) -> bool {
+    let mut used = 0;
+    let cpu = || cluster.members[0].cpu();
+    for _ in 0..6 {
+        let (before, began) = (cpu(), Instant::now());
+        let done = pairs(locks.clone(), "worn".into(), began + TIME).await;
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / done as f64;
+        let (took, etcd) = (each(began.elapsed()), each(cpu() - before));
+        println!("used {used} times: a cycle takes {took:.0} us, {etcd:.0} us of etcd's CPU");
+        // Others wear it faster, each on its way to the tail and back.
+        let until = Instant::now() + 3 * TIME;
+        let many = (0..CALLERS).map(|_| tokio::spawn(pairs(locks.clone(), "worn".into(), until)));
+        used += done;
+        for one in many.collect::<Vec<_>>() {
+            used += one.await.expect("no panic");
+        }
+    }
+    true
+}
+
 async fn own_locks(cluster: &servers::Cluster, client: &Client, locks: &Locks) -> bool {
     println!("{CALLERS} callers, a lock each");
     let shared = client.clone().lease_grant(600, None).await.expect("a lease").id();
     let (whole, on_shared) = (client.clone(), client.clone());
     let mut sides = [
-        Side::new("Acquire, Release", replica_pairs(locks, |n| format!("own{n}"))),
-        Side::new("LeaseGrant, Lock, Unlock, LeaseRevoke", move |n, until| {
-            etcd_pairs(whole.clone(), format!("whole{n}"), None, until).boxed()
+        Side::new(
+            "Acquire, Release",
+            replica_pairs(locks.clone(), |round, n| format!("own{round}.{n}")),
+        ),
+        Side::new("LeaseGrant, Lock, Unlock, LeaseRevoke", move |(round, n), until| {
+            etcd_pairs(whole.clone(), format!("whole{round}.{n}"), None, until).boxed()
         }),
-        Side::new("Lock, Unlock on a shared lease", move |n, until| {
-            etcd_pairs(on_shared.clone(), format!("shared{n}"), Some(shared), until).boxed()
+        Side::new("Lock, Unlock on a shared lease", move |(round, n), until| {
+            etcd_pairs(on_shared.clone(), format!("shared{round}.{n}"), Some(shared), until).boxed()
         }),
     ];
     in_turns(cluster, CALLERS, &mut sides).await;
@@ -85,7 +113,10 @@ async fn own_locks(cluster: &servers::Cluster, client: &Client, locks: &Locks) -
     println!("a lone caller");
     let alone = client.clone();
     let mut sides = [
-        Side::new("Acquire, Release", replica_pairs(locks, |_| "lone".into())),
+        Side::new(
+            "Acquire, Release",
+            replica_pairs(locks.clone(), |round, _| format!("lone{round}")),
+        ),
         Side::new("its two transactions alone", move |_, until| {
             bare(alone.clone(), until).boxed()
         }),
@@ -101,7 +132,8 @@ fn at_least(times: f64, least: f64) -> bool {
     times >= least
 }
 
-type Call = Box<dyn Fn(usize, Instant) -> BoxFuture<'static, usize>>;
+/// What a caller does, told the round and its place, until a time.
+type Call = Box<dyn Fn((usize, usize), Instant) -> BoxFuture<'static, usize>>;
 
 /// One side of a comparison: what a caller does until a time, and how many cycles it makes.
 struct Side {
@@ -115,7 +147,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(what: &'static str, call: impl Fn(usize, Instant) -> BoxFuture<'static, usize> + 'static) -> Self {
+    fn new(what: &'static str, call: impl Fn((usize, usize), Instant) -> BoxFuture<'static, usize> + 'static) -> Self {
         Self {
             what,
             call: Box::new(call),
@@ -140,11 +172,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 /// Lets the sides go on in turns, each with so many callers.
 async fn in_turns(cluster: &servers::Cluster, callers: usize, sides: &mut [Side]) {
     let cpu = || [cluster.members[0].cpu(), servers::cpu_of(std::process::id())];
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         for side in sides.iter_mut() {
             let (before, began) = (cpu(), Instant::now());
             let until = began + TIME;
-            let all: Vec<_> = (0..callers).map(|n| tokio::spawn((side.call)(n, until))).collect();
+            let all: Vec<_> = (0..callers)
+                .map(|n| tokio::spawn((side.call)((round, n), until)))
+                .collect();
             let mut done = 0;
             for one in all {
                 done += one.await.expect("no panic");
@@ -166,13 +200,13 @@ async fn in_turns(cluster: &servers::Cluster, callers: usize, sides: &mut [Side]
     }
 }
 
-/// Cycles through this project, on the lock of each caller.
+/// Cycles through this project, on the lock of each caller in each round. (Etcd walks
+/// past every key that a range had since its last compaction: a round's locks are fresh.)
 fn replica_pairs(
-    locks: &Locks,
-    lock: impl Fn(usize) -> String + 'static,
-) -> impl Fn(usize, Instant) -> BoxFuture<'static, usize> + 'static {
-    let locks = locks.clone();
-    move |n, until| pairs(locks.clone(), lock(n), until).boxed()
+    locks: Locks,
+    lock: impl Fn(usize, usize) -> String + 'static,
+) -> impl Fn((usize, usize), Instant) -> BoxFuture<'static, usize> + 'static {
+    move |(round, n), until| pairs(locks.clone(), lock(round, n), until).boxed()
 }
 
 async fn replica(cluster: &servers::Cluster) -> Locks {

@@ -112,7 +112,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
         Ok(queue.holders.into_iter().find(|holder| holder.token == token))
     }
 
-    /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot.
+    /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot. A page that
+    /// is asked for behind a name before `prefix` begins with it.
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError>;
 
     /// What this replica's waiting claims should know, one stream for all of the namespace. It is

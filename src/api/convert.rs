@@ -128,8 +128,8 @@ impl Pages {
     }
 }
 
-/// Which page of a list.
-pub(super) fn page(size: i32, token: &str, pages: Pages) -> Result<Page, InvalidField> {
+/// Which page of a list of the names that begin so.
+pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result<Page, InvalidField> {
     let size = match usize::try_from(size) {
         Ok(0) => pages.default,
         Ok(size) => size.min(pages.limit),
@@ -140,7 +140,7 @@ pub(super) fn page(size: i32, token: &str, pages: Pages) -> Result<Page, Invalid
             ));
         }
     };
-    let after = (!token.is_empty()).then(|| after(token)).transpose()?;
+    let after = (!token.is_empty()).then(|| after(token, prefix)).transpose()?;
     Ok(Page { after, size })
 }
 
@@ -161,19 +161,19 @@ pub(super) fn node(node: &str) -> Result<Option<&str>, InvalidField> {
     Ok((!node.is_empty()).then_some(node))
 }
 
-/// Undoes [`page_token`], and takes nothing that it did not write.
-fn after(token: &str) -> Result<String, InvalidField> {
+/// Undoes [`page_token`], and takes nothing that it did not write for this prefix.
+fn after(token: &str, prefix: &str) -> Result<String, InvalidField> {
     let read = || {
         let encoded = token
             .strip_prefix('1')
             .filter(|_| token.len() <= MAX_PAGE_TOKEN_BYTES)?;
         let text = percent_decode_str(encoded).decode_utf8().ok()?.into_owned();
-        (page_token(Some(&text)) == token).then_some(text)
+        (page_token(Some(&text)) == token && text.starts_with(prefix)).then_some(text)
     };
     read().ok_or_else(|| {
         InvalidField::new(
             "page_token",
-            "must be the next_page_token of the page before, unchanged",
+            "must be the next_page_token of the page before, unchanged and with the same prefix",
         )
     })
 }

@@ -163,7 +163,7 @@ impl LockService for LockApi {
         let locks = self.guarded.to_list(&caller, &ask.namespace, &ask.prefix);
         let locks = locks.map_err(status::of)?;
         let prefix = convert::prefix(&ask.prefix).map_err(status::of)?;
-        let page = convert::page(ask.page_size, &ask.page_token, self.pages).map_err(status::of)?;
+        let page = convert::page(ask.page_size, &ask.page_token, prefix, self.pages).map_err(status::of)?;
         let listing = locks.list(prefix, page).await.map_err(status::of)?;
         Ok(Response::new(proto::ListLocksResponse {
             locks: listing.locks.iter().map(convert::summary).collect(),

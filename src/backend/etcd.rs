@@ -24,6 +24,7 @@ use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
 use self::link::Link;
+use self::names::Names;
 use self::scenes::Scenes;
 use self::session::Session;
 use self::settings::Settings;
@@ -49,6 +50,7 @@ mod leases;
 mod leave;
 mod link;
 mod look;
+mod names;
 mod packing;
 mod pulse;
 mod record;
@@ -88,10 +90,11 @@ impl Store {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
+        let names = Arc::new(Names::default());
         let session = Arc::new(Session::new(
             keys.clone(),
             Arc::clone(&link),
-            Arc::clone(&leases),
+            (Arc::clone(&leases), Arc::clone(&names)),
             self.settings.session_ttl,
             self.settings.timeout,
         ));
@@ -116,6 +119,7 @@ impl Store {
                 session,
                 ends,
                 scenes,
+                names,
             }),
             wakes,
         })
@@ -131,6 +135,7 @@ struct Replica {
     session: Arc<Session>,
     ends: Arc<Ends>,
     scenes: Arc<Scenes>,
+    names: Arc<Names>,
     turns: Turns,
 }
 
@@ -163,11 +168,19 @@ impl Etcd {
 #[async_trait]
 impl Backend for Etcd {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        Ok(self.replica()?.enter(lock, claim).await?)
+        let replica = self.replica()?;
+        let named = replica.names.give(claim);
+        let place = replica.enter(lock, &named).await?;
+        replica.names.placed(claim, named.id, &place);
+        Ok(place)
     }
 
     async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        Ok(self.replica()?.take_up(lock, claim).await?)
+        let replica = self.replica()?;
+        let named = replica.names.of(claim);
+        let place = replica.take_up(lock, &named).await?;
+        replica.names.placed(claim, named.id, &place);
+        Ok(place)
     }
 
     async fn leave(
@@ -176,7 +189,24 @@ impl Backend for Etcd {
         who: Leaving<'_>,
         next: Option<&NewClaim>,
     ) -> Result<Departure, BackendError> {
-        Ok(self.replica()?.leave(lock, who, next).await?)
+        let replica = self.replica()?;
+        let named = next.map(|next| replica.names.of(next));
+        let name;
+        let leaving = match who {
+            Leaving::Call(claim, call) => {
+                name = replica.names.of_id(claim);
+                Leaving::Call(&name, call)
+            }
+            other => other,
+        };
+        let departure = replica.leave(lock, leaving, named.as_deref()).await?;
+        if let Leaving::Call(claim, _) = who {
+            replica.names.over(claim);
+        }
+        if let (Some(next), Some(_)) = (next, &departure.next) {
+            replica.names.over(&next.id);
+        }
+        Ok(departure)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
@@ -197,7 +227,9 @@ impl Backend for Etcd {
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
         let closed = self.replica.session.closed().clone();
-        self.wakes.open().take_until(closed.cancelled_owned()).boxed()
+        let names = Arc::clone(&self.replica.names);
+        let wakes = self.wakes.open().map(move |wake| names.wake(wake));
+        wakes.take_until(closed.cancelled_owned()).boxed()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {

@@ -6,10 +6,14 @@ use std::time::{Duration, Instant};
 
 use fencepost::client::{Address, Client};
 use tempfile::TempDir;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
-use crate::server::{PATIENCE, Server};
+use crate::server::Server;
 
+/// Longer than any step takes, however slow the machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long leases live: a machine that stands still for some seconds loses none of them.
+const TTL: &str = "20s";
 /// How many there are.
 pub const REPLICAS: usize = 3;
 /// Ports that the system gives to no outgoing connection, so that none takes one while its server is away.
@@ -47,9 +51,9 @@ impl Replicas {
         Client::connect(&addresses).await.expect("they accept")
     }
 
-    /// A connection to each, made when it is needed.
-    pub fn channels(&self) -> Vec<Channel> {
-        self.0.iter().map(Replica::channel).collect()
+    /// Where they all are.
+    pub fn ends(&self) -> Vec<Endpoint> {
+        self.0.iter().map(Replica::end).collect()
     }
 }
 
@@ -58,7 +62,7 @@ impl Replica {
         let home = tempfile::tempdir().expect("a directory");
         std::fs::write(
             home.path().join("f.toml"),
-            format!("[namespaces.jobs]\nttl_default = '6s'\n{namespace}\n"),
+            format!("[namespaces.jobs]\nttl_default = '{TTL}'\n{namespace}\n"),
         )
         .expect("the configuration");
         Self {
@@ -69,9 +73,9 @@ impl Replica {
         }
     }
 
-    fn channel(&self) -> Channel {
+    fn end(&self) -> Endpoint {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).expect("an address");
-        endpoint.connect_timeout(Duration::from_secs(5)).connect_lazy()
+        endpoint.connect_timeout(Duration::from_secs(5))
     }
 
     /// Starts it, and waits until its store serves.

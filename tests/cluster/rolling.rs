@@ -40,7 +40,7 @@ async fn restart_in_turn(namespace: &str) {
         clients.spawn(hold(client, format!("held-{number}"), Arc::clone(&course)));
     }
     for number in 0..CALLERS {
-        clients.spawn(call(replicas.channels(), number, Arc::clone(&course)));
+        clients.spawn(call(replicas.ends(), number, Arc::clone(&course)));
     }
 
     let (began, mut restarts) = (Instant::now(), 0);

@@ -222,6 +222,7 @@ macro_rules! conformance_suite {
                     a_look_counts_more_than_it_shows: Sharing,
                     a_look_shows_no_expired_holder,
                     a_list_shows_the_locks_in_use_by_name,
+                    a_page_begins_no_sooner_than_its_prefix,
                     a_prefix_is_text_and_no_pattern,
                     a_lock_leaves_the_list_with_its_last_claim,
                     an_expired_lock_leaves_the_list,

@@ -120,9 +120,9 @@ fn a_duration_is_normalised_in_range_and_not_negative() {
 #[test]
 fn a_page_has_a_default_and_a_largest_size() {
     for (asked, size) in [(0, 100), (1, 1), (1000, 1000), (i32::MAX, 1000)] {
-        assert_eq!(page(asked, "", PAGES), Ok(Page { after: None, size }));
+        assert_eq!(page(asked, "", "", PAGES), Ok(Page { after: None, size }));
     }
-    assert_eq!(page(-1, "", PAGES).unwrap_err().field, "page_size");
+    assert_eq!(page(-1, "", "", PAGES).unwrap_err().field, "page_size");
 }
 
 #[test]
@@ -139,16 +139,37 @@ fn a_page_token_that_was_not_given_out_is_refused() {
         "1%c3%bc",
         long.as_str(),
     ] {
-        assert_eq!(page(0, token, PAGES).unwrap_err().field, "page_token", "{token:.20}");
+        assert_eq!(
+            page(0, token, "", PAGES).unwrap_err().field,
+            "page_token",
+            "{token:.20}"
+        );
     }
     assert_eq!(page_token(None), "");
+}
+
+#[test]
+fn a_page_token_leads_to_names_of_its_prefix_alone() {
+    for (after, prefix, led) in [
+        ("b/1", "b/", true),
+        ("b/", "b/", true),
+        ("", "b/", false),
+        ("a/9", "b/", false),
+    ] {
+        let page = page(0, &page_token(Some(after)), prefix, PAGES);
+        assert_eq!(
+            page.map(|page| page.after).ok(),
+            led.then(|| Some(after.to_owned())),
+            "{after}"
+        );
+    }
 }
 
 proptest! {
     #[test]
     fn a_page_token_leads_back(next in "\\PC{0,80}") {
         let token = page_token(Some(&next));
-        prop_assert_eq!(page(0, &token, PAGES), Ok(Page { after: Some(next), size: PAGES.default }));
+        prop_assert_eq!(page(0, &token, "", PAGES), Ok(Page { after: Some(next), size: PAGES.default }));
     }
 }
 

@@ -48,12 +48,13 @@ impl Along {
         Some(waiting.steps.remove(found).1)
     }
 
-    /// All that wait, in their order, for a turn; without those whose callers went away.
-    pub fn take(&self) -> (Vec<Step>, Vec<oneshot::Sender<Answered>>) {
+    /// What waits, in its order, for a turn; so many at most, and without those whose callers went away.
+    pub fn take(&self, most: usize) -> (Vec<Step>, Vec<oneshot::Sender<Answered>>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let steps = std::mem::take(&mut waiting.steps).into_iter();
-        let wanted = steps.filter(|(_, _, answer)| !answer.is_closed());
-        wanted.map(|(_, step, answer)| (step, answer)).unzip()
+        waiting.steps.retain(|(_, _, answer)| !answer.is_closed());
+        let taken = waiting.steps.len().min(most);
+        let steps = waiting.steps.drain(..taken);
+        steps.map(|(_, step, answer)| (step, answer)).unzip()
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_takes_all_that_wait_and_nothing_that_was_taken_back_or_left() {
+    fn a_turn_takes_what_waits_within_its_bound_and_nothing_that_was_taken_back_or_left() {
         let along = Along::default();
         let (_, first) = along.put(step("a"));
         let (back, _taken_back) = along.put(step("b"));
@@ -75,7 +76,8 @@ mod tests {
         let (late, _last) = along.put(step("d"));
         drop(left);
         assert!(along.take_back(back).is_some_and(|step| step.lock == "b"));
-        let (steps, callers) = along.take();
+        let (_, _later) = along.put(step("e"));
+        let (steps, callers) = along.take(2);
         let locks: Vec<_> = steps.iter().map(|step| step.lock.as_str()).collect();
         assert_eq!((locks, callers.len()), (vec!["a", "d"], 2));
         // A turn has it: it must be waited for.
@@ -84,7 +86,7 @@ mod tests {
             let _ = caller.send(Err(closed()));
         }
         assert!(first.blocking_recv().unwrap().is_err());
-        assert!(along.take().0.is_empty());
+        assert_eq!(along.take(2).0.len(), 1);
     }
 
     fn closed() -> Failure {

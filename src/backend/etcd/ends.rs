@@ -103,9 +103,13 @@ impl Ends {
     }
 
     /// Forgets a holder, for its end was seen; when the last sign of life of its lease was sent, if
-    /// that is known.
-    pub fn ended(&self, claim: &ClaimId) -> Option<Instant> {
-        lock(&self.granted).remove(claim)?.alive
+    /// that is known. (Its name may be another's by now.)
+    pub fn ended(&self, holder: &Entry) -> Option<Instant> {
+        let mut granted = lock(&self.granted);
+        granted
+            .get(&holder.id)
+            .filter(|known| known.entry.created == holder.created)?;
+        granted.remove(&holder.id)?.alive
     }
 
     /// What a step that ends these holds of a claim writes down with it.
@@ -225,7 +229,7 @@ impl Ends {
             self.remember_others(name, entry, &entry.claim.holds, Cause::Expired)
                 .await;
         }
-        self.ended(&entry.id);
+        self.ended(entry);
         Ok(())
     }
 
@@ -258,7 +262,9 @@ impl Ends {
         };
         // Renewed, or its lease is just about to be found dead.
         let alive = self.leases.remaining(kv.lease()).await?.unwrap_or_default();
-        if let Some(granted) = lock(&self.granted).get_mut(&entry.id) {
+        let mut granted = lock(&self.granted);
+        let same = |known: &&mut Granted| known.entry.created == entry.created;
+        if let Some(granted) = granted.get_mut(&entry.id).filter(same) {
             granted.due = Instant::now() + alive;
         }
         Ok(())

@@ -121,6 +121,10 @@ impl Replica {
         if !self.holds_good(coming.ticket, &survey) {
             return Ok(Tried::Again(None));
         }
+        if !new.retryable && survey.view.is_foreign(new) {
+            // An old copy of the store was put back, with an earlier claim of this name.
+            return Err(Failure::Away("etcd: a name is in use already".into()));
+        }
         if let Some(entry) = survey.view.waiters.get(&new.id) {
             return self.adopt_waiter(coming, &survey.view, entry).await;
         }

@@ -117,6 +117,10 @@ impl Replica {
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
         self.scenes.part(going.name, id, call);
         let view = scenes::read(&self.link, &going.lock).await?;
+        // Once it was granted, its name is known by its record alone.
+        let named = view.waiters.get(id).is_some() || view.holder_with(id).is_some();
+        let named = (!named).then(|| view.hold_of_call(call)).flatten();
+        let id = named.as_ref().unwrap_or(id);
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
                 return self.take_out_waiter(going, entry).await;
@@ -260,7 +264,7 @@ impl Replica {
 
     /// A holder is gone, and this replica has the answer that says so.
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
-        let alive = self.ends.ended(&entry.id);
+        let alive = self.ends.ended(entry);
         self.scenes.ended(name, entry);
         if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
             self.leases.put_back(Lease {
@@ -269,6 +273,7 @@ impl Replica {
                 alive,
                 used: true,
             });
+            self.names.released(entry);
         }
     }
 

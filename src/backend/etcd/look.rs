@@ -73,7 +73,7 @@ impl Replica {
     pub async fn list(&self, prefix: &str, page: &Page) -> Result<Listing, Failure> {
         let begin = format!("{}{prefix}", self.keys.locks());
         let end = behind(&begin);
-        let mut from = match &page.after {
+        let mut from = match page.after.as_ref().filter(|after| after.as_str() >= prefix) {
             Some(after) => {
                 LockName::new(after).map_or_else(|_| begin.clone().into(), |after| self.keys.lock(&after).behind())
             }

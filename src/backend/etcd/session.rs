@@ -19,6 +19,7 @@ use super::clock::{micros, wall};
 use super::keys::Keys;
 use super::leases::{Leases, seconds, span};
 use super::link::{Failure, Link, failure};
+use super::names::Names;
 use crate::backend::Health;
 
 /// How soon a store that is away is asked again.
@@ -60,6 +61,7 @@ pub struct Session {
     keys: Keys,
     link: Arc<Link>,
     leases: Arc<Leases>,
+    names: Arc<Names>,
     ttl: Duration,
     patience: Duration,
     standing: watch::Sender<Standing>,
@@ -70,12 +72,19 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(keys: Keys, link: Arc<Link>, leases: Arc<Leases>, ttl: Duration, patience: Duration) -> Self {
+    pub fn new(
+        keys: Keys,
+        link: Arc<Link>,
+        (leases, names): (Arc<Leases>, Arc<Names>),
+        ttl: Duration,
+        patience: Duration,
+    ) -> Self {
         let reason = "etcd: not connected yet".into();
         Self {
             keys,
             link,
             leases,
+            names,
             ttl,
             patience,
             standing: watch::Sender::default(),
@@ -83,6 +92,12 @@ impl Session {
             full: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
+    }
+
+    /// What was kept to be used again may be on keys of others again.
+    fn abandon(&self) {
+        self.leases.abandon();
+        self.names.abandon();
     }
 
     /// The session that lives now; waits for one for as long as a request may take.
@@ -285,7 +300,7 @@ impl Session {
                 );
                 self.link.forget();
                 // A snapshot may have brought back what is on them; who keeps the session ends it.
-                self.leases.abandon();
+                self.abandon();
                 self.standing.send_modify(|standing| standing.ticket = None);
             }
             let kept = read.kvs().first();
@@ -376,7 +391,7 @@ impl Session {
         // A new connection: what it leads to may have been restored from a snapshot. The leases of
         // the pool go, for their worth is a round trip; the session stays while revisions have not
         // fallen, for with it the waiters would lose their places.
-        self.leases.abandon();
+        self.abandon();
         let connection = self.standing.borrow().connection;
         self.note_base(self.prove().await?, Some(connection));
         let mut client = self.link.streaming().await?;

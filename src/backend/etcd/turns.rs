@@ -94,7 +94,7 @@ impl Turns {
         let (batch, turns) = batch::batch(BOUNDS);
         let along = Arc::new(Along::default());
         let (way, beside) = (Arc::clone(&link), Arc::clone(&along));
-        tokio::spawn(turns.run_many(move |steps| turn_with(Arc::clone(&way), steps, beside.take())));
+        tokio::spawn(turns.run_many(move |steps| turn_with(Arc::clone(&way), steps, beside.take(BOUNDS.turn))));
         Self {
             link,
             batch,

@@ -9,7 +9,7 @@ use super::keys::{LockKeys, Stand};
 use super::record::{Claim, Hold, RecordError};
 use crate::backend::NewClaim;
 use crate::claim::Prefix;
-use crate::name::{ClaimId, FencingToken, LeaseKey, Mode};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Mode};
 
 /// A claim and what the store says of its key.
 #[derive(Debug, Clone)]
@@ -134,6 +134,9 @@ impl View {
                 if self.gone.contains(&(id, entry.created)) {
                     return Ok(Step::Nothing);
                 }
+                if self.knows_later(&id, entry.modified) {
+                    return Ok(Step::Nothing);
+                }
                 let known = self
                     .holders
                     .get(&id)
@@ -143,6 +146,9 @@ impl View {
             }
             Some(Stand::Waiter(id)) => {
                 let entry = Entry::read(id, kv)?;
+                if self.knows_later(&id, entry.modified) {
+                    return Ok(Step::Nothing);
+                }
                 let known = self
                     .waiters
                     .get(&id)
@@ -152,6 +158,12 @@ impl View {
             }
             None => Step::Nothing,
         })
+    }
+
+    /// Whether a holder is known ahead of its events, which came to be after this revision: names are
+    /// used again.
+    fn knows_later(&self, id: &ClaimId, revision: i64) -> bool {
+        self.holders.get(id).is_some_and(|known| known.created > revision)
     }
 
     /// Follows one event of the lock's keys; one that is in the view already changes nothing.
@@ -168,7 +180,11 @@ impl View {
         }
         let step = match keys.stand(kv.key()) {
             Some(Stand::Holder(id)) => {
-                self.gone.retain(|(gone, _)| *gone != id);
+                let at = kv.mod_revision();
+                self.gone.retain(|(gone, created)| *gone != id || *created > at);
+                if self.knows_later(&id, at) {
+                    return Ok(Step::Nothing);
+                }
                 self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
             }
             Some(Stand::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
@@ -207,6 +223,22 @@ impl View {
             .get(hold)
             .filter(|entry| entry.claim.hold(hold).is_some())
             .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
+    }
+
+    /// The hold that this call has here, or is to have.
+    pub fn hold_of_call(&self, call: CallId) -> Option<ClaimId> {
+        let all = self.waiters.iter().chain(self.holders.iter());
+        all.flat_map(|entry| &entry.claim.holds)
+            .find(|hold| hold.call == call)
+            .map(|hold| hold.id)
+    }
+
+    /// Whether another call's claim goes by this one's name.
+    pub fn is_foreign(&self, new: &NewClaim) -> bool {
+        let there = self.waiters.get(&new.id).or_else(|| self.holder_with(&new.id));
+        there
+            .and_then(|entry| entry.claim.hold(&new.id))
+            .is_some_and(|hold| hold.call != new.call)
     }
 
     /// The holder that a reentrant call joins.

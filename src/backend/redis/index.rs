@@ -137,7 +137,9 @@ impl Index {
         after: Option<&str>,
         most: usize,
     ) -> Result<Vec<LockName>, BackendError> {
-        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        let from = after
+            .filter(|after| *after >= prefix)
+            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
         // No UTF-8 text holds the byte 0xff.
         let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
         let mut range = redis::cmd("ZRANGEBYLEX");

@@ -151,7 +151,9 @@ impl Core {
         prefix: &str,
         after: Option<&str>,
     ) -> Result<(BTreeSet<LockName>, Option<String>), BackendError> {
-        let from = after.map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
+        let from = after
+            .filter(|after| *after >= prefix)
+            .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
         // No UTF-8 text holds the byte 0xff.
         let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
         let voters = &self.shared.voters;

@@ -11,6 +11,8 @@
 --   s<secret>        why a lease, or which attempts of it, ended: cause, round, token, until when it is kept
 --   m<call>          the mark of a call that left
 --   x<n>             both, oldest first, from+1 to `to`; most: how many are kept
+--   wide             nothing: a value so long that Redis stores the hash as a table. A short list of pairs, as it
+--                    does by default up to 512 of them, is searched from its beginning for each field.
 -- Numbers are microseconds unless they count. They reach Redis through digits(), never through
 -- tostring, which keeps only 14 digits.
 
@@ -19,6 +21,7 @@ local call = redis.call
 local KEPT = 70000000             -- how long an end is remembered at the least
 local IDLE = 4 * 86400000         -- how long an unused lock keeps its counter, in ms
 local ALL = 999999999             -- past every round of an attempt
+local LISTED = 16                 -- how many ends may be in a list of pairs
 local AHEAD = 1000000             -- how far a number may be past the clock and be forgotten with its lock
 
 local function digits(n) return string.format('%.0f', n) end
@@ -53,6 +56,7 @@ local function remember(field, value, keep)
   if call('HSET', key, field, value .. digits(now + math.max(KEPT, keep))) == 1 then
     till = till + 1
     call('HSET', key, 'x' .. digits(till), field, 'to', digits(till))
+    if till - from == LISTED then call('HSET', key, 'wide', string.rep('-', 65)) end
   end
   for _ = 1, 3 do
     if from >= till then break end

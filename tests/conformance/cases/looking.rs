@@ -88,6 +88,21 @@ pub async fn a_list_shows_the_locks_in_use_by_name(bed: &Bed) {
     assert!(names(bed, "c").await.is_empty());
 }
 
+pub async fn a_page_begins_no_sooner_than_its_prefix(bed: &Bed) {
+    for name in ["a/1", "b/1", "b/2", "c/1"] {
+        bed.here().on(name).hold(claim("a")).await;
+    }
+    for after in ["", "a", "a/1", "b"] {
+        let page = Page {
+            after: Some(after.into()),
+            size: 9,
+        };
+        let listing = bed.first.list("b/", page).await.expect("the store answers");
+        let found: Vec<_> = listing.locks.iter().map(|summary| summary.lock.as_str()).collect();
+        assert_eq!(found, ["b/1", "b/2"], "after {after:?}");
+    }
+}
+
 pub async fn a_prefix_is_text_and_no_pattern(bed: &Bed) {
     for name in ["a*b", "axb", "[a]", "a%2Fb", "a?", "a_b"] {
         bed.here().on(name).hold(claim("a")).await;
