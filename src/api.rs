@@ -1,9 +1,10 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: `request_log` names it, `guard` catches its panic,
-//! `gate` counts it in, `handover` watches over its grant, `dispatch` finds its service; then
-//! `lock` or `admin` convert (`convert`) and ask the namespace's [`crate::locks::Locks`]. Errors
-//! become statuses in [`status`] alone.
+//! The way of a call, from the outside in: `observed` counts and traces it, `request_log` names it,
+//! `guard` catches its panic, `authenticate` settles whose it is, `gate` counts it in, `handover`
+//! watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
+//! and, where `access` lets them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses
+//! in [`status`] alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 use tower::layer::layer_fn;
 
+use self::access::Guarded;
 use self::admin::AdminApi;
+use self::authenticate::Authenticate;
 use self::connection::{Connection, Terms, incoming};
 use self::dispatch::Dispatch;
 use self::gate::{Gate, Permits};
@@ -24,12 +27,18 @@ use self::guard::Guard;
 use self::handover::Handover;
 use self::health::HealthApi;
 use self::lock::LockApi;
+use self::observed::Observed;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
+use crate::auth::{Auth, Unproven};
+use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
+use crate::tls::Unfinished;
 
+mod access;
 mod admin;
+mod authenticate;
 mod connection;
 mod convert;
 mod deadline;
@@ -41,10 +50,12 @@ mod handover;
 mod health;
 mod listen;
 mod lock;
+mod observed;
 mod request_log;
 mod settings;
 pub mod status;
 
+pub use self::access::Access;
 pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
 pub use self::settings::Settings;
 
@@ -81,7 +92,23 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves the namespaces on all listeners until `shutdown` is ready and the drain is over.
+/// Serves the namespaces to everybody on all listeners, as [`serve_to`] does to those who may.
+///
+/// # Errors
+/// As [`serve_to`].
+///
+/// # Cancellation safety
+/// As [`serve_to`].
+pub async fn serve(
+    listeners: Vec<Listener>,
+    namespaces: Namespaces,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), ServeError> {
+    serve_to(Access::default(), listeners, namespaces, settings, shutdown).await
+}
+
+/// Serves the namespaces, to whom `access` lets in, on all listeners until `shutdown` is ready and the drain is over.
 ///
 /// The drain: no new connection is accepted and health says NOT_SERVING; waiting Acquires and
 /// streams end with DRAINING at once, and so does every new call but a Renew, a Release or a health
@@ -94,7 +121,8 @@ pub enum ServeError {
 /// # Cancellation safety
 /// Dropping the future stops accepting and leaves open connections to their clients; to end them
 /// let `shutdown` be ready instead.
-pub async fn serve(
+pub async fn serve_to(
+    access: Access,
     listeners: Vec<Listener>,
     namespaces: Namespaces,
     settings: Settings,
@@ -102,13 +130,21 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let connections = incoming(
-        listeners,
-        Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone()),
-    );
-    let services = services(&namespaces, &settings, &drain)?;
+    let terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
+    if let Some(figures) = &figures {
+        figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));
+        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
+    }
+    let connections = incoming(listeners, terms.counted(figures));
+    let layers = Layers {
+        services: services(&namespaces, &access, &settings, &drain)?,
+        permits: Arc::new(Permits::new(&settings, drain.clone())),
+        auth: access.auth,
+        metrics: namespaces.metrics().cloned(),
+    };
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
-    let server = run(services, connections, &settings, drain.clone(), stop);
+    let server = run(layers, connections, &settings, stop);
     tokio::pin!(server);
     let served = tokio::select! {
         served = &mut server => served,
@@ -134,20 +170,34 @@ async fn overdue(drain: &CancellationToken, settings: &Settings) {
     tracing::warn!("the drain took too long: cutting the connections that are left");
 }
 
-async fn run(
+/// What the layers around the services are made of.
+struct Layers {
     services: Services,
+    permits: Arc<Permits>,
+    auth: Auth,
+    metrics: Option<Metrics>,
+}
+
+async fn run(
+    layers: Layers,
     connections: impl Stream<Item = std::io::Result<Connection>>,
     settings: &Settings,
-    drain: CancellationToken,
     stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let permits = Arc::new(Permits::new(settings, drain));
+    let Layers {
+        services: Services { locks, routes },
+        permits,
+        auth,
+        metrics,
+    } = layers;
     let request_bytes = settings.request_bytes;
-    let Services { locks, routes } = services;
     let layers = layer_fn(move |routes| {
         let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
-        RequestLog::new(Guard::new(gate, request_bytes))
+        let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
+        let authenticate = Authenticate::new(gate, auth.clone(), figures);
+        let log = RequestLog::new(Guard::new(authenticate, request_bytes));
+        Observed::new(log, metrics.clone())
     });
     let transport = transport(settings).layer(layers).add_routes(routes);
     transport.serve_with_incoming_shutdown(connections, stop).await
@@ -171,13 +221,15 @@ struct Services {
 
 fn services(
     namespaces: &Namespaces,
+    access: &Access,
     settings: &Settings,
     drain: &CancellationToken,
 ) -> Result<Services, tonic_reflection::server::Error> {
-    let locks = LockServiceServer::new(LockApi::new(namespaces.clone(), settings))
+    let guarded = Guarded::new(namespaces.clone(), access.quotas.clone());
+    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
-    let admin = AdminServiceServer::new(AdminApi::new(namespaces.clone()))
+    let admin = AdminServiceServer::new(AdminApi::new(guarded))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let health = HealthServer::new(HealthApi::new(namespaces.clone(), drain.clone()))

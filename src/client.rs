@@ -39,8 +39,10 @@
 //! resource refuse a token below the highest it has seen.
 
 mod acquire;
+mod address;
 mod calls;
 mod connections;
+mod credentials;
 mod doubt;
 mod error;
 mod guard;
@@ -54,12 +56,12 @@ use std::time::Duration;
 use futures::stream::{BoxStream, StreamExt};
 
 pub use self::acquire::Acquire;
+pub use self::address::Address;
+pub use self::credentials::Credentials;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
 pub use self::json::{Answer, NoJson, json};
 pub use self::keeping::Loss;
-/// Where a server listens: `127.0.0.1:50051`, `[::1]:50051`, `localhost:50051` or `unix:/path`.
-pub use crate::api::ListenAddress as Address;
 
 use self::calls::{Calls, duration};
 use self::connections::Connections;
@@ -80,7 +82,16 @@ impl Client {
     /// # Errors
     /// [`Error::Unreachable`] when none does.
     pub async fn connect(addresses: &[Address]) -> Result<Self, Error> {
-        let connections = Connections::open(addresses).await?;
+        Self::connect_as(addresses, Credentials::default()).await
+    }
+
+    /// The same, with something to prove who the client is, or to know the server by.
+    ///
+    /// # Errors
+    /// [`Error::BadCredentials`] when a file cannot be read, or a bearer token would be sent for all to
+    /// read; [`Error::Unreachable`] when no address accepts.
+    pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
+        let connections = Connections::open(addresses, credentials).await?;
         Ok(Self {
             calls: Arc::new(Calls::new(connections)),
         })

@@ -4,7 +4,9 @@
 //! its file, line, key and bound. The tables of the file, their defaults and their documentation
 //! stand once, in [`mod@file`].
 
+mod access_config;
 mod backend;
+mod changes;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd_config;
@@ -43,9 +45,13 @@ pub use redis_config::RedisConfig;
 pub use redlock_config::RedlockConfig;
 
 use crate::api::{ListenAddress, Settings};
+use crate::auth::PolicySettings;
 use crate::backend::Guarantee;
 use crate::limits::Limits;
 use crate::name::Namespace;
+use crate::quota::QuotaSettings;
+use crate::tls::TlsSettings;
+use access_config::TlsConfig;
 use file::{File, NamespaceSection};
 use namespace::Origin;
 use source::Source;
@@ -59,6 +65,11 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub struct Config {
     /// The namespaces to serve, at least one.
     pub namespaces: BTreeMap<Namespace, NamespaceConfig>,
+    /// Who is who and may do what; nothing: everybody everything.
+    pub policy: Option<PolicySettings>,
+    /// How much everybody may do.
+    pub quotas: QuotaSettings,
+    tls: Option<TlsConfig>,
     file: File,
 }
 
@@ -86,16 +97,66 @@ impl Config {
     fn read(mut source: Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
         let mut file: File = source.parse()?;
         overrides.apply(&mut file, &mut source);
+        let tls = access_config::tls(&file, &source)?;
         check_listen(&file, &source)?;
+        check_metrics_listen(&file, &source)?;
         check_server(&file, &source)?;
+        check_traces(&file, &source)?;
         file.data_dir = absolute_data_dir(&file, &source)?.or(data_dir);
         let namespaces = namespaces(&mut file, &source)?;
-        Ok(Self { namespaces, file })
+        check_ready(&file, &source)?;
+        Ok(Self {
+            namespaces,
+            policy: access_config::policy(&file, &source)?,
+            quotas: access_config::quotas(&file, &source)?,
+            tls,
+            file,
+        })
     }
 
     /// Where to listen, at least one address.
     pub fn listen(&self) -> impl Iterator<Item = &ListenAddress> {
         self.file.listen.iter().map(|listen| &listen.0)
+    }
+
+    /// The certificates of the addresses that are encrypted.
+    pub fn tls(&self) -> Option<&TlsSettings> {
+        self.tls.as_ref().map(|tls| &tls.settings)
+    }
+
+    /// Whether the connections to this address are encrypted.
+    pub fn is_encrypted(&self, address: &ListenAddress) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.listeners.covers(address))
+    }
+
+    /// The files that are read beside this one and may change while the server runs: certificates, tokens,
+    /// keys.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let tls = self.tls().into_iter().flat_map(TlsSettings::files);
+        let policy = self.policy.iter().flat_map(PolicySettings::files);
+        tls.chain(policy).cloned().collect()
+    }
+
+    /// Where to answer those who watch over the server, if anywhere.
+    pub fn metrics_listen(&self) -> Option<&ListenAddress> {
+        self.file.metrics_listen.as_ref().map(|listen| &listen.0)
+    }
+
+    /// Whether they are answered over TLS.
+    pub fn metrics_are_encrypted(&self) -> bool {
+        let is_covered = |address| self.is_encrypted(address);
+        !self.file.metrics_insecure && self.metrics_listen().is_some_and(is_covered)
+    }
+
+    /// The namespaces whose stores must serve for the server to be ready.
+    pub fn ready_namespaces(&self) -> &[String] {
+        &self.file.ready_namespaces
+    }
+
+    /// Where to send traces, if anywhere, and of which part of the calls.
+    pub fn traces(&self) -> Option<(&str, f64)> {
+        let traces = &self.file.traces;
+        Some((traces.endpoint.as_deref()?, traces.sample_ratio.get()))
     }
 
     /// What to log, and how.
@@ -136,11 +197,58 @@ fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
     }
     let open = file.listen.iter().find(|listen| !listen.0.is_local());
     match open {
-        Some(Listen(address)) if !file.insecure => Err(source.refuse(
+        Some(Listen(address)) if !file.insecure && file.tls.is_none() => Err(source.refuse(
             &["listen"],
-            format!("{address} must be a loopback address or a Unix socket, unless insecure = true"),
+            format!(
+                "{address} must be a loopback address or a Unix socket where there is no [tls], unless insecure = true"
+            ),
         )),
         _ => Ok(()),
+    }
+}
+
+fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_open = |address: &ListenAddress| !address.is_local() && !file.insecure && !file.metrics_insecure;
+    match &file.metrics_listen {
+        Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
+            &["metrics_listen"],
+            "must be host:port: Prometheus reads no Unix socket",
+        )),
+        Some(Listen(address)) if is_open(address) && file.tls.is_none() => {
+            let problem = format!(
+                "{address} must be a loopback address where there is no [tls], unless metrics_insecure = true or insecure = true"
+            );
+            Err(source.refuse(&["metrics_listen"], problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_url = |url: &str| {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        rest.is_some_and(|rest| !rest.is_empty())
+    };
+    match &file.traces.endpoint {
+        Some(url) if !is_url(url) => {
+            let problem = format!("must be a URL such as \"http://collector:4317\", not {url:?}");
+            Err(source.refuse(&["traces", "endpoint"], problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_ready(file: &File, source: &Source) -> Result<(), ConfigError> {
+    match file
+        .ready_namespaces
+        .iter()
+        .find(|name| !file.namespaces.contains_key(*name))
+    {
+        Some(name) => {
+            let problem = format!("must be namespaces of this configuration, and {name:?} is none");
+            Err(source.refuse(&["ready_namespaces"], problem))
+        }
+        None => Ok(()),
     }
 }
 

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use crate::auth::{Denied, Unproven};
 use crate::backend::{BackendError, Refusal};
 use crate::claim::{Cause, Holder};
 use crate::name::{InvalidField, Mode};
+use crate::quota::OverLimit;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,12 +69,30 @@ pub enum Error {
         /// Which limit was reached.
         what: String,
     },
+    /// The caller, or the namespace, has reached a limit of its own.
+    #[error("overloaded: {0}")]
+    OverLimit(OverLimit),
+    /// It was not proven who the caller is.
+    #[error("not authenticated: {cause}")]
+    Unauthenticated {
+        /// Why not.
+        cause: Unproven,
+    },
+    /// No rule allows the caller to do this.
+    #[error("{0}")]
+    PermissionDenied(Box<Denied>),
     /// The store failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Draining,
+}
+
+impl From<OverLimit> for Error {
+    fn from(over: OverLimit) -> Self {
+        Self::OverLimit(over)
+    }
 }
 
 impl From<Refusal> for Error {

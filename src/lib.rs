@@ -6,18 +6,25 @@
 //! - [`name`]: text in, valid types out.
 //! - [`claim`]: the one rule that says who of a queue holds.
 //! - [`limits`]: what a namespace accepts.
+//! - [`auth`]: who a caller is, and what it may do.
+//! - [`quota`]: how much of it.
+//! - [`tls`]: encryption for listeners.
 //! - [`backend`]: what a store must do, in words; its rooms hold the stores.
 //! - [`batch`]: group commit.
+//! - [`metrics`]: what is counted and measured.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
 //! - [`namespaces`]: which namespace has which backend.
 //! - [`config`], [`telemetry`], [`error`].
 //! - [`api`]: the gRPC service over all of it.
+//! - [`monitor`]: what those who watch over the server ask it over HTTP.
+//! - [`reload`]: a changed configuration, taken up while the server runs.
 //! - [`client`]: the other end: a lease that is kept, and that says when it is lost.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod api;
+pub mod auth;
 pub mod backend;
 pub mod batch;
 pub mod claim;
@@ -27,6 +34,11 @@ pub mod config;
 pub mod error;
 pub mod limits;
 pub mod locks;
+pub mod metrics;
+pub mod monitor;
 pub mod name;
 pub mod namespaces;
+pub mod quota;
+pub mod reload;
 pub mod telemetry;
+pub mod tls;

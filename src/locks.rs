@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use self::acquire::Course;
 use self::lines::{Lines, Mail};
@@ -49,7 +51,7 @@ pub struct Locks {
 #[derive(Debug)]
 struct Room {
     namespace: Namespace,
-    limits: Limits,
+    limits: ArcSwap<Limits>,
     offers: Offers,
     backend: Arc<dyn Backend>,
     lines: Arc<Lines>,
@@ -82,6 +84,14 @@ pub struct Acquire {
     pub reentrant: bool,
     /// Shown to operators.
     pub metadata: Metadata,
+}
+
+impl Acquire {
+    /// The claim that its request id names, where it has one.
+    pub fn claim(&self) -> Option<ClaimId> {
+        let request = self.request_id.as_ref()?;
+        Some(ids::of_request(self, request))
+    }
 }
 
 /// A lease as its client gets it.
@@ -125,7 +135,7 @@ impl Locks {
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
         let room = Arc::new(Room {
             namespace,
-            limits,
+            limits: ArcSwap::from_pointee(limits),
             offers: backend.offers(),
             lines: Arc::default(),
             draining: CancellationToken::new(),
@@ -153,7 +163,7 @@ impl Locks {
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
         let claim = self.room.claim(&ask, arrived)?;
-        let wait = self.room.limits.wait(ask.wait)?;
+        let wait = self.room.limits.load().wait(ask.wait)?;
         if self.room.draining.is_cancelled() {
             return Err(Error::Draining);
         }
@@ -171,7 +181,7 @@ impl Locks {
     /// # Errors
     /// [`Error::LeaseLost`] when it is gone; [`Error::InvalidField`] for a TTL outside the bounds.
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
-        let ttl = ttl.map(|ttl| self.room.limits.ttl(Some(ttl))).transpose()?;
+        let ttl = ttl.map(|ttl| self.room.limits.load().ttl(Some(ttl))).transpose()?;
         match self.room.backend.renew(lease, ttl).await? {
             Renewal::Renewed(grant) => Ok(self.room.lease(&lease.lock.name, grant)),
             Renewal::Gone(cause) => Err(Error::LeaseLost { cause }),
@@ -196,7 +206,7 @@ impl Locks {
     /// # Errors
     /// When the store fails.
     pub async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, Error> {
-        self.room.limits.name(lock)?;
+        self.room.limits.load().name(lock)?;
         Ok(self.room.backend.look(lock, Most::of_each(most)).await?)
     }
 
@@ -205,7 +215,7 @@ impl Locks {
     /// # Errors
     /// When the store fails.
     pub async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Error> {
-        self.room.limits.name(lock)?;
+        self.room.limits.load().name(lock)?;
         Ok(self.room.backend.holder(lock, token).await?)
     }
 
@@ -220,7 +230,7 @@ impl Locks {
     /// The queue of a lock, then each change. Ends with [`Error::Draining`] when the server shuts
     /// down, and after any other error.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, Error>> {
-        if let Err(error) = self.room.limits.name(lock) {
+        if let Err(error) = self.room.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
         }
         let draining = self.room.draining.clone().cancelled_owned();
@@ -238,7 +248,7 @@ impl Locks {
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
-        self.room.limits.name(lock)?;
+        self.room.limits.load().name(lock)?;
         match self.room.leave(lock, Leaving::Forced(token)).await?.found {
             Found::Ended(_) => Ok(()),
             Found::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
@@ -260,8 +270,23 @@ impl Locks {
     }
 
     /// Its limits.
-    pub fn limits(&self) -> &Limits {
-        &self.room.limits
+    pub fn limits(&self) -> Arc<Limits> {
+        self.room.limits.load_full()
+    }
+
+    /// Gives it other limits, for the calls that come from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        self.room.limits.store(Arc::new(limits));
+    }
+
+    /// How many calls wait here.
+    pub fn waiting(&self) -> usize {
+        self.room.lines.waiting()
+    }
+
+    /// Whether these are the last ones of their kind: no call is under way, and nothing is undone.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.room) == 1
     }
 
     /// What its backend can do.
@@ -301,16 +326,17 @@ impl Room {
     /// The claim that a call brings, checked against what the namespace takes and its backend
     /// offers.
     fn claim(&self, ask: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
-        self.limits.name(&ask.lock)?;
-        let ttl = self.limits.ttl(ask.ttl)?;
+        let limits = self.limits.load();
+        limits.name(&ask.lock)?;
+        let ttl = limits.ttl(ask.ttl)?;
         self.check_offers(ask)?;
         let [random_id, call, secret] = ids::random()?;
-        let request = ask.request_id.as_ref();
+        let named = ask.claim();
         Ok(NewClaim {
-            id: request.map_or(ClaimId::from_bytes(random_id), |request| ids::of_request(ask, request)),
+            id: named.unwrap_or(ClaimId::from_bytes(random_id)),
             call: CallId::from_bytes(call),
             secret: Secret::from_bytes(secret),
-            retryable: request.is_some(),
+            retryable: named.is_some(),
             owner: ask.owner.clone(),
             identity: ask.identity.clone(),
             mode: ask.mode,
@@ -323,9 +349,9 @@ impl Room {
                 Patience::Wait
             },
             limits: ClaimLimits {
-                queue: self.limits.queue,
-                finished: self.limits.finished,
-                holds: self.limits.holds,
+                queue: limits.queue,
+                finished: limits.finished,
+                holds: limits.holds,
             },
             arrived,
         })
@@ -368,7 +394,7 @@ impl Room {
         };
         // The step may make `next` a holder, who must hear of it even if this call is dropped.
         let (room, lock, who) = (Arc::clone(self), lock.clone(), Leaver::from(who));
-        let step = tokio::spawn(async move {
+        let step = async move {
             let left = room.backend.leave(&lock, who.leaving(), Some(&next.claim)).await;
             match &left {
                 Ok(Departure { next: Some(grant), .. }) => next.post(Mail::Granted(grant.clone())),
@@ -376,7 +402,8 @@ impl Room {
                 Err(_) => next.post(Mail::Ask),
             }
             left
-        });
+        };
+        let step = tokio::spawn(step.in_current_span());
         let left = step.await.map_err(|error| BackendError::Broken {
             reason: error.to_string(),
         });

@@ -1,19 +1,22 @@
 //! Which namespace has which backend: the only room that knows every one of them.
+//!
+//! [`Namespaces`] is the table that calls look into. [`Stores`] opened it, and changes it when the
+//! configuration does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::{Backend, Guarantee};
-use crate::config::{BackendConfig, Config};
-use crate::error::Error;
+use crate::config::{BackendConfig, Config, NamespaceConfig};
+use crate::limits::Limits;
 use crate::locks::Locks;
+use crate::metrics::{Measured, Metrics};
 use crate::name::Namespace;
 
-/// The table of namespaces. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Namespaces {
-    table: Arc<BTreeMap<String, Locks>>,
-}
+mod table;
+
+use self::table::Table;
+pub use self::table::{Namespaces, Served};
 
 /// Why the namespaces of a configuration could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,17 @@ pub enum OpenError {
         /// Which of its files cannot be read.
         source: crate::config::UnreadableFile,
     },
+    /// A longer TTL than those with which a Redis was opened.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    #[error(
+        "namespace {namespace}: ttl_max must stay at most {longest:?} while the server runs: a Redis was opened with that"
+    )]
+    LongerTtl {
+        /// The namespace.
+        namespace: Namespace,
+        /// The longest of those before.
+        longest: std::time::Duration,
+    },
     /// A namespace demands more than its backend gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
     Guarantee {
@@ -59,77 +73,12 @@ pub enum OpenError {
     },
 }
 
-impl Namespaces {
-    /// A table of these.
-    pub fn new(all: Vec<Locks>) -> Self {
-        let named = all.into_iter().map(|locks| (locks.namespace().to_string(), locks));
-        Self {
-            table: Arc::new(named.collect()),
-        }
-    }
-
-    /// The locks of a namespace.
-    ///
-    /// # Errors
-    /// [`Error::InvalidField`] for a bad spelling, [`Error::NamespaceNotFound`] for an unknown one.
-    pub fn get(&self, namespace: &str) -> Result<&Locks, Error> {
-        if let Some(locks) = self.table.get(namespace) {
-            return Ok(locks);
-        }
-        Namespace::new(namespace)?;
-        Err(Error::NamespaceNotFound {
-            namespace: namespace.into(),
-        })
-    }
-
-    /// All, by name.
-    pub fn all(&self) -> impl Iterator<Item = &Locks> {
-        self.table.values()
-    }
-
-    /// Ends every waiting acquire and every watch with DRAINING, and refuses new acquires.
-    pub fn drain(&self) {
-        self.all().for_each(Locks::drain);
-    }
-
-    /// Finishes what is under way and lets go of the stores.
-    pub async fn close(&self) {
-        futures::future::join_all(self.all().map(Locks::close)).await;
-    }
-}
-
-/// Opens the backends of a configuration. Namespaces with the same settings share a store.
-///
-/// # Errors
-/// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
-pub async fn open(config: &Config) -> Result<Namespaces, OpenError> {
-    let mut stores = Stores::of(config);
-    let mut opened = Vec::new();
-    for (namespace, settings) in &config.namespaces {
-        let backend = stores.backend(namespace, &settings.backend).and_then(|backend| {
-            let offered = backend.offers().guarantee;
-            match settings.guarantee {
-                Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
-                    namespace: namespace.clone(),
-                    demanded,
-                    offered,
-                }),
-                _ => Ok(backend),
-            }
-        });
-        match backend {
-            Ok(backend) => opened.push(Locks::new(namespace.clone(), settings.limits.clone(), backend)),
-            Err(error) => {
-                Namespaces::new(opened).close().await;
-                return Err(error);
-            }
-        }
-    }
-    Ok(Namespaces::new(opened))
-}
-
-/// The stores that namespaces are cut from, while they are opened.
-struct Stores {
+/// The stores that namespaces are cut from. Namespaces with the same settings share one.
+#[derive(Debug)]
+pub struct Stores {
+    namespaces: Namespaces,
+    /// What is served.
+    current: BTreeMap<Namespace, NamespaceConfig>,
     #[cfg(feature = "embedded")]
     embedded: BTreeMap<crate::config::EmbeddedPath, crate::backend::embedded::Store>,
     #[cfg(feature = "redis")]
@@ -143,10 +92,40 @@ struct Stores {
     etcd: BTreeMap<crate::config::EtcdConfig, crate::backend::etcd::Store>,
 }
 
+/// Opens the backends of a configuration, measured where there are metrics.
+///
+/// # Errors
+/// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
+pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, OpenError> {
+    let mut stores = Stores::none(metrics);
+    let change = stores.prepare(config).await?;
+    stores.apply(change);
+    Ok(stores)
+}
+
+/// A change of the table that is ready to be made.
+#[derive(Debug)]
+#[must_use = "what was opened for it must be applied or closed"]
+pub struct Change {
+    table: Table,
+    opened: Vec<Served>,
+    limits: Vec<(Locks, Limits)>,
+    gone: Vec<Served>,
+    next: BTreeMap<Namespace, NamespaceConfig>,
+}
+
+impl Change {
+    /// The namespaces that it takes out of the table.
+    pub fn gone(&self) -> Vec<Served> {
+        self.gone.clone()
+    }
+}
+
 impl Stores {
-    #[allow(unused_variables, reason = "only some stores need to know of all namespaces")]
-    fn of(config: &Config) -> Self {
+    fn none(metrics: Option<&Metrics>) -> Self {
         Self {
+            namespaces: Namespaces::measured(metrics.cloned()),
+            current: BTreeMap::new(),
             #[cfg(feature = "embedded")]
             embedded: BTreeMap::new(),
             #[cfg(feature = "redis")]
@@ -154,17 +133,172 @@ impl Stores {
             #[cfg(feature = "redlock")]
             redlock: BTreeMap::new(),
             #[cfg(any(feature = "redis", feature = "redlock"))]
-            longest_ttl: config
-                .namespaces
-                .values()
-                .map(|one| one.limits.ttl_max)
-                .max()
-                .unwrap_or_default(),
+            longest_ttl: std::time::Duration::ZERO,
             #[cfg(feature = "etcd")]
             etcd: BTreeMap::new(),
         }
     }
 
+    /// The namespaces that are served.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// Opens what a changed configuration has new; nothing is served otherwise yet. The backends of
+    /// namespaces that stay must be the same.
+    ///
+    /// # Errors
+    /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
+    pub async fn prepare(&mut self, config: &Config) -> Result<Change, OpenError> {
+        self.check_longest_ttl(config)?;
+        let (old, next) = (self.namespaces.table(), &config.namespaces);
+        let mut change = Change {
+            table: Table::default(),
+            opened: Vec::new(),
+            limits: Vec::new(),
+            gone: Vec::new(),
+            next: next.clone(),
+        };
+        for (namespace, settings) in next {
+            let served = match old.get(namespace.as_str()) {
+                Some(served) => check_guarantee(namespace, settings, &served.locks).map(|()| {
+                    change.limits.push((served.locks.clone(), settings.limits.clone()));
+                    served.clone()
+                }),
+                None => self
+                    .serve(namespace, settings)
+                    .inspect(|served| change.opened.push(served.clone())),
+            };
+            match served {
+                Ok(served) => drop(change.table.insert(namespace.to_string(), served)),
+                Err(error) => {
+                    self.abandon(change).await;
+                    return Err(error);
+                }
+            }
+        }
+        let gone = old.iter().filter(|(name, _)| !change.table.contains_key(*name));
+        change.gone = gone.map(|(_, served)| served.clone()).collect();
+        Ok(change)
+    }
+
+    /// Makes a change. The namespaces that are gone are no longer found, and still to be closed.
+    pub fn apply(&mut self, change: Change) {
+        for (locks, limits) in change.limits {
+            locks.set_limits(limits);
+        }
+        self.current = change.next;
+        self.namespaces.replace(change.table);
+        self.let_go();
+    }
+
+    /// Takes a change back that was not made.
+    pub async fn abandon(&mut self, change: Change) {
+        for served in change.opened {
+            served.close().await;
+        }
+        self.let_go();
+    }
+
+    /// Forgets the stores of which no namespace is left.
+    fn let_go(&mut self) {
+        let used: Vec<&BackendConfig> = self.current.values().map(|one| &one.backend).collect();
+        #[cfg(feature = "embedded")]
+        self.embedded.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Embedded { path, .. } if path == own))
+        });
+        #[cfg(feature = "redis")]
+        self.redis.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Redis(it) if **it == *own))
+        });
+        #[cfg(feature = "redlock")]
+        self.redlock.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Redlock(it) if **it == *own))
+        });
+        #[cfg(feature = "etcd")]
+        self.etcd.retain(|own, _| {
+            used.iter()
+                .any(|one| matches!(one, BackendConfig::Etcd(it) if **it == *own))
+        });
+        drop(used);
+    }
+
+    /// A Redis that lost its memory is not believed for as long as the longest TTL that it was opened
+    /// with: what would be granted for longer would not be waited for.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    fn check_longest_ttl(&mut self, config: &Config) -> Result<(), OpenError> {
+        let longest = config.namespaces.iter().max_by_key(|(_, one)| one.limits.ttl_max);
+        let Some((namespace, settings)) = longest else {
+            return Ok(());
+        };
+        if settings.limits.ttl_max > self.longest_ttl {
+            if self.has_redis() {
+                return Err(OpenError::LongerTtl {
+                    namespace: namespace.clone(),
+                    longest: self.longest_ttl,
+                });
+            }
+            self.longest_ttl = settings.limits.ttl_max;
+        }
+        Ok(())
+    }
+
+    /// Whether any Redis is open.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    fn has_redis(&self) -> bool {
+        #[cfg(feature = "redis")]
+        if !self.redis.is_empty() {
+            return true;
+        }
+        #[cfg(feature = "redlock")]
+        if !self.redlock.is_empty() {
+            return true;
+        }
+        false
+    }
+
+    #[cfg(not(any(feature = "redis", feature = "redlock")))]
+    #[allow(
+        clippy::unused_self,
+        clippy::unnecessary_wraps,
+        reason = "only Redis has a longest TTL"
+    )]
+    fn check_longest_ttl(&mut self, _: &Config) -> Result<(), OpenError> {
+        Ok(())
+    }
+
+    fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
+        let backend = self.backend(namespace, &settings.backend)?;
+        let metrics = self
+            .namespaces
+            .metrics()
+            .map(|all| all.namespace(namespace, backend.offers()));
+        let backend: Arc<dyn Backend> = match &metrics {
+            Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
+            None => backend,
+        };
+        let locks = Locks::new(namespace.clone(), settings.limits.clone(), backend);
+        check_guarantee(namespace, settings, &locks)?;
+        Ok(Served { locks, metrics })
+    }
+}
+
+fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, locks: &Locks) -> Result<(), OpenError> {
+    let offered = locks.offers().guarantee;
+    match settings.guarantee {
+        Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
+            namespace: namespace.clone(),
+            demanded,
+            offered,
+        }),
+        _ => Ok(()),
+    }
+}
+
+impl Stores {
     #[allow(unused_variables, reason = "a build without any backend has nothing to open")]
     fn backend(&mut self, namespace: &Namespace, settings: &BackendConfig) -> Result<Arc<dyn Backend>, OpenError> {
         // By value: a build without any backend has no case here.

@@ -1,12 +1,25 @@
-//! The log: what is written, how, and where to.
+//! The log: what is written, how, and where to; and the traces, which [`traces`] sends.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
+use tracing::Metadata;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+pub mod traces;
+
+use self::traces::Traces;
+
+/// The target of spans that are traced, and never logged.
+pub const TRACED: &str = "fencepost::traced";
+
+/// The target of the audit: what operators did. It is logged whatever the level.
+pub const AUDIT: &str = "fencepost::audit";
 
 /// The words that stand for a level.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -83,22 +96,48 @@ impl From<LogFilter> for String {
     }
 }
 
-/// Sends the events of this process to standard error from now on.
+/// The log of this process; dropped, it goes on.
+#[derive(Debug, Clone)]
+pub struct Log {
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+impl Log {
+    /// Writes what this filter lets through from now on.
+    pub fn set(&self, filter: &LogFilter) {
+        // It fails only when the log is gone, which lives as long as the process.
+        let _ = self.filter.reload(EnvFilter::new(&filter.0));
+    }
+}
+
+/// Sends the events of this process to standard error from now on, and its spans to the traces, where
+/// there are any.
 ///
 /// A line that cannot be written, as to a closed pipe, is lost without a word.
 ///
 /// # Errors
 /// [`TryInitError`] when the process already has a log.
-pub fn init(filter: &LogFilter, format: LogFormat) -> Result<(), TryInitError> {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(&filter.0))
+pub fn init(filter: &LogFilter, format: LogFormat, traces: Option<&Traces>) -> Result<Log, TryInitError> {
+    let (filter, handle) = reload::Layer::new(EnvFilter::new(&filter.0));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .log_internal_errors(false);
-    match format {
-        LogFormat::Text => log.finish().try_init(),
-        LogFormat::Json => log.json().flatten_event(true).finish().try_init(),
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let audit = filter_fn(|of: &Metadata<'_>| of.target() == AUDIT);
+    let logged = filter
+        .or(audit)
+        .and(filter_fn(|of: &Metadata<'_>| of.target() != TRACED));
+    let mut layers = vec![lines.with_filter(logged).boxed()];
+    if let Some(traces) = traces {
+        let is_traced = filter_fn(|of: &Metadata<'_>| of.target() == TRACED);
+        layers.push(traces.layer().with_filter(is_traced).boxed());
     }
+    tracing_subscriber::registry().with(layers).try_init()?;
+    Ok(Log { filter: handle })
 }
 
 #[cfg(test)]

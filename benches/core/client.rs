@@ -17,11 +17,15 @@ const WINDOW: u32 = 16 << 20;
 
 /// Connects with the settings of a client that has many calls under way.
 pub async fn connect(address: &str) -> Result<Locks, Failure> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+    Ok(LockServiceClient::new(endpoint("http", address)?.connect().await?))
+}
+
+/// The same settings for a connection that is still to be made.
+pub fn endpoint(scheme: &str, address: &str) -> Result<Endpoint, Failure> {
+    Ok(Endpoint::from_shared(format!("{scheme}://{address}"))?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW)
-        .http2_max_local_error_reset_streams(None);
-    Ok(LockServiceClient::new(endpoint.connect().await?))
+        .http2_max_local_error_reset_streams(None))
 }
 
 /// A request for a lock; `wait` zero tries once.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod cluster;
 #[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
 mod echo;
@@ -84,6 +85,10 @@ fn main() -> ExitCode {
             runtime.block_on(echo::serve(lease_id))?;
             Ok(true)
         }),
+        None if cluster::is_collector() => Runtime::new().map_err(Failure::from).and_then(|runtime| {
+            runtime.block_on(cluster::collect())?;
+            Ok(true)
+        }),
         None => measure(&Options::parse()),
     };
     match ended {
@@ -114,6 +119,9 @@ async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Fa
     }
     if options.has(Part::Program) {
         program::measure(plan, &subjects, options.program(), &mut report).await?;
+    }
+    if options.has(Part::Cluster) {
+        cluster::measure(plan, folder, options.program(), &mut report).await?;
     }
     if options.has(Part::Lone) {
         lone::measure(plan, &mut subjects, folder, &mut report).await?;

@@ -17,7 +17,7 @@ pub struct Options {
     /// Measure this build of the server instead of the one built along
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
     server: PathBuf,
-    /// Measure these only: pairs, program, lone, drains, turns
+    /// Measure these only: pairs, program, cluster, lone, drains, turns
     only: Vec<Part>,
     /// How many rounds are made of each comparison
     #[arg(long)]
@@ -34,6 +34,8 @@ pub enum Part {
     Pairs,
     /// The same by `fencepost bench`.
     Program,
+    /// The same with TLS, rules, metrics and traces.
+    Cluster,
     /// One caller alone.
     Lone,
     /// A long queue on one lock.

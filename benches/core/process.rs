@@ -19,7 +19,12 @@ impl Process {
     /// A server with one namespace, whose store is at `path`.
     pub fn server(folder: &Path, program: &Path, namespace: &str, path: &str) -> Result<Self, Failure> {
         let config = format!("[namespaces.{namespace}.embedded]\npath = {path:?}\n");
-        let file = folder.join(format!("{namespace}.toml"));
+        Self::configured(folder, program, namespace, &config)
+    }
+
+    /// A server with a configuration of its own.
+    pub fn configured(folder: &Path, program: &Path, name: &str, config: &str) -> Result<Self, Failure> {
+        let file = folder.join(format!("{name}.toml"));
         fs::write(&file, config)?;
         let mut command = Command::new(program);
         command
@@ -33,10 +38,15 @@ impl Process {
 
     /// An echo server: this program in its other role.
     pub fn echo(lease_id: &str) -> Result<Self, Failure> {
+        Self::role(echo::ROLE, lease_id, echo::READY)
+    }
+
+    /// This program in another role, by a variable and its value, and what it says when it serves.
+    pub fn role(variable: &str, value: &str, ready: &str) -> Result<Self, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut child = command.env(echo::ROLE, lease_id).stdout(Stdio::piped()).spawn()?;
+        let mut child = command.env(variable, value).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or("no output")?;
-        Self::announced(child, output, echo::READY)
+        Self::announced(child, output, ready)
     }
 
     /// Waits until it says where it listens. Later lines are not read: it writes none.

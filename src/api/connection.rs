@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future;
-use futures::stream::{self, Stream, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use super::listen::Listener;
+use self::incoming::Arrival;
+use self::socket::Transport;
+use crate::auth::certificate::Certified;
+use crate::metrics::ServerMetrics;
 
-/// How long a failed accept rests: without it, a server out of file descriptors spins.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+mod incoming;
+mod socket;
+
+pub(super) use self::incoming::incoming;
+pub(super) use self::socket::Socket;
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,20 +43,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// An accepted socket of either kind.
-#[derive(Debug)]
-pub(super) enum Socket {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Over a Unix socket.
-    Unix(UnixStream),
+/// What is known of a client before its first call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Remote {
+    /// Where it is.
+    pub peer: Peer,
+    /// Who its certificate says that it is, where it has shown one with a name.
+    pub certificate: Option<Certified>,
 }
 
 /// A connection that ends with an error once it is cut.
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: Socket,
-    peer: Peer,
+    transport: Transport,
+    remote: Remote,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Until the client has sent its first byte; pings take over then.
     greeting: Option<Greeting>,
@@ -61,6 +64,25 @@ pub(super) struct Connection {
     gathered: bool,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
+    /// The same for the metrics.
+    _counted: Option<Counted>,
+}
+
+/// An open connection in the metrics.
+#[derive(Debug)]
+struct Counted(ServerMetrics);
+
+impl Counted {
+    fn new(figures: ServerMetrics) -> Self {
+        figures.connections.inc();
+        Self(figures)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
 }
 
 /// The time in which a new connection has to begin.
@@ -88,6 +110,8 @@ pub(super) struct Terms {
     drain: CancellationToken,
     /// Ends them all.
     cut: CancellationToken,
+    /// Where they are counted.
+    figures: Option<ServerMetrics>,
 }
 
 impl Terms {
@@ -99,17 +123,27 @@ impl Terms {
             patience,
             drain,
             cut,
+            figures: None,
         }
     }
 
-    fn admit(&self, (socket, peer): (Socket, Peer)) -> Option<Connection> {
+    /// The same, counted in these metrics.
+    pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
+        Self { figures, ..self }
+    }
+
+    fn admit(&self, arrival: Arrival) -> Option<Connection> {
+        let Arrival { transport, remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
-            tracing::warn!(%peer, "too many connections: closing this one");
+            tracing::warn!(peer = %remote.peer, "too many connections: closing this one");
+            if let Some(figures) = &self.figures {
+                figures.connections_refused.inc();
+            }
             return None;
         };
         Some(Connection {
-            socket,
-            peer,
+            transport,
+            remote,
             cut: Box::pin(self.cut.clone().cancelled_owned()),
             greeting: Some(Greeting {
                 patience: Box::pin(sleep(self.patience)),
@@ -117,49 +151,16 @@ impl Terms {
             }),
             gathered: false,
             _open: permit,
+            _counted: self.figures.clone().map(Counted::new),
         })
     }
 }
 
-/// The connections of all listeners, until the stream is dropped, and the listeners with it.
-pub(super) fn incoming(
-    listeners: Vec<Listener>,
-    terms: Terms,
-) -> impl Stream<Item = io::Result<Connection>> + Send + use<> {
-    let all = listeners.into_iter().map(move |listener| {
-        let terms = terms.clone();
-        let sockets = stream::unfold(listener, |listener| async { Some((next(&listener).await, listener)) });
-        sockets
-            .filter_map(move |accepted| future::ready(terms.admit(accepted).map(Ok)))
-            .boxed()
-    });
-    stream::select_all(all)
-}
-
-async fn next(listener: &Listener) -> (Socket, Peer) {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => return accepted,
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(error) => {
-                tracing::warn!(%error, address = listener.local_addr(), "cannot accept a connection");
-                sleep(ACCEPT_REST).await;
-            }
-        }
-    }
-}
-
-/// Whether only the connection to be accepted is lost, and the next may be fine.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-}
-
 impl Connected for Connection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Remote;
 
-    fn connect_info(&self) -> Peer {
-        self.peer
+    fn connect_info(&self) -> Remote {
+        self.remote.clone()
     }
 }
 
@@ -193,19 +194,9 @@ impl Connection {
     }
 }
 
-/// One method of either socket.
-macro_rules! of_socket {
-    ($self:ident.$method:ident($($argument:expr),*)) => {
-        match &mut $self.socket {
-            Socket::Tcp(tcp) => Pin::new(tcp).$method($($argument),*),
-            Socket::Unix(unix) => Pin::new(unix).$method($($argument),*),
-        }
-    };
-}
-
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let step = of_socket!(self.poll_read(cx, buf));
+        let step = Pin::new(&mut self.transport).poll_read(cx, buf);
         if step.is_ready() {
             self.greeting = None;
         }
@@ -218,7 +209,7 @@ impl AsyncWrite for Connection {
         if !self.gathered(cx) {
             return Poll::Pending;
         }
-        let step = of_socket!(self.poll_write(cx, buf));
+        let step = Pin::new(&mut self.transport).poll_write(cx, buf);
         self.unless_over(cx, step)
     }
 
@@ -230,25 +221,22 @@ impl AsyncWrite for Connection {
         if !self.gathered(cx) {
             return Poll::Pending;
         }
-        let step = of_socket!(self.poll_write_vectored(cx, bufs));
+        let step = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
         self.unless_over(cx, step)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.socket {
-            Socket::Tcp(tcp) => tcp.is_write_vectored(),
-            Socket::Unix(unix) => unix.is_write_vectored(),
-        }
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let step = of_socket!(self.poll_flush(cx));
+        let step = Pin::new(&mut self.transport).poll_flush(cx);
         self.gathered &= step.is_pending();
         self.unless_over(cx, step)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        of_socket!(self.poll_shutdown(cx))
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }
 

@@ -2,7 +2,8 @@
 //! drains.
 //!
 //! The kinds are counted apart, so that neither thousands of waiting Acquires nor looks at a store
-//! that hangs keep a Renew or a Release out.
+//! that hangs keep a Renew or a Release out, nor what is open to those who are nobody the calls of those who
+//! are somebody. And a call has its place from its head on, so its message must come soon.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::Service;
 
-use self::body::{Passed, Stay, asked};
+use self::body::{Passed, Stay, soon, until_drain};
 use super::settings::Settings;
 use super::status;
 use crate::error::Error;
@@ -28,8 +29,14 @@ pub(super) enum Kind {
     Acquire,
     /// It goes on until one side ends it.
     Stream,
-    /// It lets clients finish with what they hold, or asks whether the server serves.
+    /// It lets clients finish with what they hold.
     Finishing,
+    /// It asks whether the server serves, perhaps for nobody.
+    Health,
+    /// It is a stream of health or reflection, perhaps for nobody.
+    OpenStream,
+    /// The same, and its caller may say more as it goes on.
+    Dialogue,
     /// It is short.
     Other,
 }
@@ -39,23 +46,32 @@ impl Kind {
     pub(super) fn of(path: &str) -> Self {
         match path {
             "/fencepost.v1.LockService/Acquire" => Self::Acquire,
-            "/fencepost.v1.LockService/Renew"
-            | "/fencepost.v1.LockService/Release"
-            | "/grpc.health.v1.Health/Check" => Self::Finishing,
-            "/fencepost.v1.LockService/WatchLock"
-            | "/grpc.health.v1.Health/Watch"
-            | "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::Stream,
+            "/fencepost.v1.LockService/Renew" | "/fencepost.v1.LockService/Release" => Self::Finishing,
+            "/fencepost.v1.LockService/WatchLock" => Self::Stream,
+            "/grpc.health.v1.Health/Check" => Self::Health,
+            "/grpc.health.v1.Health/Watch" => Self::OpenStream,
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::Dialogue,
             _ => Self::Other,
         }
+    }
+
+    /// Whether it ends when the server drains, whatever it still has to say.
+    fn is_stream(self) -> bool {
+        matches!(self, Self::Stream | Self::OpenStream | Self::Dialogue)
+    }
+
+    /// Whether it is let in while the server drains.
+    fn finishes(self) -> bool {
+        matches!(self, Self::Finishing | Self::Health)
     }
 
     /// What an overloaded server says that it has too many of.
     fn word(self) -> &'static str {
         match self {
             Self::Acquire => "too many Acquire calls are open",
-            Self::Stream => "too many streams are open",
-            Self::Finishing | Self::Other => "too many calls are open",
+            Self::Stream | Self::OpenStream | Self::Dialogue => "too many streams are open",
+            Self::Finishing | Self::Health | Self::Other => "too many calls are open",
         }
     }
 }
@@ -65,8 +81,10 @@ impl Kind {
 pub(super) struct Permits {
     acquires: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    open_streams: Arc<Semaphore>,
     calls: Arc<Semaphore>,
     finishing: Arc<Semaphore>,
+    health: Arc<Semaphore>,
     drain: CancellationToken,
 }
 
@@ -77,20 +95,24 @@ impl Permits {
         Self {
             acquires: permits(settings.max_acquires),
             streams: permits(settings.max_streams),
+            open_streams: permits(settings.max_streams),
             calls: permits(settings.max_calls),
             finishing: permits(settings.max_calls),
+            health: permits(settings.max_calls),
             drain,
         }
     }
 
     fn admit(&self, kind: Kind) -> Result<OwnedSemaphorePermit, Error> {
-        if kind != Kind::Finishing && self.drain.is_cancelled() {
+        if !kind.finishes() && self.drain.is_cancelled() {
             return Err(Error::Draining);
         }
         let permits = match kind {
             Kind::Acquire => &self.acquires,
             Kind::Stream => &self.streams,
+            Kind::OpenStream | Kind::Dialogue => &self.open_streams,
             Kind::Finishing => &self.finishing,
+            Kind::Health => &self.health,
             Kind::Other => &self.calls,
         };
         permits.clone().try_acquire_owned().map_err(|_| Error::Overloaded {
@@ -133,9 +155,14 @@ where
             Ok(permit) => permit,
             Err(refused) => return GateFuture::Refused(refused),
         };
-        let until = (kind == Kind::Stream).then_some(&self.permits.drain);
+        let until = kind.is_stream().then_some(&self.permits.drain);
+        let request = match kind {
+            Kind::Dialogue => until_drain(request, &self.permits.drain),
+            Kind::Stream | Kind::OpenStream => until_drain(soon(request), &self.permits.drain),
+            _ => soon(request),
+        };
         GateFuture::Open {
-            inner: self.inner.call(asked(request, until)),
+            inner: self.inner.call(request),
             stay: Some(Stay::new(permit, until)),
         }
     }

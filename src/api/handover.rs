@@ -1,7 +1,7 @@
 //! The hand-over of a grant: it is kept when its answer goes out, and taken back when it cannot.
 //!
 //! The end of a handler is too early to call a grant delivered: its call may end before the
-//! transport asks for the answer. So the handler puts the [`Granted`] into the response's
+//! transport asks for the answer. So the handler puts the [`CountedGrant`] into the response's
 //! extensions, this layer moves it into the response's body, and the body's first data frame
 //! settles it. A body that is dropped before drops the grant, which undoes it.
 
@@ -15,18 +15,12 @@ use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tower::Service;
 
-use crate::locks::Granted;
+use super::access::CountedGrant;
 
 /// What is taken back by its `Drop`, unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
     /// Keeps it: its answer went out.
     fn deliver(self);
-}
-
-impl Deliver for Granted {
-    fn deliver(self) {
-        self.delivered();
-    }
 }
 
 /// A grant on its way to the response's body.
@@ -56,7 +50,7 @@ impl<G: Deliver> Undelivered<G> {
 
 /// Settles the grants in the responses of an inner service.
 #[derive(Debug)]
-pub(super) struct Handover<S, G = Granted> {
+pub(super) struct Handover<S, G = CountedGrant> {
     inner: S,
     grants: PhantomData<fn() -> G>,
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::connection::{Peer, Socket};
+use crate::tls::Tls;
 
 /// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] gives another: its owner and
 /// group may connect.
@@ -91,6 +92,7 @@ impl fmt::Display for ListenAddress {
 #[derive(Debug)]
 pub struct Listener {
     socket: Bound,
+    tls: Option<Tls>,
 }
 
 #[derive(Debug)]
@@ -122,9 +124,20 @@ impl Listener {
             ListenAddress::Tcp { host, port } => Bound::Tcp(TcpListener::bind((host.as_str(), *port)).await?),
             ListenAddress::Unix(path) => bind_unix(path).await?,
         };
-        let listener = Self { socket };
+        let listener = Self { socket, tls: None };
         listener.set_unix_mode(UNIX_MODE)?;
         Ok(listener)
+    }
+
+    /// Encrypts the connections that it accepts.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// What encrypts them.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// Gives a Unix socket's file another mode, such as `0o600`; does nothing for TCP.

@@ -1,8 +1,12 @@
 //! `LockService`: each method is its conversions around one call of [`Locks`].
 
-use futures::stream::{BoxStream, StreamExt};
+use std::task::Poll;
+
+use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status};
 
+use super::access::{Guarded, Held};
+use super::authenticate::Caller;
 use super::convert::{self, Bounds, Pages};
 use super::handover::Undelivered;
 use super::proto;
@@ -12,40 +16,39 @@ use super::settings::Settings;
 use super::{deadline, status};
 use crate::backend::Seen;
 use crate::error::Error;
-use crate::locks::Locks;
-use crate::name::{Identity, LeaseKey, LockName, Namespace};
-use crate::namespaces::Namespaces;
+use crate::name::{LeaseKey, LockName, Namespace};
+use crate::quota::Taken;
 
 /// The locks of all namespaces.
 #[derive(Debug)]
 pub(super) struct LockApi {
-    namespaces: Namespaces,
+    guarded: Guarded,
     bounds: Bounds,
     pages: Pages,
 }
 
 impl LockApi {
     /// Serves these namespaces, with answers as large as the settings say.
-    pub(super) fn new(namespaces: Namespaces, settings: &Settings) -> Self {
+    pub(super) fn new(guarded: Guarded, settings: &Settings) -> Self {
         Self {
-            namespaces,
+            guarded,
             bounds: Bounds::within(settings.response_bytes),
             pages: Pages::of(settings),
         }
     }
 
-    /// The lock's name and the locks of its namespace.
-    fn lock(&self, namespace: &str, name: &str) -> Result<(&Locks, LockName), Status> {
-        let locks = self.namespaces.get(namespace).map_err(status::of)?;
-        Ok((locks, LockName::new(name).map_err(status::of)?))
-    }
-
-    /// The lease's key and the locks of its namespace.
-    fn lease(&self, lease_id: &str) -> Result<(&Locks, LeaseKey), Status> {
+    /// The lease's key and its namespace.
+    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Held, LeaseKey), Status> {
         let key = LeaseKey::parse(lease_id).map_err(status::of)?;
-        let locks = self.namespaces.get(key.lock.namespace.as_str()).map_err(status::of)?;
-        Ok((locks, key))
+        let held = self.guarded.lease(caller, &key).map_err(status::of)?;
+        Ok((held, key))
     }
+}
+
+/// Who asks, and what for.
+fn asked<T>(request: Request<T>) -> (Caller, T) {
+    let (_, mut extensions, ask) = request.into_parts();
+    (Caller::of(&mut extensions), ask)
 }
 
 /// How one WatchLock call shows what is seen.
@@ -54,6 +57,8 @@ struct View {
     name: LockName,
     bounds: Bounds,
     call: Option<CallName>,
+    /// Its place among the caller's streams.
+    _taken: Taken,
 }
 
 impl View {
@@ -76,32 +81,52 @@ impl View {
     }
 }
 
+/// What is seen until `end` is ready, and that at last.
+fn ended_by(
+    end: impl Future<Output = Error> + Send + 'static,
+    mut seen: BoxStream<'static, Result<Seen, Error>>,
+) -> impl Stream<Item = Result<Seen, Error>> + Send {
+    let mut end = Some(Box::pin(end));
+    stream::poll_fn(move |cx| {
+        let Some(waits) = &mut end else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(error) = waits.as_mut().poll(cx) {
+            end = None;
+            return Poll::Ready(Some(Err(error)));
+        }
+        seen.poll_next_unpin(cx)
+    })
+}
+
 #[tonic::async_trait]
 impl LockService for LockApi {
     async fn acquire(
         &self,
         request: Request<proto::AcquireRequest>,
     ) -> Result<Response<proto::AcquireResponse>, Status> {
-        let (metadata, _, ask) = request.into_parts();
-        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
-        let mut ask = convert::acquire(ask, Identity::anonymous()).map_err(status::of)?;
+        let (metadata, mut extensions, ask) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let entrance = self.guarded.to_acquire(&caller, &ask.namespace, &ask.name);
+        let entrance = entrance.map_err(status::of)?;
+        let mut ask = convert::acquire(ask, caller.identity).map_err(status::of)?;
         // Before a deadline shortens it: its bound does not depend on that.
-        locks.limits().wait(ask.wait).map_err(status::of)?;
+        entrance.limits().wait(ask.wait).map_err(status::of)?;
         ask.wait = deadline::shortened(ask.wait, &metadata);
-        drop(metadata);
-        let granted = locks.acquire(ask).await.map_err(status::of)?;
+        drop((metadata, extensions));
+        let granted = entrance.acquire(ask).await.map_err(status::of)?;
         let mut response = Response::new(proto::AcquireResponse {
-            lease: Some(convert::lease(&granted.lease)),
+            lease: Some(convert::lease(granted.lease())),
         });
         response.extensions_mut().insert(Undelivered::new(granted));
         Ok(response)
     }
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
-        let ask = request.into_inner();
-        let (locks, key) = self.lease(&ask.lease_id)?;
+        let (caller, ask) = asked(request);
+        let (held, key) = self.lease(&caller, &ask.lease_id)?;
         let ttl = convert::ttl(ask.ttl).map_err(status::of)?;
-        let lease = locks.renew(&key, ttl).await.map_err(status::of)?;
+        let lease = held.renew(&key, ttl).await.map_err(status::of)?;
         Ok(Response::new(proto::RenewResponse {
             lease: Some(convert::lease(&lease)),
         }))
@@ -111,8 +136,9 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
-        let (locks, key) = self.lease(&request.get_ref().lease_id)?;
-        locks.release(&key).await.map_err(status::of)?;
+        let (caller, ask) = asked(request);
+        let (held, key) = self.lease(&caller, &ask.lease_id)?;
+        held.release(&key).await.map_err(status::of)?;
         Ok(Response::new(proto::ReleaseResponse {}))
     }
 
@@ -120,8 +146,10 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::GetLockRequest>,
     ) -> Result<Response<proto::GetLockResponse>, Status> {
-        let ask = request.into_inner();
-        let (locks, name) = self.lock(&ask.namespace, &ask.name)?;
+        let (caller, ask) = asked(request);
+        let locks = self.guarded.to_read(&caller, &ask.namespace, &ask.name);
+        let locks = locks.map_err(status::of)?;
+        let name = LockName::new(&ask.name).map_err(status::of)?;
         let queue = locks.look(&name, self.bounds.claims).await.map_err(status::of)?;
         let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
         Ok(Response::new(proto::GetLockResponse { lock: Some(lock) }))
@@ -131,8 +159,9 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::ListLocksRequest>,
     ) -> Result<Response<proto::ListLocksResponse>, Status> {
-        let ask = request.into_inner();
-        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
+        let (caller, ask) = asked(request);
+        let locks = self.guarded.to_list(&caller, &ask.namespace, &ask.prefix);
+        let locks = locks.map_err(status::of)?;
         let prefix = convert::prefix(&ask.prefix).map_err(status::of)?;
         let page = convert::page(ask.page_size, &ask.page_token, prefix, self.pages).map_err(status::of)?;
         let listing = locks.list(prefix, page).await.map_err(status::of)?;
@@ -148,15 +177,20 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
-        let (_, extensions, ask) = request.into_parts();
-        let (locks, name) = self.lock(&ask.namespace, &ask.name)?;
+        let (_, mut extensions, ask) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let watched = self.guarded.to_watch(&caller, &ask.namespace, &ask.name);
+        let (locks, taken) = watched.map_err(status::of)?;
+        let name = LockName::new(&ask.name).map_err(status::of)?;
+        let denied = self.guarded.clone().until_denied(caller, ask.namespace, ask.name);
         let view = View {
             namespace: locks.namespace().clone(),
             name: name.clone(),
             bounds: self.bounds,
-            call: extensions.get().cloned(),
+            call: extensions.remove(),
+            _taken: taken,
         };
-        let seen = locks.watch(&name).map(move |seen| view.show(seen));
+        let seen = ended_by(denied, locks.watch(&name)).map(move |seen| view.show(seen));
         Ok(Response::new(seen.boxed()))
     }
 
@@ -164,8 +198,9 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::CheckTokenRequest>,
     ) -> Result<Response<proto::CheckTokenResponse>, Status> {
-        let ask = request.into_inner();
-        let locks = self.namespaces.get(&ask.namespace).map_err(status::of)?;
+        let (caller, ask) = asked(request);
+        let locks = self.guarded.to_read(&caller, &ask.namespace, &ask.name);
+        let locks = locks.map_err(status::of)?;
         let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token).map_err(status::of)?;
         let holder = locks.check(&name, token).await.map_err(status::of)?;
         Ok(Response::new(convert::checked(holder.as_ref())))

@@ -8,11 +8,12 @@ pub struct Settings {
     /// How many Acquire calls may be open at once, waiting ones included; default 50,000. More are
     /// answered OVERLOADED.
     pub max_acquires: usize,
-    /// How many streams (WatchLock, health Watch, reflection) may be open at once; default 10,000.
+    /// How many watches of locks may be open at once; default 10,000. Streams of health and reflection, which
+    /// may be open to everybody, are counted for themselves, as many again.
     pub max_streams: usize,
-    /// How many calls of all other methods may be open at once; default 10,000. Renew, Release and
-    /// health checks are counted for themselves, as many again, so that neither waiting nor looking
-    /// starves them.
+    /// How many calls of all other methods may be open at once; default 10,000. Renew and
+    /// Release are counted for themselves, as many again, so that neither waiting nor looking starves
+    /// them, and so are health checks.
     pub max_calls: usize,
     /// How many connections may be open at once; default 10,000. More are closed at once.
     pub max_connections: usize,

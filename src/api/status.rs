@@ -11,10 +11,12 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::auth::Denied;
 use crate::backend::BackendError;
 use crate::claim::{Cause, Holder};
 use crate::error::Error;
 use crate::name::{InvalidField, Mode};
+use crate::quota::OverLimit;
 
 /// The domain of every `ErrorInfo` of the service.
 pub const DOMAIN: &str = "fencepost";
@@ -90,6 +92,12 @@ fn shown(error: &Error) -> Shown {
         }
         Error::QueueFull { limit } => exhausted("QUEUE_FULL", vec![("limit", limit.to_string())]).retry_in(RETRY_LATER),
         Error::Overloaded { what } => exhausted("OVERLOADED", vec![("what", what.clone())]).retry_in(RETRY_OVERLOADED),
+        Error::OverLimit(over) => exhausted("OVERLOADED", over_limit(over)).retry_in(over.retry),
+        Error::Unauthenticated { cause } => {
+            let metadata = vec![("cause", cause.word().into())];
+            show(Code::Unauthenticated, "UNAUTHENTICATED", metadata)
+        }
+        Error::PermissionDenied(denied) => show(Code::PermissionDenied, "PERMISSION_DENIED", denial(denied)),
         Error::Backend(store) => shown_of_store(store),
         Error::Draining => unavailable("DRAINING", vec![]).retry_in(RETRY_LATER),
     }
@@ -146,6 +154,21 @@ fn unavailable(reason: &'static str, metadata: Vec<(&'static str, String)>) -> S
 fn invalid_field(InvalidField { field, problem }: &InvalidField) -> Shown {
     let metadata = vec![("field", (*field).into()), ("bounds", shortened(problem.clone()))];
     show(Code::InvalidArgument, "INVALID_FIELD", metadata)
+}
+
+fn over_limit(over: &OverLimit) -> Vec<(&'static str, String)> {
+    vec![
+        ("what", over.to_string()),
+        ("limit", over.limit.into()),
+        ("scope", over.scope.word().into()),
+    ]
+}
+
+fn denial(denied: &Denied) -> Vec<(&'static str, String)> {
+    let mut metadata = vec![("missing", denied.missing.word().into())];
+    metadata.extend(denied.verb.map(|verb| ("verb", verb.word().into())));
+    metadata.extend(denied.namespace.clone().map(|namespace| ("namespace", namespace)));
+    metadata
 }
 
 fn held_by(holder: &Holder) -> Vec<(&'static str, String)> {

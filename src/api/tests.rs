@@ -228,9 +228,16 @@ mod grants {
     }
 
     async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data = bytes::Bytes> + Unpin + use<> {
-        let services = services(namespaces, &Settings::default(), &CancellationToken::new()).unwrap();
+        let services = services(
+            namespaces,
+            &Access::default(),
+            &Settings::default(),
+            &CancellationToken::new(),
+        )
+        .unwrap();
         let handover: Handover<_> = Handover::new(Dispatch::new(services.locks, services.routes));
-        handover.oneshot(acquire()).await.unwrap().into_body()
+        let authenticate = Authenticate::new(handover, Auth::default(), None);
+        authenticate.oneshot(acquire()).await.unwrap().into_body()
     }
 
     async fn holders(namespaces: &Namespaces) -> usize {

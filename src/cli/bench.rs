@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fencepost::api::proto::AcquireRequest;
-use fencepost::client::Address;
 use fencepost::client::raw::Raw;
+use fencepost::client::{Address, Credentials};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -94,10 +94,10 @@ struct Subject {
 }
 
 impl Subject {
-    async fn connect(addresses: &[Address], connections: usize) -> Result<Self, Failure> {
-        let mut last = None;
-        for address in addresses {
-            match Self::connect_to(address, connections).await {
+    async fn connect(server: &Server, connections: usize) -> Result<Self, Failure> {
+        let (mut last, credentials) = (None, server.credentials());
+        for address in &server.addresses {
+            match Self::connect_to(address, &credentials, connections).await {
                 Ok(subject) => return Ok(subject),
                 Err(error) => last = Some(error),
             }
@@ -106,10 +106,14 @@ impl Subject {
         Err(last.map_or_else(|| Failure::runtime(std::fmt::Error), failure))
     }
 
-    async fn connect_to(address: &Address, connections: usize) -> Result<Self, fencepost::client::Error> {
+    async fn connect_to(
+        address: &Address,
+        credentials: &Credentials,
+        connections: usize,
+    ) -> Result<Self, fencepost::client::Error> {
         let mut lines = Vec::new();
         for _ in 0..connections {
-            lines.push(Raw::connect(address).await?);
+            lines.push(Raw::connect(address, credentials).await?);
         }
         Ok(Self {
             address: address.clone(),
@@ -165,7 +169,7 @@ async fn measured(args: &Bench) -> Result<(Report, Option<fencepost::client::Err
         patterns.push(Pattern::Uncontended);
     }
     let plan = Plan::of(args, &patterns, prefix())?;
-    let subject = Subject::connect(&args.server.addresses, args.connections.get()).await?;
+    let subject = Subject::connect(&args.server, args.connections.get()).await?;
     let echo = if limits.is_empty() {
         None
     } else {
@@ -255,7 +259,7 @@ async fn echo_beside(subject: &Subject, plan: &Plan, connections: usize) -> Resu
     let lease = line.acquire(ask, None, None).await.map_err(failure)?;
     line.release(lease.lease_id.clone()).await.map_err(failure)?;
     let process = EchoProcess::start(&lease.lease_id)?;
-    let mut echo = Subject::connect_to(&process.address, connections)
+    let mut echo = Subject::connect_to(&process.address, &Credentials::default(), connections)
         .await
         .map_err(failure)?;
     echo.process = Some(process.id());

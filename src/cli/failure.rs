@@ -127,6 +127,9 @@ fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
         }
         Error::Unavailable { .. } => "try again soon, and see which store is away: fencepost namespaces".to_owned(),
         Error::Refused { reason, .. } => match reason.as_str() {
+            "UNAUTHENTICATED" => {
+                "prove who asks with --bearer-file, or with --cert and --key over an https:// address".to_owned()
+            }
             "NAMESPACE_NOT_FOUND" => "see which there are: fencepost namespaces".to_owned(),
             "LIMIT_MISMATCH" => format!("see what is in the queue: fencepost get {}", lock()),
             "UNSUPPORTED" => "see what each namespace offers: fencepost namespaces".to_owned(),

@@ -42,7 +42,8 @@ const KILLED: Duration = Duration::from_secs(5);
 
 const HELP: &str = "\
 The command gets FENCEPOST_TOKEN, the fencing token to send along with every write, and
-FENCEPOST_LEASE_ID, FENCEPOST_NAMESPACE, FENCEPOST_LOCK and FENCEPOST_ADDR. Signals are passed on
+FENCEPOST_LEASE_ID, FENCEPOST_NAMESPACE, FENCEPOST_LOCK and FENCEPOST_ADDR, with the variables of
+the files that were given. Signals are passed on
 to it and to all of its process group. What it leaves running in that group is ended before the
 lock is given back.
 
@@ -156,15 +157,16 @@ impl Lock {
     }
 
     /// What the command finds in its environment.
-    fn environment(&self, guard: &LockGuard) -> [(&'static str, String); 5] {
+    fn environment(&self, guard: &LockGuard) -> impl Iterator<Item = (&'static str, OsString)> {
         let lease = guard.lease();
-        [
+        let own = [
             ("FENCEPOST_TOKEN", lease.fencing_token.to_string()),
             ("FENCEPOST_LEASE_ID", lease.lease_id.clone()),
             ("FENCEPOST_NAMESPACE", lease.namespace.clone()),
             ("FENCEPOST_LOCK", lease.name.clone()),
-            ("FENCEPOST_ADDR", self.server.text()),
-        ]
+        ];
+        let own = own.map(|(name, value)| (name, value.into()));
+        own.into_iter().chain(self.server.environment())
     }
 }
 

@@ -2,13 +2,23 @@
 
 use std::io;
 
-use fencepost::api::{self, ListenAddress, Listener};
+use fencepost::api::{self, Access, ListenAddress, Listener};
+use fencepost::auth::{Auth, Policy, PolicyError};
 use fencepost::config::{Config, Overrides};
-use fencepost::{namespaces, telemetry};
+use fencepost::metrics::Metrics;
+use fencepost::monitor::{Monitor, Ready};
+use fencepost::namespaces::{self, Stores};
+use fencepost::quota::Quotas;
+use fencepost::reload::{self, Encryption, Reload, Rights, Seen, Values};
+use fencepost::telemetry::traces::Traces;
+use fencepost::telemetry::{self, Log};
+use fencepost::tls::Tls;
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::Failure;
-use super::signals::Signals;
+use super::signals::{HangUps, Signals};
 
 /// An address that could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -18,35 +28,137 @@ struct BindError {
     source: io::Error,
 }
 
+/// What the server was started with.
+struct Started {
+    overrides: Overrides,
+    /// Its files, before they were read.
+    seen: Seen,
+    config: Config,
+    log: Log,
+}
+
 /// Serves until it is told to end.
 pub fn run(overrides: Overrides) -> Result<(), Failure> {
-    let config = Config::load(overrides).map_err(Failure::usage)?;
-    let log = config.log();
-    telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
+    let mut seen = Seen::default();
+    seen.note(overrides.config.clone());
+    let config = Config::load(overrides.clone()).map_err(Failure::usage)?;
+    seen.note(config.files());
     let runtime = Runtime::new().map_err(Failure::runtime)?;
-    runtime.block_on(serve(&config))
+    let traces = traces(&config, &runtime)?;
+    let log = config.log();
+    let log = telemetry::init(&log.level, log.format, traces.as_ref()).map_err(Failure::runtime)?;
+    let started = Started {
+        overrides,
+        seen,
+        config,
+        log,
+    };
+    let served = runtime.block_on(started.serve());
+    if let Some(traces) = traces {
+        traces.finish();
+    }
+    served
 }
 
-/// Binds before it opens: a second server on the same address leaves the stores alone.
-async fn serve(config: &Config) -> Result<(), Failure> {
-    let signals = Signals::take().map_err(Failure::runtime)?;
-    let listeners = bind(config).await.map_err(Failure::runtime)?;
-    let namespaces = namespaces::open(config).await.map_err(Failure::runtime)?;
-    let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
-    tracing::info!("serving on {}", addresses.join(", "));
-    api::serve(listeners, namespaces, config.settings(), signals.first())
-        .await
-        .map_err(Failure::runtime)
+fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure> {
+    let _within = runtime.enter();
+    let traces = config.traces().map(|(endpoint, ratio)| Traces::to(endpoint, ratio));
+    traces.transpose().map_err(Failure::runtime)
 }
 
-async fn bind(config: &Config) -> Result<Vec<Listener>, BindError> {
+impl Started {
+    /// Binds before it opens: a second server on the same address leaves the stores alone.
+    async fn serve(self) -> Result<(), Failure> {
+        let signals = Signals::take().map_err(Failure::runtime)?;
+        let hang_ups = HangUps::take().map_err(Failure::runtime)?;
+        let access = access(&self.config).map_err(Failure::runtime)?;
+        let tls = self.config.tls().cloned().map(Tls::open).transpose();
+        let tls = tls.map_err(Failure::runtime)?;
+        let listeners = bind(&self.config, tls.as_ref()).await.map_err(Failure::runtime)?;
+        let monitor = bind_monitor(&self.config, tls.as_ref()).await;
+        let monitor = monitor.map_err(Failure::runtime)?;
+        // A step of the store is traced where it is measured.
+        let is_measured = monitor.is_some() || self.config.traces().is_some();
+        let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
+        let stores = namespaces::open(&self.config, metrics.as_ref());
+        let stores = stores.await.map_err(Failure::runtime)?;
+        let (namespaces, settings) = (stores.namespaces().clone(), self.config.settings());
+
+        let (beside, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
+        ready.set(self.config.ready_namespaces());
+        let monitor_at = monitor.as_ref().map(|monitor| (monitor.scheme(), monitor.local_addr()));
+        if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
+            beside.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
+        }
+        let reload = self.reload(stores, metrics, ready).with(Rights(access.clone()));
+        let reload = match tls {
+            Some(tls) => reload.with(Encryption(tls)),
+            None => reload,
+        };
+        beside.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
+
+        if let Some((scheme, Ok(address))) = monitor_at {
+            tracing::info!("metrics and health on {scheme}://{address}");
+        }
+        let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
+        tracing::info!("serving on {}", addresses.join(", "));
+        let served = api::serve_to(access, listeners, namespaces, settings, signals.first()).await;
+        stop.cancel();
+        beside.close();
+        beside.wait().await;
+        served.map_err(Failure::runtime)
+    }
+
+    /// What takes changes of the configuration up.
+    fn reload(self, stores: Stores, metrics: Option<Metrics>, ready: Ready) -> Reload {
+        let figures = metrics.map(|metrics| metrics.server().clone());
+        let log = self.log;
+        Reload::new((self.overrides, self.seen), self.config, stores, figures)
+            .with(Values("log", move |config: &Config| {
+                let (log, level) = (log.clone(), config.log().level.clone());
+                Box::new(move || log.set(&level)) as reload::Apply
+            }))
+            .with(Values("readiness", move |config: &Config| {
+                let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());
+                Box::new(move || ready.set(&namespaces)) as reload::Apply
+            }))
+    }
+}
+
+/// Who may do what, and how much of it.
+fn access(config: &Config) -> Result<Access, PolicyError> {
+    let policy = config.policy.as_ref().map(Policy::open).transpose()?;
+    Ok(Access {
+        auth: Auth::new(policy),
+        quotas: Quotas::new(config.quotas.clone()),
+    })
+}
+
+async fn bind(config: &Config, tls: Option<&Tls>) -> Result<Vec<Listener>, BindError> {
     let mut listeners = Vec::new();
     for address in config.listen() {
-        let bound = Listener::bind(address).await;
-        listeners.push(bound.map_err(|source| BindError {
+        let bound = Listener::bind(address).await.map_err(|source| BindError {
             address: address.clone(),
             source,
-        })?);
+        })?;
+        listeners.push(match tls {
+            Some(tls) if config.is_encrypted(address) => bound.with_tls(tls.clone()),
+            _ => bound,
+        });
     }
     Ok(listeners)
+}
+
+async fn bind_monitor(config: &Config, tls: Option<&Tls>) -> Result<Option<Monitor>, BindError> {
+    let Some(address) = config.metrics_listen() else {
+        return Ok(None);
+    };
+    let bound = Monitor::bind(address).await.map_err(|source| BindError {
+        address: address.clone(),
+        source,
+    })?;
+    Ok(Some(match tls {
+        Some(tls) if config.metrics_are_encrypted() => bound.with_tls(tls.clone()),
+        _ => bound,
+    }))
 }

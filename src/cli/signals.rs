@@ -1,8 +1,9 @@
-//! The signals that end the server.
+//! The signals that end the server, and the one that lets it read its configuration again.
 
 use std::io;
 use std::process;
 
+use futures::stream::{self, BoxStream, StreamExt};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The exit code of a server that was told twice to end.
@@ -45,5 +46,24 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+/// SIGHUP, taken from the system's own hands as soon as this exists.
+#[derive(Debug)]
+pub struct HangUps(Signal);
+
+impl HangUps {
+    /// Takes the signal over; needs a runtime.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn take() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// One after another.
+    pub fn into_stream(self) -> BoxStream<'static, ()> {
+        stream::unfold(self, |mut it| async { Some((it.0.recv().await?, it)) }).boxed()
     }
 }

@@ -57,7 +57,7 @@ impl Calls {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let line = self.connections.line();
-        let mut request = Request::new(request);
+        let mut request = self.connections.request(request).await?;
         request.set_timeout(limit);
         let answered = tokio::time::timeout(limit, send(line.channel.clone(), request)).await;
         let failed = match answered {
@@ -175,6 +175,7 @@ impl Calls {
             name: name.to_owned(),
         };
         let line = self.connections.line();
+        let request = self.connections.request(request).await?;
         let mut locks = LockServiceClient::new(line.channel.clone());
         let opened = tokio::time::timeout(CALL, locks.watch_lock(request)).await;
         let failed = match opened {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
-use super::Address;
 use super::error::{Error, Failed};
+use super::{Address, Credentials};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -17,16 +18,20 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// As large as the server's: bursts of small calls do not end the connection.
 const WINDOW: u32 = 16 << 20;
 
-/// The settings of every connection. Encryption will have its place here.
+/// The settings of every connection.
 ///
 /// # Errors
-/// The transport's, for an address that makes no URI.
-pub(super) fn endpoint(address: &Address) -> Result<Endpoint, tonic::transport::Error> {
-    let uri = match address {
-        Address::Unix(_) => address.to_string(),
-        Address::Tcp { .. } => format!("http://{address}"),
-    };
-    Ok(Endpoint::from_shared(uri)?
+/// [`Error::BadCredentials`], or [`Error::Unreachable`] for an address that makes no URI.
+pub(super) fn endpoint(address: &Address, credentials: &Credentials) -> Result<Endpoint, Error> {
+    let unusable = |error: tonic::transport::Error| unreachable(std::slice::from_ref(address), &innermost(&error));
+    let mut endpoint = Endpoint::from_shared(address.uri()).map_err(unusable)?;
+    if address.encrypted {
+        let tls = credentials.tls(address)?;
+        endpoint = endpoint.tls_config(tls).map_err(|error| Error::BadCredentials {
+            problem: innermost(&error),
+        })?;
+    }
+    Ok(endpoint
         .tcp_nodelay(true)
         .connect_timeout(CONNECT)
         .http2_keep_alive_interval(KEEPALIVE)
@@ -39,6 +44,7 @@ pub(super) fn endpoint(address: &Address) -> Result<Endpoint, tonic::transport::
 /// The channels of all addresses.
 pub(super) struct Connections {
     ends: Vec<(Address, Endpoint)>,
+    credentials: Credentials,
     /// Never held for longer than it takes to read or replace it.
     current: Mutex<Current>,
 }
@@ -61,10 +67,11 @@ pub(super) struct Line {
 
 impl Connections {
     /// Connects to the first address that accepts.
-    pub(super) async fn open(addresses: &[Address]) -> Result<Self, Error> {
+    pub(super) async fn open(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
+        credentials.check(addresses)?;
         let mut ends = Vec::new();
         for address in addresses {
-            let endpoint = endpoint(address).map_err(|error| unreachable(addresses, &error))?;
+            let endpoint = endpoint(address, &credentials)?;
             ends.push((address.clone(), endpoint));
         }
         let mut problem = "no address was given".to_owned();
@@ -72,7 +79,11 @@ impl Connections {
             match endpoint.connect().await {
                 Ok(channel) => {
                     let current = Mutex::new(Current { channel, at, turn: 0 });
-                    return Ok(Self { ends, current });
+                    return Ok(Self {
+                        ends,
+                        credentials,
+                        current,
+                    });
                 }
                 Err(error) => problem = innermost(&error),
             }
@@ -100,18 +111,39 @@ impl Connections {
         }
     }
 
+    /// A request that says who sends it.
+    pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
+        self.credentials.request(message).await
+    }
+
     /// Leaves a line that failed, once for all who used it: for the next address, over a new
     /// connection, for one that is silent may be dead without knowing it.
     pub(super) fn leave(&self, line: &Line) {
+        let at = {
+            let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if current.turn != line.turn {
+                return;
+            }
+            (current.at + 1) % self.ends.len()
+        };
+        let channel = self.afresh(at).connect_lazy();
         let mut current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if current.turn == line.turn {
-            let at = (current.at + 1) % self.ends.len();
             *current = Current {
-                channel: self.ends[at].1.connect_lazy(),
+                channel,
                 at,
                 turn: current.turn + 1,
             };
         }
+    }
+
+    /// The way to an address, with certificates as they are now; as they were where they cannot be read.
+    fn afresh(&self, at: usize) -> Endpoint {
+        let (address, before) = &self.ends[at];
+        if !address.encrypted {
+            return before.clone();
+        }
+        endpoint(address, &self.credentials).unwrap_or_else(|_| before.clone())
     }
 }
 

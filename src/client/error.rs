@@ -45,6 +45,12 @@ pub enum Error {
         /// What the server said.
         message: String,
     },
+    /// What the client was given to prove who it is cannot be used.
+    #[error("{problem}")]
+    BadCredentials {
+        /// Which file, and what is wrong.
+        problem: String,
+    },
     /// Anything else that a server refuses.
     #[error("{message} ({reason})")]
     Refused {
@@ -71,6 +77,16 @@ pub(super) enum Again {
 pub(super) struct Failed {
     pub error: Error,
     pub again: Again,
+}
+
+impl From<Error> for Failed {
+    /// What failed on this side, and would again.
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            again: Again::Never,
+        }
+    }
 }
 
 impl Failed {

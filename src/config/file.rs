@@ -9,11 +9,16 @@ use std::path::PathBuf;
 use super::backend::EMBEDDED;
 use super::listen::Listen;
 use super::section::section;
-use super::value::{Count, DeclaredGuarantee, Period};
+use super::value::{Count, DeclaredGuarantee, Period, Ratio};
 use crate::backend::CLAIM_LIMIT;
 use crate::limits::Limits;
 use crate::name::MAX_NAME_BYTES;
+use crate::quota::{Quota, Rate};
 use crate::telemetry::{LogFilter, LogFormat};
+
+mod access;
+
+pub use self::access::{AuthSection, JwtSection, QuotaSection, RuleSection, TlsSection};
 
 const SECOND: u64 = 1000;
 const YEAR: u64 = 31_557_600 * SECOND;
@@ -24,19 +29,34 @@ const MIB: u32 = 1024 * KIB;
 pub type TtlBound = Period<1, YEAR>;
 /// A time to wait: up to a year, or none.
 pub type WaitBound = Period<0, YEAR>;
+/// How much of something.
+pub type QuotaCount = Count<1, 1_000_000>;
 /// The longest that a drain may take.
 pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
 section! {
     /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m".
-    /// The keys of this first table and those of the log can also be given as flags and as
+    /// Most keys of this first table and those of the log can also be given as flags and as
     /// FENCEPOST_ variables, which win over the file: see `fencepost serve --help`.
     pub struct File {
         /// Where to listen: TCP addresses and Unix sockets, several at once.
         listen: Vec<Listen> = vec![Listen::default()],
-        /// Must be true to listen on an address that other machines can reach: the connections
-        /// are not encrypted and nobody is authenticated.
+        /// Must be true to listen on an address that other machines can reach without a table
+        /// [tls]: the connections are not encrypted.
         insecure: bool = false,
+        /// Where to answer HTTP for those who watch over the server: /metrics for Prometheus, /healthz
+        /// and /readyz for whoever starts and stops it. Host and port; nobody without it. For everybody
+        /// who can reach it: it tells figures and names of namespaces only. Encrypted where [tls]
+        /// covers the address, by the same certificate, but no client is asked for one.
+        metrics_listen: Option<Listen> = None,
+        /// Answers there in plain text, whatever [tls] says: kubelets and most scrapers within a cluster
+        /// ask so. An address that other machines can reach needs this, insecure or [tls]. It does not
+        /// change how calls are encrypted.
+        metrics_insecure: bool = false,
+        /// The namespaces whose stores must serve for /readyz to say so. Without any, it says whether
+        /// this server takes calls: a store that is away is away for all servers that share it, and
+        /// calls say so better than a server that is gone.
+        ready_namespaces: Vec<String> = Vec::new(),
         /// The directory of everything that this server stores. Without it: fencepost in
         /// $XDG_DATA_HOME, or in ~/.local/share.
         data_dir: Option<PathBuf> = None,
@@ -48,6 +68,12 @@ section! {
         server: ServerSection,
         /// The log.
         log: LogSection,
+        /// Encryption.
+        tls: Option<TlsSection>,
+        /// Who may do what.
+        auth: Option<AuthSection>,
+        /// The traces.
+        traces: TracesSection,
         /// The namespaces by name; without any, one named `default`.
         namespaces: BTreeMap<String, NamespaceSection>,
     }
@@ -64,9 +90,9 @@ section! {
         /// OVERLOADED.
         acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
         /// How many other calls may be under way at once; as many again of Renew and Release, so
-        /// that no other call ever keeps them out.
+        /// that no other call ever keeps them out, and as many of health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many streams (WatchLock, health, reflection) may be open at once.
+        /// How many watches of locks may be open at once; as many again of streams of health and reflection.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many connections may be open at once; more are closed at once.
         connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
@@ -96,6 +122,17 @@ section! {
 }
 
 section! {
+    /// Traces of calls, sent as OTLP over gRPC. A caller's W3C context (traceparent) is taken up.
+    pub struct TracesSection {
+        /// Where to send them: http:// or https://. No call is traced without it.
+        endpoint: Option<String> = None,
+        /// The part of the calls without a context that is traced; a caller's own decision counts
+        /// for those with one.
+        sample_ratio: Ratio = Ratio::ALL,
+    }
+}
+
+section! {
     /// A namespace: a set of locks that share a backend, its guarantee and these limits.
     pub struct NamespaceSection {
         /// The store of its locks: "embedded" keeps them in a file of this server,
@@ -121,6 +158,19 @@ section! {
         finished_limit: Count<0, 10_000_000> = Count::nearest(Limits::default().finished),
         /// How many holds a holder may have by re-entry.
         hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
+        /// How many calls a second this server takes for the namespace, but for Renew, Release and
+        /// what operators do; more are refused with OVERLOADED. Absent: any number, as with the
+        /// limits below.
+        rate_limit: Option<QuotaCount> = None,
+        /// How many of them may come at once after a rest; absent: as many as in a second.
+        rate_burst: Option<QuotaCount> = None,
+        /// How many leases this server counts in the namespace at once. It counts those that it
+        /// granted, and Acquires under way, until it sees their end, or their time is over.
+        lease_limit: Option<QuotaCount> = None,
+        /// How many Acquires may wait on this server for locks of the namespace.
+        waiter_limit: Option<QuotaCount> = None,
+        /// How many WatchLock streams of the namespace this server keeps open.
+        stream_limit: Option<QuotaCount> = None,
     }
     tables {
         /// The settings of the embedded backend.
@@ -268,6 +318,26 @@ impl NamespaceSection {
             holds: self.hold_limit.get(),
         }
     }
+}
+
+impl NamespaceSection {
+    /// How much a namespace with these keys may be used.
+    pub fn quota(&self) -> Quota {
+        Quota {
+            rate: rate(self.rate_limit, self.rate_burst),
+            leases: self.lease_limit.map(Count::get),
+            waiters: self.waiter_limit.map(Count::get),
+            streams: self.stream_limit.map(Count::get),
+        }
+    }
+}
+
+fn rate(limit: Option<QuotaCount>, burst: Option<QuotaCount>) -> Option<Rate> {
+    let limit = limit?;
+    Some(Rate {
+        per_second: limit.get(),
+        burst: burst.unwrap_or(limit).get(),
+    })
 }
 
 fn period_s<const MIN_MS: u64, const MAX_MS: u64>(seconds: u64) -> Period<MIN_MS, MAX_MS> {

@@ -60,7 +60,7 @@ impl Origin<'_> {
         let tables = section.tables();
         let spare = tables
             .iter()
-            .find_map(|(path, _)| path.first().filter(|table| **table != section.backend));
+            .find_map(|table| table.path.first().filter(|table| **table != section.backend));
         match spare {
             Some(table) => Err(self.refuse(
                 &[table],

@@ -23,6 +23,9 @@ pub struct Overrides {
     #[arg(long, env = "FENCEPOST_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub insecure: Option<bool>,
+    /// Where to answer /metrics, /healthz and /readyz over HTTP: IP:PORT
+    #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "ADDRESS")]
+    pub metrics_listen: Option<ListenAddress>,
     /// The directory of everything that the server stores
     #[arg(long, env = "FENCEPOST_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -42,6 +45,10 @@ impl Overrides {
     pub(super) fn apply(self, file: &mut File, source: &mut Source) {
         if self.listen.is_some() {
             source.overridden("listen", "--listen or FENCEPOST_LISTEN");
+        }
+        if self.metrics_listen.is_some() {
+            source.overridden("metrics_listen", "--metrics-listen or FENCEPOST_METRICS_LISTEN");
+            file.metrics_listen = self.metrics_listen.map(Listen);
         }
         if self.data_dir.is_some() {
             source.overridden("data_dir", "--data-dir or FENCEPOST_DATA_DIR");

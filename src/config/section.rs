@@ -9,8 +9,38 @@ pub trait Section {
     fn about(&self) -> &'static str;
     /// Its keys in the order of their documentation.
     fn keys(&self) -> Vec<Key>;
-    /// The tables in it, by their path below this one.
-    fn tables(&self) -> Vec<(Vec<String>, &dyn Section)>;
+    /// The tables in it.
+    fn tables(&self) -> Vec<Table<&dyn Section>>;
+    /// The tables that could be in it and are not, as they would be by default.
+    fn absent(&self) -> Vec<Table<Box<dyn Section>>>;
+}
+
+/// A table in another one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table<S> {
+    /// Its path below the other one.
+    pub path: Vec<String>,
+    /// Whether there may be several under the same path, written `[[path]]`.
+    pub is_one_of_many: bool,
+    /// What is in it.
+    pub section: S,
+}
+
+impl<S> Table<S> {
+    fn one(field: &str, section: S) -> Self {
+        Self {
+            path: vec![field.to_owned()],
+            is_one_of_many: false,
+            section,
+        }
+    }
+
+    fn one_of_many(field: &str, section: S) -> Self {
+        Self {
+            is_one_of_many: true,
+            ..Self::one(field, section)
+        }
+    }
 }
 
 /// One key of a table, ready to be shown.
@@ -28,29 +58,55 @@ pub struct Key {
     pub value: Option<toml::Value>,
 }
 
-/// A field that holds tables: one, one that may be absent, or several by name.
+/// A field that holds tables: one, one that may be absent, several in order, or several by name.
 pub trait Tables {
     /// The tables in this field, by their path from the field's name on.
-    fn below(&self, field: &str) -> Vec<(Vec<String>, &dyn Section)>;
-}
+    fn below(&self, field: &str) -> Vec<Table<&dyn Section>>;
 
-impl<S: Section> Tables for S {
-    fn below(&self, field: &str) -> Vec<(Vec<String>, &dyn Section)> {
-        vec![(vec![field.to_owned()], self)]
+    /// One that could be in it and is not.
+    fn absent(&self, _field: &str) -> Option<Table<Box<dyn Section>>> {
+        None
     }
 }
 
-impl<S: Section> Tables for Option<S> {
-    fn below(&self, field: &str) -> Vec<(Vec<String>, &dyn Section)> {
+impl<S: Section> Tables for S {
+    fn below(&self, field: &str) -> Vec<Table<&dyn Section>> {
+        vec![Table::one(field, self)]
+    }
+}
+
+impl<S: Section + Default + 'static> Tables for Option<S> {
+    fn below(&self, field: &str) -> Vec<Table<&dyn Section>> {
         self.iter().flat_map(|section| section.below(field)).collect()
+    }
+
+    fn absent(&self, field: &str) -> Option<Table<Box<dyn Section>>> {
+        self.is_none().then(|| Table::one(field, Box::new(S::default()) as _))
+    }
+}
+
+impl<S: Section + Default + 'static> Tables for Vec<S> {
+    fn below(&self, field: &str) -> Vec<Table<&dyn Section>> {
+        let all = self
+            .iter()
+            .map(|section| Table::one_of_many(field, section as &dyn Section));
+        all.collect()
+    }
+
+    fn absent(&self, field: &str) -> Option<Table<Box<dyn Section>>> {
+        self.is_empty()
+            .then(|| Table::one_of_many(field, Box::new(S::default()) as _))
     }
 }
 
 impl<S: Section> Tables for BTreeMap<String, S> {
-    fn below(&self, field: &str) -> Vec<(Vec<String>, &dyn Section)> {
-        self.iter()
-            .map(|(name, section)| (vec![field.to_owned(), name.clone()], section as &dyn Section))
-            .collect()
+    fn below(&self, field: &str) -> Vec<Table<&dyn Section>> {
+        let named = self.iter().map(|(name, section)| Table {
+            path: vec![field.to_owned(), name.clone()],
+            is_one_of_many: false,
+            section: section as &dyn Section,
+        });
+        named.collect()
     }
 }
 
@@ -102,11 +158,18 @@ macro_rules! section {
                 },)*]
             }
 
-            fn tables(&self) -> Vec<(Vec<String>, &dyn $crate::config::section::Section)> {
-                let tables: Vec<Vec<(Vec<String>, &dyn $crate::config::section::Section)>> = vec![
+            fn tables(&self) -> Vec<$crate::config::section::Table<&dyn $crate::config::section::Section>> {
+                let tables: Vec<Vec<$crate::config::section::Table<&dyn $crate::config::section::Section>>> = vec![
                     $($($crate::config::section::Tables::below(&self.$table, stringify!($table)),)+)?
                 ];
                 tables.into_iter().flatten().collect()
+            }
+
+            fn absent(&self) -> Vec<$crate::config::section::Table<Box<dyn $crate::config::section::Section>>> {
+                let absent: Vec<Option<$crate::config::section::Table<Box<dyn $crate::config::section::Section>>>> = vec![
+                    $($($crate::config::section::Tables::absent(&self.$table, stringify!($table)),)+)?
+                ];
+                absent.into_iter().flatten().collect()
             }
         }
     };

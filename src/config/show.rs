@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use super::section::{Key, Section};
+use super::section::{Key, Section, Table};
 
 /// The TOML of a table and of all tables in it. Each key has its documentation, the first time
-/// that its kind of table appears; a key without a value is a comment.
+/// that its kind of table appears; a key without a value is a comment, and so is a table that could be
+/// there and is not, where no other of its kind was before.
 pub fn show(section: &dyn Section) -> String {
     let mut shown = Shown::default();
-    shown.section(&[], section);
+    shown.section("", section);
     shown.text
 }
 
@@ -17,24 +18,33 @@ pub fn show(section: &dyn Section) -> String {
 struct Shown {
     text: String,
     explained: HashSet<&'static str>,
+    /// Whether a table is shown that is not there.
+    absent: bool,
 }
 
 impl Shown {
-    fn section(&mut self, path: &[String], section: &dyn Section) {
+    /// A table under the header that it has, such as `[server]`; the outermost has none.
+    fn section(&mut self, header: &str, section: &dyn Section) {
         let first = self.explained.insert(section.about());
         if first {
             self.comment(section.about());
         }
-        if !path.is_empty() {
-            let header: Vec<String> = path.iter().map(|part| key_text(part)).collect();
-            self.line(&format!("[{}]", header.join(".")));
+        if !header.is_empty() {
+            self.value_line(header);
         }
         self.line("");
         for key in section.keys() {
             self.key(&key, first);
         }
-        for (below, table) in section.tables() {
-            self.section(&[path, &below].concat(), table);
+        for table in section.tables() {
+            self.section(&below(header, &table), table.section);
+        }
+        for table in section.absent() {
+            if !self.explained.contains(table.section.about()) {
+                let outer = std::mem::replace(&mut self.absent, true);
+                self.section(&below(header, &table), &*table.section);
+                self.absent = outer;
+            }
         }
     }
 
@@ -44,10 +54,16 @@ impl Shown {
             self.comment(&remark(key));
         }
         match &key.value {
-            Some(value) => self.line(&format!("{} = {value}", key.name)),
+            Some(value) => self.value_line(&format!("{} = {value}", key.name)),
             None => self.line(&format!("#{} =", key.name)),
         }
         self.line("");
+    }
+
+    /// A line that says something, unless its table is not there.
+    fn value_line(&mut self, line: &str) {
+        let mark = if self.absent { "#" } else { "" };
+        self.line(&format!("{mark}{line}"));
     }
 
     fn comment(&mut self, text: &str) {
@@ -59,6 +75,19 @@ impl Shown {
     fn line(&mut self, line: &str) {
         // Writing to a String cannot fail.
         let _ = writeln!(self.text, "{line}");
+    }
+}
+
+/// The header of a table in the one with this header.
+fn below<S>(header: &str, table: &Table<S>) -> String {
+    let outer = header.trim_matches(['[', ']']);
+    let own: Vec<String> = table.path.iter().map(|part| key_text(part)).collect();
+    let dot = if outer.is_empty() { "" } else { "." };
+    let path = format!("{outer}{dot}{}", own.join("."));
+    if table.is_one_of_many {
+        format!("[[{path}]]")
+    } else {
+        format!("[{path}]")
     }
 }
 

@@ -6,6 +6,8 @@ use super::section::Section;
 use super::*;
 use crate::backend::CLAIM_LIMIT;
 
+mod access;
+
 const DATA: &str = "/data/fencepost";
 
 fn read_with(text: &str, overrides: Overrides) -> Result<Config, String> {
@@ -267,7 +269,7 @@ fn lines(section: &dyn Section) -> Vec<String> {
         Some(value) => format!("{} = {value}", key.name),
         None => format!("#{} =", key.name),
     });
-    let below = section.tables().into_iter().flat_map(|(_, table)| lines(table));
+    let below = section.tables().into_iter().flat_map(|table| lines(table.section));
     own.chain(below).collect()
 }
 
@@ -301,12 +303,16 @@ fn no_key_is_read_that_is_not_documented() {
     assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
     assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());
     assert_eq!(fields::<file::EmbeddedSection>(), documented::<file::EmbeddedSection>());
-    let with_tables = [
-        documented::<File>(),
-        vec!["server".into(), "log".into(), "namespaces".into()],
-    ]
-    .concat();
-    assert_eq!(fields::<File>(), with_tables);
+    let tables = ["server", "log", "tls", "auth", "traces", "namespaces"].map(str::to_owned);
+    assert_eq!(fields::<File>(), [documented::<File>(), tables.into()].concat());
+    assert_eq!(fields::<file::TracesSection>(), documented::<file::TracesSection>());
+    assert_eq!(fields::<file::TlsSection>(), documented::<file::TlsSection>());
+    assert_eq!(fields::<file::JwtSection>(), documented::<file::JwtSection>());
+    assert_eq!(fields::<file::RuleSection>(), documented::<file::RuleSection>());
+    assert_eq!(fields::<file::QuotaSection>(), documented::<file::QuotaSection>());
+    let tables = vec!["jwt".into(), "rules".into(), "limits".into()];
+    let with_tables = [documented::<file::AuthSection>(), tables].concat();
+    assert_eq!(fields::<file::AuthSection>(), with_tables);
     assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
     assert_eq!(fields::<file::RedlockSection>(), documented::<file::RedlockSection>());
     assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::access_config::{ClientCertificates, DoorWord, Encrypted, VerbWord};
 use crate::backend::Guarantee;
 use crate::telemetry::{LogFilter, LogFormat};
 
@@ -148,6 +149,43 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Visitor<'_> for PeriodVisitor<MIN_MS,
     }
 }
 
+/// A part of a whole, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// All of it.
+    pub const ALL: Self = Self(1.0);
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Ratio {
+    type Error = String;
+
+    fn try_from(number: f64) -> Result<Self, String> {
+        let fits = (0.0..=1.0).contains(&number);
+        fits.then_some(Self(number))
+            .ok_or_else(|| format!("must be {}, not {number}", Self::bounds().unwrap_or_default()))
+    }
+}
+
+impl From<Ratio> for f64 {
+    fn from(ratio: Ratio) -> Self {
+        ratio.0
+    }
+}
+
+impl Bounded for Ratio {
+    fn bounds() -> Option<String> {
+        Some("a number from 0 to 1".to_owned())
+    }
+}
+
 /// What a namespace demands of its backend, written `ap` or `cp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -178,7 +216,18 @@ macro_rules! unbounded {
     };
 }
 
-unbounded!(bool, String, PathBuf, DeclaredGuarantee, LogFilter, LogFormat);
+unbounded!(
+    bool,
+    String,
+    PathBuf,
+    ClientCertificates,
+    DeclaredGuarantee,
+    DoorWord,
+    Encrypted,
+    LogFilter,
+    LogFormat,
+    VerbWord
+);
 
 impl<T: Bounded> Bounded for Option<T> {
     fn bounds() -> Option<String> {
@@ -241,6 +290,17 @@ mod tests {
         ] {
             let refused = read::<Brief>(time).expect_err(time);
             assert!(refused.contains("expected a time from 500ms to 1m"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_takes_its_bounds_and_nothing_past_them() {
+        for (number, is) in [("0", 0.0), ("0.25", 0.25), ("1", 1.0), ("1.0", 1.0)] {
+            assert_eq!(read::<Ratio>(number).expect(number).get(), is);
+        }
+        for number in ["-0.1", "1.1", "nan", "inf"] {
+            let refused = read::<Ratio>(number).expect_err(number);
+            assert!(refused.contains("must be a number from 0 to 1"), "{refused}");
         }
     }
 

@@ -122,6 +122,11 @@ impl Lines {
         lines.get(name)?.queue.values().next().cloned()
     }
 
+    /// How many calls are known to wait.
+    pub fn waiting(&self) -> usize {
+        lock(&self.by_lock).values().map(|line| line.queue.len()).sum()
+    }
+
     /// Delivers a wake to whom it concerns.
     pub fn deliver(&self, wake: &Wake) {
         match wake {

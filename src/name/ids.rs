@@ -61,7 +61,7 @@ impl fmt::Debug for CallId {
 
 /// What proves that a caller owns a hold: 128 random bits, never shown by inspection, logs or
 /// metrics (its `Debug` hides them).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secret([u8; 16]);
 
 impl Secret {

@@ -4,6 +4,7 @@
 #![cfg(feature = "embedded")]
 
 mod bare;
+mod half_open;
 mod memory;
 mod names;
 #[path = "../server/mod.rs"]

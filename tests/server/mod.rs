@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,13 @@ pub struct Server {
     home: PathBuf,
     /// Where it listens on TCP: `127.0.0.1:PORT`.
     pub address: String,
+    /// Where its metrics are, if it was told to show any.
+    pub metrics: Option<String>,
+    log: Log,
 }
+
+/// What a server has logged.
+type Log = Arc<Mutex<Vec<String>>>;
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -47,12 +54,21 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let log = process.stderr.take().expect("a pipe");
+        let (log, said) = (process.stderr.take().expect("a pipe"), Log::default());
+        let address = ready(log, &said);
+        let metrics = found(&said, "metrics and health on http://");
         Self {
             process,
             home: home.path().into(),
-            address: ready(log),
+            address,
+            metrics,
+            log: said,
         }
+    }
+
+    /// Whether a line of its log holds this text.
+    pub fn said(&self, text: &str) -> bool {
+        found(&self.log, text).is_some()
     }
 
     /// The socket of [`Server::start`].
@@ -81,12 +97,30 @@ impl Server {
 
 /// The first TCP address that the log names; the rest of the log is read by a thread, for a full
 /// pipe would stop the server.
-fn ready(log: impl Read + Send + 'static) -> String {
+fn ready(log: impl Read + Send + 'static, said: &Log) -> String {
     let mut lines = BufReader::new(log).lines().map_while(Result::ok);
-    let addresses = lines.find_map(|line| Some(line.split_once("serving on ")?.1.to_owned()));
-    thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+    let note = {
+        let said = Arc::clone(said);
+        move |line: &str| said.lock().expect("no panic").push(line.to_owned())
+    };
+    let addresses = lines.find_map(|line| {
+        note(&line);
+        Some(line.split_once("serving on ")?.1.to_owned())
+    });
+    thread::spawn(move || {
+        lines.for_each(|line| {
+            eprintln!("{line}");
+            note(&line);
+        });
+    });
     let addresses = addresses.expect("the log says where it listens");
     addresses.split(", ").next().expect("one address").to_owned()
+}
+
+/// What follows a text in the log.
+fn found(log: &Log, text: &str) -> Option<String> {
+    let log = log.lock().expect("no panic");
+    log.iter().find_map(|line| Some(line.split_once(text)?.1.to_owned()))
 }
 
 /// The resident memory of a process, in bytes.

@@ -13,19 +13,60 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("limits", &["name"]),
     ("backend", &["batch", "claim", "clock", "name"]),
     ("batch", &[]),
-    ("error", &["backend", "claim", "name"]),
-    ("locks", &["backend", "claim", "error", "limits", "name"]),
+    ("auth", &["name"]),
+    ("quota", &["auth", "name"]),
+    ("tls", &[]),
+    ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
+    ("metrics", &["backend", "claim", "name", "telemetry"]),
+    ("locks", &["backend", "claim", "error", "limits", "name"]),
     // Settings and addresses are the service's own types: the file only fills them.
-    ("config", &["api", "backend", "limits", "name", "telemetry"]),
-    ("namespaces", &["backend", "config", "error", "locks", "name"]),
+    (
+        "config",
+        &["api", "auth", "backend", "limits", "name", "quota", "telemetry", "tls"],
+    ),
+    (
+        "namespaces",
+        &["backend", "config", "error", "limits", "locks", "metrics", "name"],
+    ),
     (
         "api",
-        &["backend", "claim", "error", "limits", "locks", "name", "namespaces"],
+        &[
+            "auth",
+            "backend",
+            "claim",
+            "error",
+            "limits",
+            "locks",
+            "metrics",
+            "name",
+            "namespaces",
+            "quota",
+            "telemetry",
+            "tls",
+        ],
     ),
+    ("monitor", &["api", "backend", "metrics", "namespaces", "tls"]),
+    ("reload", &["api", "auth", "config", "metrics", "namespaces", "tls"]),
     // The messages, and the addresses that a server listens on.
     ("client", &["api", "clock"]),
-    ("cli", &["api", "client", "clock", "config", "namespaces", "telemetry"]),
+    (
+        "cli",
+        &[
+            "api",
+            "auth",
+            "client",
+            "clock",
+            "config",
+            "metrics",
+            "monitor",
+            "namespaces",
+            "quota",
+            "reload",
+            "telemetry",
+            "tls",
+        ],
+    ),
 ];
 
 /// Crates that only some rooms name: the wire, the command line, the file, the log's end.
@@ -43,12 +84,33 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api", "client"],
     ),
-    (&["http", "http_body", "tower"], &["api"]),
+    (&["http_body", "tower"], &["api"]),
+    // The port of those who watch, and the headers in which a caller's trace comes.
+    (&["http"], &["api", "monitor", "telemetry"]),
+    (&["http_body_util", "hyper", "hyper_util"], &["monitor"]),
+    (&["prometheus"], &["metrics"]),
+    (
+        &[
+            "opentelemetry",
+            "opentelemetry_otlp",
+            "opentelemetry_sdk",
+            "tracing_opentelemetry",
+            "tracing_subscriber",
+        ],
+        &["telemetry"],
+    ),
     // The values of flags are types of the rooms that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config"]),
-    (&["tracing_subscriber"], &["telemetry"]),
+    (
+        &["jsonwebtoken", "ring", "signature", "subtle", "x509_parser"],
+        &["auth"],
+    ),
+    // A connection is read and written where it is served.
+    (&["tokio_rustls"], &["api", "tls"]),
+    // A store's client has TLS of its own.
+    (&["rustls"], &["backend", "tls"]),
 ];
 
 /// The files that build a gRPC status beside `api::status`, each with its reason.
@@ -96,6 +158,25 @@ fn each_room_imports_just_what_its_row_says() {
         )
     });
     assert_eq!(found, expected.collect());
+}
+
+/// The files of the service that know all namespaces: the one that lets methods in, health, which tells
+/// no more than how a store is, and the one that puts the service together.
+const KNOW_ALL_NAMESPACES: &[&str] = &["src/api.rs", "src/api/access.rs", "src/api/health.rs"];
+
+#[test]
+fn only_access_leads_from_a_method_to_locks() {
+    let service = Source::all_in("src").into_iter().filter(|source| room(source) == "api");
+    let knowing: BTreeSet<String> = service
+        .filter(|source| !source.path.contains("tests"))
+        .filter(|source| {
+            let names = |path: &[String]| path.starts_with(&["crate".to_owned(), "namespaces".to_owned()]);
+            source.paths().iter().any(|path| names(&path.segments))
+        })
+        .map(|source| source.path)
+        .collect();
+    let allowed = KNOW_ALL_NAMESPACES.iter().map(|path| (*path).to_owned());
+    assert_eq!(knowing, allowed.collect());
 }
 
 #[test]

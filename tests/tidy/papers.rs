@@ -143,7 +143,16 @@ fn the_papers_name_only_files_that_exist() {
         let text = read(paper);
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         let links = links.filter(|link| !link.contains(':')).map(str::to_owned);
-        let tops = ["src/", "tests/", "scripts/", "examples/", "proto/", "benches/", ".ci/"];
+        let tops = [
+            "src/",
+            "tests/",
+            "scripts/",
+            "examples/",
+            "proto/",
+            "benches/",
+            "helm/",
+            ".ci/",
+        ];
         let words = code_words(paper)
             .into_iter()
             .filter(|word| tops.iter().any(|top| word.starts_with(top)));

@@ -19,10 +19,10 @@ const LEFTOVERS: &[&str] = &[
 /// The files that people read: all but what is built, and the licence and the lock file, which
 /// others wrote.
 fn all_files() -> Vec<String> {
-    let folders = ["src", "tests", "examples", "benches", "proto", "scripts", ".ci"];
+    let folders = ["src", "tests", "examples", "benches", "proto", "scripts", ".ci", "helm"];
     let there = folders.iter().filter(|folder| root().join(folder).is_dir());
     let papers = crate::papers::PAPERS.iter().map(|paper| (*paper).to_owned());
-    let own = ["Cargo.toml", "build.rs"].map(str::to_owned);
+    let own = ["Cargo.toml", "Dockerfile", "build.rs"].map(str::to_owned);
     there
         .flat_map(|folder| files_in(folder))
         .chain(papers)

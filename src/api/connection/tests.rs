@@ -1,12 +1,13 @@
 use std::pin::pin;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 use super::*;
 
 async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
     let (client, server) = UnixStream::pair().unwrap();
-    (client, terms.admit((Socket::Unix(server), Peer::Unix)))
+    (client, terms.admit((Socket::Unix(server), Peer::Unix).into()))
 }
 
 fn terms(most: usize) -> (Terms, CancellationToken) {

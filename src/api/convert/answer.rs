@@ -109,7 +109,7 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
         name: locks.namespace().as_str().into(),
         backend: offers.kind.into(),
         guarantee: guarantee(offers.guarantee).into(),
-        limits: Some(limits(locks.limits())),
+        limits: Some(limits(&locks.limits())),
         health: health.into(),
         reason,
         quarantine_left,

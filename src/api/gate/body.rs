@@ -1,19 +1,25 @@
-//! The two sides of a call that was let in: its place is free when its answer ends, and a stream
-//! ends when the server drains.
+//! The two sides of a call that was let in: its message has to come soon, its place is free when its answer
+//! ends, and a stream ends when the server drains.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 use tonic::body::Body as Asked;
 
 use crate::api::status;
 use crate::error::Error;
+use crate::name::InvalidField;
+
+/// How long the message of a call may take after its head.
+const MESSAGE_TIME: Duration = Duration::from_secs(5);
 
 /// When a stream has to end, whatever it still has to say.
 type Until = Pin<Box<WaitForCancellationFutureOwned>>;
@@ -39,13 +45,18 @@ impl Stay {
     }
 }
 
-/// A request whose messages end when `until` is cancelled. Without that, a handler that still
-/// listens would keep its connection open after its answer has ended.
-pub(super) fn asked(request: Request<Asked>, until: Option<&CancellationToken>) -> Request<Asked> {
-    match until {
-        None => request,
-        Some(drain) => request.map(|body| Asked::new(Ending { body, until: at(drain) })),
+/// A request whose messages end when the server drains. Without that, a handler that still listens would
+/// keep its connection open after its answer has ended.
+pub(super) fn until_drain(request: Request<Asked>, drain: &CancellationToken) -> Request<Asked> {
+    request.map(|body| Asked::new(Ending { body, until: at(drain) }))
+}
+
+/// A request with a single message, which has to come soon.
+pub(super) fn soon(request: Request<Asked>) -> Request<Asked> {
+    if request.body().is_end_stream() {
+        return request;
     }
+    request.map(|body| Asked::new(Soon { body, patience: None }))
 }
 
 /// A request's body that ends when the server drains.
@@ -64,6 +75,38 @@ impl Body for Ending {
             return Poll::Ready(None);
         }
         frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request's body that fails when it takes too long to come. Nobody asks for more of it once its end was
+/// seen, so the call itself may go on.
+struct Soon {
+    body: Asked,
+    /// From the first time that there was nothing yet.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl Body for Soon {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if frame.is_ready() {
+            return frame;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME)));
+        ready!(patience.as_mut().poll(cx));
+        let problem = format!("must have come whole within {MESSAGE_TIME:?}");
+        Poll::Ready(Some(Err(status::of(InvalidField::new("request", problem)))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,7 +1,9 @@
 use std::future::poll_fn;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 use tower::{ServiceExt, service_fn};
 
@@ -61,6 +63,8 @@ const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";
 const RENEW: &str = "/fencepost.v1.LockService/Renew";
 const RELEASE: &str = "/fencepost.v1.LockService/Release";
 const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const GET: &str = "/fencepost.v1.LockService/GetLock";
 
 #[tokio::test]
@@ -94,7 +98,7 @@ async fn a_drain_refuses_all_but_what_finishes() {
     for method in [ACQUIRE, WATCH, GET, "/fencepost.v1.AdminService/Admit"] {
         assert_eq!(house.refusal(method).await, draining, "{method}");
     }
-    for method in [RENEW, RELEASE, "/grpc.health.v1.Health/Check"] {
+    for method in [RENEW, RELEASE, CHECK] {
         assert_eq!(house.refusal(method).await, None, "{method}");
     }
 }
@@ -109,4 +113,51 @@ async fn a_drain_ends_open_streams_at_once() {
     let trailers = frame.unwrap().unwrap().into_trailers().unwrap();
     let status = Status::from_header_map(&trailers).unwrap();
     assert_eq!(reason(&status).as_deref(), Some("DRAINING"));
+}
+
+#[tokio::test]
+async fn what_is_open_to_nobody_keeps_no_lease_and_no_watch_out() {
+    let house = House::new(1);
+    let _check = house.call(CHECK).await;
+    let _stream = house.call(HEALTH_WATCH).await;
+    for method in [CHECK, HEALTH_WATCH] {
+        assert!(house.refusal(method).await.is_some(), "{method}");
+    }
+    for method in [RENEW, WATCH, GET] {
+        assert_eq!(house.refusal(method).await, None, "{method}");
+    }
+}
+
+impl House {
+    /// Calls a method with a request whose message never comes, and says why that ended and when.
+    async fn half_open(&self, method: &str) -> (Status, Duration) {
+        let began = Instant::now();
+        let inner = service_fn(|request: Request<Body>| {
+            Box::pin(async move {
+                let mut body = request.into_body();
+                let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+                let late = frame.expect("a frame").expect_err("no message came");
+                Ok::<_, Status>(late.into_http::<Silent>())
+            })
+        });
+        let request = Request::builder().uri(method).body(Body::new(Silent)).unwrap();
+        let answer = Gate::new(inner, self.permits.clone()).oneshot(request).await.unwrap();
+        (Status::from_header_map(answer.headers()).unwrap(), began.elapsed())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_message_does_not_come_leaves_its_place() {
+    let house = House::new(1);
+    for method in [RENEW, RELEASE, CHECK, GET, ACQUIRE, WATCH, HEALTH_WATCH] {
+        let half_open = tokio::time::timeout(Duration::from_secs(60), house.half_open(method));
+        let (status, after) = half_open.await.expect(method);
+        assert_eq!(status.code(), Code::InvalidArgument, "{method}");
+        assert_eq!(reason(&status).as_deref(), Some("INVALID_FIELD"), "{method}");
+        assert!(
+            after <= Duration::from_secs(5) + Duration::from_millis(10),
+            "{method}: {after:?}"
+        );
+        assert_eq!(house.refusal(method).await, None, "{method}");
+    }
 }

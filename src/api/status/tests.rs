@@ -3,7 +3,9 @@ use std::time::SystemTime;
 use http::HeaderMap;
 
 use super::*;
+use crate::auth::{Missing, Unproven, Verb};
 use crate::name::{ClaimId, FencingToken, Identity, Metadata, Owner};
+use crate::quota::Scope;
 
 fn holder(owner: &str) -> Box<Holder> {
     Box::new(Holder {
@@ -23,12 +25,34 @@ fn lost(cause: Option<Cause>) -> Error {
     Error::LeaseLost { cause }
 }
 
+fn over_limit() -> Error {
+    Error::OverLimit(OverLimit {
+        limit: "waiters",
+        what: "waiters",
+        scope: Scope::Namespace,
+        most: 3,
+        retry: Duration::from_secs(1),
+    })
+}
+
+fn denied() -> Error {
+    Error::PermissionDenied(Box::new(Denied {
+        identity: Identity::proven("token:a"),
+        verb: Some(Verb::Admin),
+        namespace: Some("n".into()),
+        missing: Missing::Lock,
+    }))
+}
+
 /// An error, its code, its reason and one entry of its metadata.
 type Row = (Error, Code, &'static str, Option<(&'static str, &'static str)>);
 
 /// Every error that a caller is told.
 fn table() -> Vec<Row> {
-    use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
+    use Code::{
+        Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, Unauthenticated,
+        Unavailable,
+    };
     let reason = || "r".to_owned();
     let left = Duration::from_secs(9);
     let semaphore = Mode::semaphore(2, 5).unwrap();
@@ -93,6 +117,39 @@ fn table() -> Vec<Row> {
             FailedPrecondition,
             "UNSUPPORTED",
             Some(("what", "w")),
+        ),
+        (
+            over_limit(),
+            ResourceExhausted,
+            "OVERLOADED",
+            Some(("limit", "waiters")),
+        ),
+        (
+            over_limit(),
+            ResourceExhausted,
+            "OVERLOADED",
+            Some(("scope", "namespace")),
+        ),
+        (
+            Error::Unauthenticated {
+                cause: Unproven::Expired,
+            },
+            Unauthenticated,
+            "UNAUTHENTICATED",
+            Some(("cause", "expired")),
+        ),
+        (denied(), PermissionDenied, "PERMISSION_DENIED", Some(("verb", "admin"))),
+        (
+            denied(),
+            PermissionDenied,
+            "PERMISSION_DENIED",
+            Some(("namespace", "n")),
+        ),
+        (
+            denied(),
+            PermissionDenied,
+            "PERMISSION_DENIED",
+            Some(("missing", "lock")),
         ),
         (Error::AlreadyReleased, FailedPrecondition, "ALREADY_RELEASED", None),
         (

@@ -5,6 +5,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
+use fencepost::api::ListenAddress;
 use fencepost::client::Address;
 use tokio::net::UnixStream;
 
@@ -13,9 +14,9 @@ const LISTENING: &str = "0A";
 
 /// The id of the process that serves an address, where it runs on this machine and can be seen.
 pub async fn process_of(address: &Address) -> Option<u32> {
-    match address {
-        Address::Unix(path) => of_unix(path).await,
-        Address::Tcp { host, port } => of_tcp(host, *port),
+    match &address.at {
+        ListenAddress::Unix(path) => of_unix(path).await,
+        ListenAddress::Tcp { host, port } => of_tcp(host, *port),
     }
 }
 

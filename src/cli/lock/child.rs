@@ -61,7 +61,10 @@ struct NotStarted {
 
 impl Child {
     /// Starts a command, the first of these words with the others as arguments.
-    pub fn start(words: &[OsString], environment: [(&'static str, String); 5]) -> Result<Self, Failure> {
+    pub fn start(
+        words: &[OsString],
+        environment: impl IntoIterator<Item = (&'static str, OsString)>,
+    ) -> Result<Self, Failure> {
         let (program, arguments) = words
             .split_first()
             .ok_or_else(|| not_started("", io::ErrorKind::NotFound.into()))?;

@@ -1,0 +1,141 @@
+{{/*
+The service's configuration: values.config as its TOML file, with what only the chart knows filled in.
+*/}}
+
+{{/* The configuration file. It ends in a ConfigMap, which is no place for a password. */}}
+{{- define "fencepost.config" -}}
+{{- $file := include "fencepost.configFile" . -}}
+{{- if regexMatch "://[^/\\s\"]*:[^/\\s\"]*@" $file -}}
+{{- fail "config has a password in a URL, but ends in a ConfigMap: use password_file with secretFiles, or password_env with env" -}}
+{{- end -}}
+{{- $file -}}
+{{- end -}}
+
+{{- define "fencepost.configFile" -}}
+{{- if kindIs "string" .Values.config -}}
+{{ .Values.config }}
+{{- else -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $instead := dict "listen" "service.grpcPort" "metrics_listen" "service.httpPort" "metrics_insecure" "tls.metrics" "data_dir" "persistence" "drain_timeout" "drainSeconds" -}}
+{{- range $key, $value := $instead -}}
+{{- if hasKey $config $key -}}
+{{- fail (printf "config.%s is filled in by the chart: set %s, or give the whole config as text" $key $value) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $config "listen" (list (printf "0.0.0.0:%d" (int .Values.service.grpcPort))) -}}
+{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%d" (int .Values.service.httpPort)) -}}
+{{- $_ := set $config "data_dir" (include "fencepost.dataDir" .) -}}
+{{- $_ := set $config "drain_timeout" (printf "%ds" (int .Values.drainSeconds)) -}}
+{{- if .Values.tls.enabled -}}
+{{- if hasKey $config "tls" -}}
+{{- fail "config.tls is filled in by the chart where tls.enabled is true: set tls.*, or give the whole config as text" -}}
+{{- end -}}
+{{- $files := include "fencepost.tlsDir" . -}}
+{{- $tls := dict "certificate" (printf "%s/tls.crt" $files) "key" (printf "%s/tls.key" $files) "client_auth" .Values.tls.clientAuth -}}
+{{- if ne .Values.tls.clientAuth "none" -}}
+{{- $_ := set $tls "client_ca" (printf "%s/ca.crt" (include "fencepost.clientCaDir" .)) -}}
+{{- end -}}
+{{- $_ := set $config "tls" $tls -}}
+{{- if not .Values.tls.metrics -}}
+{{- $_ := set $config "metrics_insecure" true -}}
+{{- end -}}
+{{- else if not (hasKey $config "insecure") -}}
+{{- $_ := set $config "insecure" true -}}
+{{- end -}}
+{{- include "fencepost.toml" (dict "path" "" "table" $config) | trim -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether health is for those alone who say who they are; empty: for everybody. */}}
+{{- define "fencepost.healthIsClosed" -}}
+{{- if kindIs "map" .Values.config -}}
+{{- if eq (dig "health" "open" (.Values.config.auth | default dict)) "closed" -}}true{{- end -}}
+{{- else if regexMatch "(?m)^\\s*health\\s*=\\s*[\"']closed[\"']" .Values.config -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* What of the configuration is read at the start only. Pods are replaced when it changes: a server
+     would refuse it. What only may be in it, as the store of a new namespace, is in it. */}}
+{{- define "fencepost.readAtStart" -}}
+{{- if kindIs "string" .Values.config -}}
+{{- .Values.config -}}
+{{- else -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $stores := dict -}}
+{{- range $name, $namespace := $config.namespaces | default dict -}}
+{{- $_ := set $stores $name (pick ($namespace | default dict) "backend" "guarantee" "embedded" "redis" "etcd" "redlock") -}}
+{{- end -}}
+{{- $log := omit ($config.log | default dict) "level" -}}
+{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" -}}
+{{- toJson (dict "config" $start "log" $log "stores" $stores "auth" (hasKey $config "auth") "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where locks are kept: embedded or shared. */}}
+{{- define "fencepost.store" -}}
+{{- $found := "" -}}
+{{- if kindIs "map" .Values.config -}}
+{{- $found = "shared" -}}
+{{- $namespaces := .Values.config.namespaces | default (dict "default" dict) -}}
+{{- range $name, $namespace := $namespaces -}}
+{{- if eq (dig "backend" "embedded" ($namespace | default dict)) "embedded" -}}
+{{- $found = "embedded" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.store "auto" -}}
+{{- if not $found -}}
+{{- fail "store must be \"embedded\" or \"shared\" where config is given as text" -}}
+{{- end -}}
+{{- $found -}}
+{{- else -}}
+{{- if and $found (ne $found .Values.store) -}}
+{{- fail (printf "store is %q, but the namespaces of config use %s ones" .Values.store $found) -}}
+{{- end -}}
+{{- .Values.store -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A table as TOML: its keys, then the tables in it. Numbers of values are floats, so helm's own toToml
+     would write 64.0 for 64. */}}
+{{- define "fencepost.toml" -}}
+{{- $path := .path -}}
+{{- range $key, $value := .table }}
+{{- if not (or (kindIs "map" $value) (kindIs "invalid" $value)) }}
+{{ include "fencepost.tomlKey" $key }} = {{ include "fencepost.tomlValue" $value }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := .table }}
+{{- if kindIs "map" $value }}
+{{- $below := printf "%s%s" $path (include "fencepost.tomlKey" $key) }}
+
+[{{ $below }}]
+{{- include "fencepost.toml" (dict "path" (printf "%s." $below) "table" $value) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* A key: bare where it may be. A JSON string is a TOML string. */}}
+{{- define "fencepost.tomlKey" -}}
+{{- if regexMatch "^[A-Za-z0-9_-]+$" . -}}{{ . }}{{- else -}}{{ toJson . }}{{- end -}}
+{{- end -}}
+
+{{/* A value that is no table of its own. */}}
+{{- define "fencepost.tomlValue" -}}
+{{- if kindIs "slice" . -}}
+{{- $all := list -}}
+{{- range . -}}{{- $all = append $all (include "fencepost.tomlValue" .) -}}{{- end -}}
+[{{ join ", " $all }}]
+{{- else if kindIs "map" . -}}
+{{- $all := list -}}
+{{- range $key, $value := . -}}
+{{- $all = append $all (printf "%s = %s" (include "fencepost.tomlKey" $key) (include "fencepost.tomlValue" $value)) -}}
+{{- end -}}
+{ {{- join ", " $all -}} }
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{ int64 . }}
+{{- else -}}
+{{ toJson . }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,164 @@
+//! The connections of all listeners as they come in, each after its handshake where it has one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use futures::future;
+use futures::stream::{self, BoxStream, Stream, StreamExt};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
+
+use super::socket::{Socket, Transport};
+use super::{Connection, Peer, Remote, Terms};
+use crate::api::listen::Listener;
+use crate::auth::certificate;
+use crate::metrics::ServerMetrics;
+use crate::tls::{self, Tls, Unfinished};
+
+/// How long a failed accept rests: without it, a server out of file descriptors spins.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A client that has come so far that it may be served.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub transport: Transport,
+    pub remote: Remote,
+}
+
+impl From<(Socket, Peer)> for Arrival {
+    fn from((socket, peer): (Socket, Peer)) -> Self {
+        Self {
+            transport: Transport::Plain(socket),
+            remote: Remote {
+                peer,
+                certificate: None,
+            },
+        }
+    }
+}
+
+/// The connections of all listeners, until the stream is dropped, and the listeners with it.
+pub(in crate::api) fn incoming(
+    listeners: Vec<Listener>,
+    terms: Terms,
+) -> impl Stream<Item = io::Result<Connection>> + Send + use<> {
+    let all = listeners.into_iter().map(move |listener| {
+        let terms = terms.clone();
+        let arrivals = arrivals(listener, terms.figures.clone());
+        let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival).map(Ok)));
+        admitted.boxed()
+    });
+    stream::select_all(all)
+}
+
+fn arrivals(listener: Listener, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
+    match listener.tls().cloned() {
+        None => stream::unfold(listener, |listener| async {
+            Some((next(&listener).await.into(), listener))
+        })
+        .boxed(),
+        Some(tls) => stream::unfold(Handshakes::new(listener, tls, figures), |mut handshakes| async {
+            Some((handshakes.next().await, handshakes))
+        })
+        .boxed(),
+    }
+}
+
+async fn next(listener: &Listener) -> (Socket, Peer) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, address = listener.local_addr(), "cannot accept a connection");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+/// Whether only the connection to be accepted is lost, and the next may be fine.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+/// The handshakes of a listener, each in a task of its own: one that is slow, or never goes on, keeps
+/// no other up. They are no open connections yet, and do not count as such. When there are too many
+/// the oldest is given up, for an honest one takes a few milliseconds. Dropped, all end.
+struct Handshakes {
+    listener: Listener,
+    tls: Tls,
+    figures: Option<ServerMetrics>,
+    under_way: JoinSet<Result<Arrival, Unfinished>>,
+    /// In the order in which they began; some of them may be over.
+    by_age: VecDeque<AbortHandle>,
+}
+
+impl Handshakes {
+    fn new(listener: Listener, tls: Tls, figures: Option<ServerMetrics>) -> Self {
+        Self {
+            listener,
+            tls,
+            figures,
+            under_way: JoinSet::new(),
+            by_age: VecDeque::new(),
+        }
+    }
+
+    /// The next client that has finished its handshake.
+    async fn next(&mut self) -> Arrival {
+        loop {
+            tokio::select! {
+                biased;
+                Some(done) = self.under_way.join_next() => match done {
+                    Ok(Ok(arrival)) => return arrival,
+                    Ok(Err(unfinished)) => self.refused(unfinished),
+                    // Given up, and counted then.
+                    Err(_) => {}
+                },
+                (socket, peer) = next(&self.listener) => self.begin(socket, peer),
+            }
+        }
+    }
+
+    fn begin(&mut self, socket: Socket, peer: Peer) {
+        let limit = self.tls.handshake_limit();
+        if self.under_way.len() >= limit {
+            self.give_up_oldest();
+        }
+        if self.by_age.len() >= 2 * limit {
+            self.by_age.retain(|handshake| !handshake.is_finished());
+        }
+        let tls = self.tls.clone();
+        let handshake = self.under_way.spawn(async move { shaken(&tls, socket, peer).await });
+        self.by_age.push_back(handshake);
+    }
+
+    fn give_up_oldest(&mut self) {
+        while let Some(oldest) = self.by_age.pop_front() {
+            if !oldest.is_finished() {
+                oldest.abort();
+                self.tls.crowded_out();
+                self.refused(Unfinished::CrowdedOut);
+                return;
+            }
+        }
+    }
+
+    fn refused(&self, unfinished: Unfinished) {
+        if let Some(figures) = &self.figures {
+            figures.handshakes_refused.count(unfinished.word());
+        }
+    }
+}
+
+async fn shaken(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfinished> {
+    let stream = tls.handshake(socket).await?;
+    let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
+    Ok(Arrival {
+        transport: Transport::Tls(Box::new(stream)),
+        remote: Remote { peer, certificate },
+    })
+}

@@ -1,0 +1,120 @@
+//! Static bearer tokens, known by their hash alone.
+
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::name::Identity;
+
+/// The SHA-256 of a bearer token.
+pub(super) type Hash = [u8; 32];
+
+/// The hash of a token that a caller shows.
+pub(super) fn hash(token: &[u8]) -> Hash {
+    Sha256::digest(token).into()
+}
+
+/// A static token: whom it proves, and its hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BearerHash {
+    name: String,
+    hash: Hash,
+}
+
+/// Why a text is no static token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be a name of 1 to 200 bytes, a colon, and the SHA-256 of the token as 64 hexadecimal digits")]
+pub struct BadBearer;
+
+impl BearerHash {
+    /// Reads `name:hash`.
+    ///
+    /// # Errors
+    /// [`BadBearer`].
+    pub fn parse(text: &str) -> Result<Self, BadBearer> {
+        let (name, digits) = text.rsplit_once(':').ok_or(BadBearer)?;
+        let name = name.trim();
+        if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+            return Err(BadBearer);
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            hash: unhex(digits.trim()).ok_or(BadBearer)?,
+        })
+    }
+}
+
+fn unhex(digits: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
+    if digits.len() != 2 * hash.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, at) in hash.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// All static tokens.
+#[derive(Debug, Default)]
+pub(super) struct Bearers {
+    all: Vec<(Hash, Identity)>,
+}
+
+impl Bearers {
+    /// Those whose names make an identity.
+    pub(super) fn new(all: impl IntoIterator<Item = BearerHash>) -> Self {
+        let known = all.into_iter().filter_map(|bearer| {
+            let identity = super::identity("token", &bearer.name)?;
+            Some((bearer.hash, identity))
+        });
+        Self { all: known.collect() }
+    }
+
+    /// Whom a token of this hash proves. It takes as long for any token, known or not.
+    pub(super) fn prove(&self, shown: &Hash) -> Option<Identity> {
+        let mut found = u64::MAX;
+        for (at, (known, _)) in (0_u64..).zip(&self.all) {
+            let same: Choice = known.ct_eq(shown);
+            found.conditional_assign(&at, same);
+        }
+        let at = usize::try_from(found).ok()?;
+        self.all.get(at).map(|(_, identity)| identity.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The SHA-256 of `secret`.
+    const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
+    #[test]
+    fn a_token_is_known_by_its_hash() {
+        let bearers = Bearers::new([
+            BearerHash::parse(&format!("other:{}", "0".repeat(64))).unwrap(),
+            BearerHash::parse(&format!("ci:{}", SECRET.to_uppercase())).unwrap(),
+        ]);
+        let proven = bearers.prove(&hash(b"secret"));
+        assert_eq!(proven.map(|id| id.as_str().to_owned()).as_deref(), Some("token:ci"));
+        assert_eq!(bearers.prove(&hash(b"secrets")), None);
+        assert_eq!(Bearers::default().prove(&hash(b"secret")), None);
+    }
+
+    #[test]
+    fn what_is_no_name_and_hash_is_refused() {
+        for bad in [
+            "",
+            "ci",
+            "ci:",
+            "ci:secret",
+            &format!(":{SECRET}"),
+            &format!("ci:{}", &SECRET[1..]),
+            &format!("ci:{}é", &SECRET[2..]),
+            &format!("a\u{7}:{SECRET}"),
+            &format!("{}:{SECRET}", "x".repeat(201)),
+        ] {
+            assert_eq!(BearerHash::parse(bad), Err(BadBearer), "{bad:?}");
+        }
+    }
+}

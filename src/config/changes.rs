@@ -1,0 +1,165 @@
+//! What of a changed configuration a running server can take up.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::Config;
+use super::section::Section;
+
+/// The keys that are taken up while the server runs, beside those of namespaces; all others are read
+/// at its start only. What ends in a dot stands for all below it.
+const LIVE: &[&str] = &[
+    "auth.",
+    "log.level",
+    "ready_namespaces",
+    "tls.certificate",
+    "tls.client_auth",
+    "tls.client_ca",
+    "tls.handshake_limit",
+    "tls.handshake_timeout",
+    "tls.key",
+];
+
+impl Config {
+    /// The keys that differ in `next` and are read at the server's start only.
+    pub fn needs_restart(&self, next: &Self) -> Vec<String> {
+        let (old, new) = (server_keys(&self.file), server_keys(&next.file));
+        let names = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+        let differ = names.filter(|key| !is_live(key) && old.get(*key) != new.get(*key));
+        // A socket is encrypted or not from the start, and callers are asked who they are or not: a file that
+        // was cut short would open the server to everybody.
+        let auth = (self.policy.is_some() != next.policy.is_some()).then(|| "auth".to_owned());
+        let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
+        let moved = self.moved_namespaces(next);
+        differ.cloned().chain(auth).chain(tls).chain(moved).collect()
+    }
+
+    /// The files that prove this server to its stores; they are read at its start only.
+    pub fn store_files(&self) -> Vec<PathBuf> {
+        let tables = self.file.tables().into_iter();
+        let namespaces = tables.filter(|table| table.path[0] == "namespaces");
+        namespaces.flat_map(|table| proofs(table.section)).collect()
+    }
+
+    /// The namespaces of both whose store is another: their locks would be forgotten.
+    fn moved_namespaces(&self, next: &Self) -> Vec<String> {
+        let both = self
+            .namespaces
+            .iter()
+            .filter_map(|(name, old)| Some((name, old, next.namespaces.get(name)?)));
+        let moved = both.filter(|(_, old, new)| old.backend != new.backend);
+        moved
+            .map(|(name, ..)| format!("the backend of namespaces.{name}"))
+            .collect()
+    }
+}
+
+fn proofs(section: &dyn Section) -> Vec<PathBuf> {
+    let keys = section.keys().into_iter();
+    let own = keys.filter(|key| key.name.ends_with("_file"));
+    let own = own.filter_map(|key| Some(PathBuf::from(key.value?.as_str()?)));
+    let below = section.tables().into_iter().flat_map(|table| proofs(table.section));
+    own.chain(below).collect()
+}
+
+fn is_live(key: &str) -> bool {
+    let mut live = LIVE.iter();
+    live.any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
+}
+
+/// All keys but those of namespaces, by their path. Tables of which there are several under one path have
+/// their number in it.
+fn server_keys(section: &dyn Section) -> BTreeMap<String, Option<toml::Value>> {
+    let own = section.keys().into_iter().map(|key| (key.name.to_owned(), key.value));
+    let tables = section.tables().into_iter();
+    let tables = tables.filter(|table| table.path[0] != "namespaces").enumerate();
+    let below = tables.flat_map(|(number, table)| {
+        let mut path = table.path.join(".");
+        if table.is_one_of_many {
+            path = format!("{path}.{number}");
+        }
+        server_keys(table.section)
+            .into_iter()
+            .map(move |(key, value)| (format!("{path}.{key}"), value))
+    });
+    own.chain(below).collect()
+}
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests {
+    use super::super::{Overrides, Source};
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let source = Source::new("f.toml".into(), text.to_owned());
+        Config::read(source, Overrides::default(), Some("/d".into())).expect(text)
+    }
+
+    #[test]
+    fn limits_namespaces_and_the_log_level_need_no_restart() {
+        let old = config("[namespaces.a]\n[namespaces.b]\n");
+        let new = config(
+            "ready_namespaces = ['a']\n[log]\nlevel = 'debug'\n[namespaces.a]\nttl_max = '1h'\nqueue_limit = 3\n\
+             [namespaces.c]\n",
+        );
+        assert_eq!(old.needs_restart(&new), Vec::<String>::new());
+    }
+
+    /// A server with certificates, and one rule in front of `rest`.
+    fn secure(rest: &str) -> Config {
+        config(&format!(
+            "[tls]\ncertificate = '/c'\nkey = '/k'\n[auth]\nbearer_file = '/b'\n[[auth.rules]]\n\
+             identities = ['token:a']\nnamespaces = ['a']\nverbs = ['read']\n{rest}"
+        ))
+    }
+
+    #[test]
+    fn certificates_rules_and_limits_need_no_restart() {
+        let rule = |who: &str| {
+            format!("[[auth.rules]]\nidentities = ['token:{who}']\nnamespaces = ['a']\nverbs = ['admin']\n")
+        };
+        let (old, new) = (secure(&rule("b")), secure(&(rule("c") + &rule("b"))));
+        assert_eq!(old.needs_restart(&new), Vec::<String>::new());
+        assert_ne!(
+            server_keys(&old.file),
+            server_keys(&new.file),
+            "each rule has a path of its own"
+        );
+        let other = config(
+            "[tls]\ncertificate = '/d'\nkey = '/l'\nclient_ca = '/e'\nclient_auth = 'required'\n\
+             handshake_timeout = '1s'\nhandshake_limit = 3\n[auth]\nhealth = 'closed'\n[auth.jwt]\njwks_file = '/j'\n\
+             issuer = 'i'\naudiences = ['a']\n[[auth.limits]]\nidentities = ['*']\nrate_limit = 3\n",
+        );
+        assert_eq!(old.needs_restart(&other), Vec::<String>::new());
+    }
+
+    #[test]
+    fn whether_addresses_are_encrypted_is_settled_at_the_start() {
+        let (plain, all) = (
+            "[namespaces.a]\n",
+            "[tls]\ncertificate = '/c'\nkey = '/k'\nlisteners = 'all'\n",
+        );
+        assert_eq!(config(plain).needs_restart(&secure("")).last(), Some(&"tls".to_owned()));
+        assert_eq!(secure("").needs_restart(&config(all)), ["tls.listeners", "auth"]);
+    }
+
+    #[test]
+    fn whether_callers_are_asked_who_they_are_is_settled_at_the_start() {
+        let cut = config("[tls]\ncertificate = '/c'\nkey = '/k'\n");
+        assert_eq!(secure("").needs_restart(&cut), ["auth"]);
+        assert_eq!(cut.needs_restart(&secure("")), ["auth"]);
+    }
+
+    #[test]
+    fn what_is_read_at_the_start_only_is_named() {
+        let old = config("[namespaces.a]\n");
+        let new = config(
+            "listen = ['127.0.0.1:1']\ndrain_timeout = '1s'\n[server]\ncall_limit = 3\n[log]\nformat = 'json'\n\
+             [namespaces.a]\nembedded.path = 'other'\n",
+        );
+        let expected = ["drain_timeout", "listen", "log.format", "server.call_limit"];
+        let expected = expected.iter().map(|key| (*key).to_owned());
+        let moved = "the backend of namespaces.a".to_owned();
+        assert_eq!(old.needs_restart(&new), expected.chain([moved]).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,262 @@
+//! What those who watch over the server ask it over HTTP: `/metrics` for Prometheus, `/healthz` and
+//! `/readyz` for whoever starts and stops it.
+//!
+//! A port of its own, so that it answers however many calls are under way, and through a drain. It is
+//! small on purpose: few connections, each for one answer, GET and HEAD only.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::ListenAddress;
+use crate::backend::Health;
+use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
+use crate::namespaces::Namespaces;
+use crate::tls::Tls;
+
+/// How many connections may be open at once; for one more the oldest is given up.
+const CONNECTIONS: usize = 64;
+/// How long a connection may last, from its handshake to the last byte of its answer.
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// How long one has in any case, so that a crowd that comes at once is served one by one.
+const ENOUGH: Duration = Duration::from_millis(100);
+/// How long a client may take to send its request's head.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+/// How long a failed accept rests.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// The namespaces that must serve for the server to be ready. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Ready(Arc<ArcSwap<Vec<String>>>);
+
+impl Ready {
+    /// These from now on.
+    pub fn set(&self, namespaces: &[String]) {
+        self.0.store(Arc::new(namespaces.to_vec()));
+    }
+}
+
+/// A bound port that answers when it is run.
+#[derive(Debug)]
+pub struct Monitor {
+    listener: TcpListener,
+    tls: Option<Tls>,
+}
+
+/// What it answers from.
+#[derive(Debug, Clone)]
+struct Watched {
+    metrics: Metrics,
+    namespaces: Namespaces,
+    ready: Ready,
+}
+
+impl Monitor {
+    /// Binds an address.
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::Unsupported`] for a Unix socket.
+    pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp { host, port } => Ok(Self {
+                listener: TcpListener::bind((host.as_str(), *port)).await?,
+                tls: None,
+            }),
+            ListenAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The same, encrypted.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// What stands before its address: `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Where it listens, with the port that the system chose.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers until `stop`. Then connections are cut: whoever asks then asks a server that is gone.
+    pub async fn run(self, metrics: Metrics, namespaces: Namespaces, ready: Ready, stop: CancellationToken) {
+        let watched = Watched {
+            metrics,
+            namespaces,
+            ready,
+        };
+        let mut connections = Connections::default();
+        let accepting = async {
+            loop {
+                let stream = accepted(&self.listener).await;
+                connections.room().await;
+                connections.begin(watched.clone().answer_over(stream, self.tls.clone()));
+            }
+        };
+        stop.run_until_cancelled(accepting).await;
+        connections.open.shutdown().await;
+    }
+}
+
+/// The open connections, each in a task of its own. When there are too many the oldest is given up, once it
+/// had its time: whoever asks has its answer within milliseconds. Dropped, all end.
+#[derive(Debug, Default)]
+struct Connections {
+    open: JoinSet<()>,
+    /// In the order in which they came.
+    by_age: VecDeque<(Instant, AbortHandle)>,
+}
+
+impl Connections {
+    /// Waits until there is room for one more, or makes some.
+    async fn room(&mut self) {
+        while self.open.try_join_next().is_some() {}
+        self.by_age.retain(|(_, connection)| !connection.is_finished());
+        if self.by_age.len() < CONNECTIONS {
+            return;
+        }
+        let Some((since, oldest)) = self.by_age.pop_front() else {
+            return;
+        };
+        tokio::select! {
+            _ = self.open.join_next() => self.by_age.push_front((since, oldest)),
+            () = sleep_until(since + ENOUGH) => oldest.abort(),
+        }
+    }
+
+    fn begin(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.by_age.push_back((Instant::now(), self.open.spawn(connection)));
+    }
+}
+
+async fn accepted(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to metrics_listen");
+                sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+}
+
+impl Watched {
+    async fn answer_over(self, socket: TcpStream, tls: Option<Tls>) {
+        let Some(tls) = tls else {
+            return self.answer_all(socket).await;
+        };
+        match tls.handshake_to_watch(socket).await {
+            Ok(stream) => self.answer_all(stream).await,
+            Err(unfinished) => {
+                let figures = self.metrics.server();
+                figures.handshakes_refused.count(unfinished.word());
+            }
+        }
+    }
+
+    async fn answer_all(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
+        let answer = service_fn(|request: Request<Incoming>| {
+            let response = self.answer(request.method(), request.uri().path());
+            async { Ok::<_, Infallible>(response) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), answer);
+        // A client that goes away, says nothing or stays too long is no news.
+        let _ = timeout(CONNECTION_TIME, connection).await;
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+            refused
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return refused;
+        }
+        match path {
+            "/metrics" => self.metrics(),
+            "/healthz" => text(StatusCode::OK, "ok\n".into()),
+            "/readyz" => self.ready(),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                "there are /metrics, /healthz and /readyz\n".into(),
+            ),
+        }
+    }
+
+    fn metrics(&self) -> Response<Full<Bytes>> {
+        self.namespaces.observe();
+        let draining = i64::from(self.namespaces.is_draining());
+        self.metrics.server().draining.set(draining);
+        match self.metrics.text() {
+            Ok(body) => {
+                let mut response = Response::new(Full::from(body));
+                response
+                    .headers_mut()
+                    .insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+                response
+            }
+            Err(error) => {
+                tracing::error!(%error, "the metrics cannot be written");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "the log says what is wrong\n".into())
+            }
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        if self.namespaces.is_draining() {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
+        }
+        let needed = self.ready.0.load();
+        let missing = needed.iter().filter(|name| !self.serves(name));
+        let lines: String = missing.map(|name| format!("{name} does not serve\n")).collect();
+        if lines.is_empty() {
+            text(StatusCode::OK, "ready\n".into())
+        } else {
+            text(StatusCode::SERVICE_UNAVAILABLE, lines)
+        }
+    }
+
+    fn serves(&self, namespace: &str) -> bool {
+        let health = self.namespaces.get(namespace).map(|locks| locks.health());
+        health.is_ok_and(|health| *health.borrow() == Health::Serving)
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}

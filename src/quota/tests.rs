@@ -1,0 +1,239 @@
+use super::*;
+use crate::auth::Pattern;
+use crate::name::{ClaimId, Kind, LockKey, Namespace, Secret};
+
+const TRY: Entry = Entry {
+    waits: false,
+    claim: None,
+};
+const WAIT: Entry = Entry {
+    waits: true,
+    claim: None,
+};
+
+fn who(name: &str) -> Identity {
+    Identity::proven(name)
+}
+
+fn quotas(of_identities: Quota, of_namespace: Quota) -> Quotas {
+    Quotas::new(QuotaSettings {
+        namespaces: BTreeMap::from([("jobs".to_owned(), of_namespace)]),
+        identities: vec![(vec![Pattern::new("token:*").unwrap()], of_identities)],
+    })
+}
+
+fn claim(number: u8) -> ClaimId {
+    ClaimId::from_bytes([number; 16])
+}
+
+fn lease(number: u8) -> LeaseKey {
+    LeaseKey {
+        lock: LockKey {
+            namespace: Namespace::new("jobs").unwrap(),
+            name: LockName::new("a").unwrap(),
+        },
+        kind: Kind::Exclusive,
+        claim: claim(number),
+        token: FencingToken::new(u64::from(number)).unwrap(),
+        secret: Secret::from_bytes([number; 16]),
+    }
+}
+
+/// Counts a call of an identity, in a namespace where one is named.
+fn call(quotas: &Quotas, identity: &Identity, namespace: Option<&str>) -> Result<(), OverLimit> {
+    quotas.call(identity)?;
+    namespace.map_or(Ok(()), |namespace| quotas.call_in(namespace))
+}
+
+fn limit<T>(answer: Result<T, OverLimit>) -> Option<(&'static str, Scope)> {
+    answer.err().map(|over| (over.limit, over.scope))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
+    let rate = Rate {
+        per_second: 10,
+        burst: 3,
+    };
+    let of_identity = Quota {
+        rate: Some(rate),
+        ..Quota::default()
+    };
+    let quotas = quotas(of_identity, Quota::default());
+    let me = who("token:me");
+    for _ in 0..3 {
+        call(&quotas, &me, Some("jobs")).unwrap();
+    }
+    let over = call(&quotas, &me, Some("jobs")).unwrap_err();
+    assert_eq!((over.limit, over.scope, over.most), ("rate", Scope::Identity, 10));
+    assert_eq!(over.retry, Duration::from_millis(100));
+    call(&quotas, &who("token:you"), Some("jobs")).unwrap();
+    call(&quotas, &who("jwt:me"), Some("jobs")).unwrap();
+    let mut passed = 0;
+    for _ in 0..100 {
+        tokio::time::advance(Duration::from_millis(10)).await;
+        passed += u32::from(call(&quotas, &me, None).is_ok());
+    }
+    assert_eq!(passed, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_its_own_limit_refuses_a_caller_takes_nothing_from_the_namespace() {
+    let rate = |per_second, burst| Quota {
+        rate: Some(Rate { per_second, burst }),
+        ..Quota::default()
+    };
+    let quotas = quotas(rate(1, 1), rate(1, 2));
+    for _ in 0..10 {
+        let _ = call(&quotas, &who("token:me"), Some("jobs"));
+    }
+    call(&quotas, &who("token:you"), Some("jobs")).unwrap();
+    let over = call(&quotas, &who("token:third"), Some("jobs"));
+    assert_eq!(limit(over), Some(("rate", Scope::Namespace)));
+    call(&quotas, &who("token:fourth"), Some("other")).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_until_its_end_is_seen() {
+    let of_identity = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(of_identity, Quota::default());
+    let me = who("token:me");
+    let full = || limit(quotas.acquire(&me, "jobs", TRY)) == Some(("leases", Scope::Identity));
+    let ttl = Duration::from_secs(10);
+
+    let place = quotas.acquire(&me, "jobs", TRY).unwrap();
+    assert!(full(), "one that is under way counts");
+    drop(place);
+    assert!(!full(), "one that was not granted counts no more");
+
+    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(1), ttl);
+    assert!(full());
+    quotas.ended(&lease(2));
+    assert!(full(), "another lease ended");
+    quotas.ended(&lease(1));
+    assert!(!full());
+
+    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(3), ttl);
+    tokio::time::advance(Duration::from_secs(9)).await;
+    quotas.renewed(&lease(3), ttl);
+    tokio::time::advance(Duration::from_secs(9)).await;
+    assert!(full(), "it was renewed");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!full(), "its time is over");
+
+    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(4), ttl);
+    let token = |number| FencingToken::new(number).unwrap();
+    quotas.forced("jobs", &LockName::new("a").unwrap(), token(5));
+    assert!(full(), "another token was forced");
+    quotas.forced("jobs", &LockName::new("a").unwrap(), token(4));
+    assert!(!full());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_will_find_its_own_lease_counts_once_and_is_never_refused() {
+    let of_identity = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(of_identity, Quota::default());
+    let me = who("token:me");
+    let retry = |number| Entry {
+        waits: false,
+        claim: Some(claim(number)),
+    };
+    for _ in 0..5 {
+        let place = quotas.acquire(&me, "jobs", retry(1)).unwrap();
+        place.holds(&lease(1), Duration::from_secs(10));
+    }
+    assert!(quotas.acquire(&me, "jobs", retry(2)).is_err(), "another claim");
+    quotas.ended(&lease(1));
+    let again = quotas.acquire(&me, "jobs", retry(1)).unwrap();
+    assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "it counts anew");
+    drop(again);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_and_streams_count_while_they_last() {
+    let of_namespace = Quota {
+        waiters: Some(1),
+        streams: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(Quota::default(), of_namespace);
+    let (me, you) = (who("token:me"), who("token:you"));
+    let waiting = quotas.acquire(&me, "jobs", WAIT).unwrap();
+    assert_eq!(
+        limit(quotas.acquire(&you, "jobs", WAIT)),
+        Some(("waiters", Scope::Namespace))
+    );
+    assert!(quotas.acquire(&you, "jobs", TRY).is_ok(), "a try does not wait");
+    waiting.holds(&lease(1), Duration::from_secs(10));
+    assert!(quotas.acquire(&you, "jobs", WAIT).is_ok(), "who holds waits no more");
+    let watching = quotas.stream(&me, "jobs").unwrap();
+    assert_eq!(limit(quotas.stream(&you, "jobs")), Some(("streams", Scope::Namespace)));
+    drop(watching);
+    assert!(quotas.stream(&you, "jobs").is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_replaced_go_on_with_what_was_counted() {
+    let held = |most| Quota {
+        leases: Some(most),
+        ..Quota::default()
+    };
+    let quotas = quotas(held(1), Quota::default());
+    let me = who("token:me");
+    quotas
+        .acquire(&me, "jobs", TRY)
+        .unwrap()
+        .holds(&lease(1), Duration::from_secs(10));
+    let patterns = vec![Pattern::new("*").unwrap()];
+    quotas.replace(QuotaSettings {
+        identities: vec![(patterns, held(2))],
+        ..QuotaSettings::default()
+    });
+    let second = quotas.acquire(&me, "jobs", TRY).unwrap();
+    assert!(quotas.acquire(&me, "jobs", TRY).is_err());
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_very_lease_ends_a_lease_and_its_secret_is_not_shown() {
+    let held = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(held, Quota::default());
+    let me = who("token:me");
+    let minute = Duration::from_secs(60);
+    let place = quotas.acquire(&me, "jobs", TRY).unwrap();
+    place.holds(&lease(77), minute);
+    let mut elsewhere = lease(77);
+    elsewhere.lock.name = LockName::new("b").unwrap();
+    let later = FencingToken::new(78).unwrap();
+    for altered in [
+        elsewhere,
+        LeaseKey {
+            kind: Kind::Shared,
+            ..lease(77)
+        },
+        LeaseKey {
+            claim: claim(78),
+            ..lease(77)
+        },
+        LeaseKey {
+            token: later,
+            ..lease(77)
+        },
+    ] {
+        quotas.ended(&altered);
+        assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "{altered:?}");
+    }
+    let shown = format!("{quotas:?}");
+    assert!(shown.contains("Secret(..)") && !shown.contains("[77, 77"), "{shown}");
+    quotas.ended(&lease(77));
+    assert!(quotas.acquire(&me, "jobs", TRY).is_ok());
+}

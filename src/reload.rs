@@ -1,0 +1,315 @@
+//! A changed configuration, taken up while the server runs.
+//!
+//! On SIGHUP, or when a file changes that the server reads, the configuration is read anew. First
+//! everything that may refuse it does, and only then is it applied: namespaces come and go, limits and
+//! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
+//! configuration before stays in force, the log says why, and a metric does until it is mended. The files
+//! that it names are read anew all the same: a fault elsewhere must not keep an old certificate in use, nor a
+//! token that was revoked.
+//!
+//! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
+//! swapping one, which a watch on the file itself does not see.
+
+mod access;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::stream::{Stream, StreamExt};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+pub use self::access::{Encryption, Rights};
+use crate::config::{Config, ConfigError, Overrides};
+use crate::metrics::ServerMetrics;
+use crate::namespaces::{OpenError, Stores};
+
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the calls of a namespace that is gone may take to end.
+const LAST_CALLS: Duration = Duration::from_secs(10);
+
+/// Why a changed configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It changes what is read at the start only.
+    #[error("{} can only change with a restart", keys.join(", "))]
+    NeedsRestart {
+        /// The keys.
+        keys: Vec<String>,
+    },
+    /// A namespace of it cannot be served.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A part of the server cannot take it up.
+    #[error("{part}: {source}")]
+    Part {
+        /// Which part.
+        part: &'static str,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Applies what was prepared; it cannot fail any more.
+pub type Apply = Box<dyn FnOnce() + Send>;
+
+/// A part of the server that takes a changed configuration up: certificates, rules, the log.
+pub trait Part: Send + Sync {
+    /// What it is, for the log.
+    fn name(&self) -> &'static str;
+
+    /// Reads what is new without using it yet.
+    ///
+    /// # Errors
+    /// Why it cannot be used; then nothing of the changed configuration is.
+    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// A part that only takes values over.
+#[derive(Debug)]
+pub struct Values<F>(pub &'static str, pub F);
+
+impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>> {
+        Ok((self.1)(config))
+    }
+}
+
+/// Takes changed configurations up.
+pub struct Reload {
+    overrides: Overrides,
+    current: Config,
+    /// The last one that was refused though it is valid: one of its files may become good.
+    refused: Option<Config>,
+    /// How its files were before they were last read.
+    seen: Seen,
+    /// How those were that prove the server to its stores.
+    of_stores: Seen,
+    stores: Stores,
+    parts: Vec<Box<dyn Part>>,
+    metrics: Option<ServerMetrics>,
+}
+
+impl Reload {
+    /// For a server that was started with `overrides`, which gave `config`, and whose files were noted in
+    /// `seen` before they were read.
+    pub fn new(
+        (overrides, seen): (Overrides, Seen),
+        config: Config,
+        stores: Stores,
+        metrics: Option<ServerMetrics>,
+    ) -> Self {
+        Self {
+            overrides,
+            of_stores: Seen::of(config.store_files()),
+            current: config,
+            refused: None,
+            seen,
+            stores,
+            parts: Vec::new(),
+            metrics,
+        }
+    }
+
+    /// Lets another part of the server take changes up.
+    #[must_use]
+    pub fn with(mut self, part: impl Part + 'static) -> Self {
+        self.parts.push(Box::new(part));
+        self
+    }
+
+    /// Reloads whenever a file has changed or somebody has `asked` for it, until `stop`.
+    pub async fn run(mut self, mut asked: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
+                _ = looks.tick() => {
+                    self.look_at_stores();
+                    if self.look() == self.seen {
+                        continue;
+                    }
+                    tracing::info!("a file has changed: reading the configuration again");
+                }
+            }
+            // Before it is read: what changes meanwhile is read again.
+            self.seen = self.look();
+            self.again().await;
+            let files = self.files();
+            self.seen.0.retain(|file, _| files.contains(file));
+        }
+    }
+
+    /// Says so when a file has changed that is read at the start only.
+    fn look_at_stores(&mut self) {
+        let now = Seen::of(self.current.store_files());
+        if now != self.of_stores {
+            tracing::warn!("a password or a certificate for a store has changed: it is read at the start only");
+            self.of_stores = now;
+        }
+    }
+
+    /// Reads the configuration again, and takes it up or says why not.
+    pub async fn again(&mut self) {
+        match self.reload().await {
+            Ok(()) => {
+                tracing::info!("the changed configuration is in force");
+                if let Some(metrics) = &self.metrics {
+                    metrics.reloaded();
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the changed configuration is refused, the one before stays in force");
+                if let Some(metrics) = &self.metrics {
+                    metrics.reload_failed.set(1);
+                }
+                self.renew();
+            }
+        }
+    }
+
+    /// Lets each part read its files by the configuration in force, where they are good.
+    fn renew(&self) {
+        for part in &self.parts {
+            match prepared(&**part, &self.current) {
+                Ok(apply) => apply(),
+                Err(error) => tracing::warn!(%error, "its files stay as they were"),
+            }
+        }
+    }
+
+    async fn reload(&mut self) -> Result<(), Refused> {
+        let config = Config::load(self.overrides.clone())?;
+        // Before they are read, as with those that are known.
+        self.seen.note(config.files());
+        self.refused = Some(config.clone());
+        let keys = self.current.needs_restart(&config);
+        if !keys.is_empty() {
+            return Err(Refused::NeedsRestart { keys });
+        }
+        let prepared: Result<Vec<Apply>, Refused> = self.parts.iter().map(|part| prepared(&**part, &config)).collect();
+        let (applies, change) = (prepared?, self.stores.prepare(&config).await?);
+        let gone = change.gone();
+        self.stores.apply(change);
+        applies.into_iter().for_each(|apply| apply());
+        self.of_stores = Seen::of(config.store_files());
+        (self.current, self.refused) = (config, None);
+        futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let own = self.overrides.config.clone();
+        let configs = [Some(&self.current), self.refused.as_ref()].into_iter().flatten();
+        own.into_iter().chain(configs.flat_map(Config::files)).collect()
+    }
+
+    fn look(&self) -> Seen {
+        Seen::of(self.files())
+    }
+}
+
+fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
+    part.prepare(config).map_err(|source| Refused::Part {
+        part: part.name(),
+        source,
+    })
+}
+
+/// How files were when they were first noted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Seen(BTreeMap<PathBuf, Fingerprint>);
+
+impl Seen {
+    fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut seen = Self::default();
+        seen.note(files);
+        seen
+    }
+
+    /// Looks at files that are about to be read, so that no later change of them is missed. Those that are
+    /// noted already stay as they were then.
+    pub fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+        for file in files {
+            self.0.entry(file).or_insert_with_key(|file| Fingerprint::of(file));
+        }
+    }
+}
+
+/// What shows that a file is another, behind all links; nothing for one that is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fingerprint(Option<[i64; 5]>);
+
+impl Fingerprint {
+    fn of(file: &Path) -> Self {
+        let found = std::fs::metadata(file).ok();
+        Self(found.map(|found| {
+            let (device, inode, size) = (found.dev(), found.ino(), found.size());
+            [
+                device.cast_signed(),
+                inode.cast_signed(),
+                size.cast_signed(),
+                found.mtime(),
+                found.mtime_nsec(),
+            ]
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_changes_between_a_note_and_a_look_is_noticed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        let look = || {
+            let mut seen = Seen::default();
+            seen.note([file.clone()]);
+            seen
+        };
+        let mut seen = look();
+        fs::write(&file, "first").expect("a file");
+        seen.note([file.clone()]);
+        assert_ne!(seen, look(), "the first note counts");
+        assert_eq!(look(), look());
+    }
+
+    #[test]
+    fn a_file_is_another_when_a_link_to_it_is_swapped_or_it_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("old")).expect("a folder");
+        fs::create_dir(at("new")).expect("a folder");
+        fs::write(at("old/file"), "same").expect("a file");
+        fs::write(at("new/file"), "same").expect("a file");
+        symlink("old", at("data")).expect("a link");
+        symlink("data/file", at("file")).expect("a link");
+        let old = Fingerprint::of(&at("file"));
+        assert_eq!(old, Fingerprint::of(&at("file")));
+        symlink("new", at("next")).expect("a link");
+        fs::rename(at("next"), at("data")).expect("the swap");
+        let new = Fingerprint::of(&at("file"));
+        assert_ne!(old, new, "the same text in another file");
+        fs::write(at("new/file"), "longer").expect("a file");
+        assert_ne!(new, Fingerprint::of(&at("file")));
+        fs::remove_file(at("new/file")).expect("a file");
+        assert_eq!(Fingerprint(None), Fingerprint::of(&at("file")));
+    }
+}

@@ -1,0 +1,117 @@
+//! From PEM files to what a handshake goes by.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+
+use super::{ClientAuth, H2, HTTP1, TlsSettings};
+
+/// Why the files make no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or is no PEM.
+    #[error("{}: no PEM can be read: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: pem::Error,
+    },
+    /// A file has no certificate in it.
+    #[error("{}: there is no certificate in it", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A certificate cannot be used, or the key is not its own.
+    #[error("{}: {source}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The authorities for clients cannot be used.
+    #[error("{}: {source}", path.display())]
+    Authorities {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: VerifierBuilderError,
+    },
+    /// Clients are asked for a certificate and there is nobody who may sign it.
+    #[error("there is no file with the authorities that may sign for clients")]
+    NoAuthorities,
+}
+
+/// Reads all files: for handshakes with callers, and with those who watch.
+pub(super) fn read(settings: &TlsSettings) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let callers = clients(settings, &provider)?;
+    let chain = certificates(&settings.certificate)?;
+    let path = &settings.key;
+    let key = PrivateKeyDer::from_pem_file(path).map_err(|source| unreadable(path, source))?;
+    let config = |clients, protocol: &[u8]| {
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    };
+    let unusable = |source| TlsError::Unusable {
+        path: settings.certificate.clone(),
+        source,
+    };
+    let calls = config(callers, H2).map_err(unusable)?;
+    let watch = config(WebPkiClientVerifier::no_client_auth(), HTTP1).map_err(unusable)?;
+    Ok((calls, watch))
+}
+
+/// Which certificates of clients are good.
+fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    if settings.client_auth == ClientAuth::None {
+        return Ok(WebPkiClientVerifier::no_client_auth());
+    }
+    let path = settings.client_ca.as_ref().ok_or(TlsError::NoAuthorities)?;
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(path)? {
+        roots.add(authority).map_err(|source| TlsError::Unusable {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let verifier = match settings.client_auth {
+        ClientAuth::Optional => verifier.allow_unauthenticated(),
+        ClientAuth::None | ClientAuth::Required => verifier,
+    };
+    verifier.build().map_err(|source| TlsError::Authorities {
+        path: path.clone(),
+        source,
+    })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let all = read.map_err(|source| unreadable(path, source))?;
+    if all.is_empty() {
+        return Err(TlsError::NoCertificate { path: path.into() });
+    }
+    Ok(all)
+}
+
+fn unreadable(path: &Path, source: pem::Error) -> TlsError {
+    TlsError::Unreadable {
+        path: path.into(),
+        source,
+    }
+}

@@ -1,0 +1,97 @@
+//! A rolling restart under load: no lease is lost, nobody who is sure is refused, and every call that fails
+//! says why and succeeds elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::load::{Course, call, hold, write};
+use crate::register::Register;
+use crate::replicas::{REPLICAS, Replicas};
+
+/// How long it lasts at least.
+const LASTS: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 16 });
+/// How long all servers are left alone between two restarts.
+const REST: Duration = Duration::from_secs(1);
+/// How many registers there are, with as many writers each as there are servers.
+const REGISTERS: usize = 2;
+/// How many leases are held throughout.
+const HELD: usize = 6;
+/// How many callers there are.
+const CALLERS: usize = 6;
+
+/// Restarts each server in turn, on servers whose namespace is configured like this.
+async fn restart_in_turn(namespace: &str) {
+    let mut replicas = Replicas::start(namespace).await;
+    let course = Arc::new(Course::default());
+    let registers: Vec<Arc<Register>> = (0..REGISTERS).map(|_| Arc::default()).collect();
+    let mut clients = JoinSet::new();
+    for (number, register) in registers.iter().enumerate() {
+        for first in 0..REPLICAS {
+            let client = replicas.client(first).await;
+            let lock = format!("register-{number}");
+            clients.spawn(write(client, lock, Arc::clone(register), Arc::clone(&course)));
+        }
+    }
+    for number in 0..HELD {
+        let client = replicas.client(number).await;
+        clients.spawn(hold(client, format!("held-{number}"), Arc::clone(&course)));
+    }
+    for number in 0..CALLERS {
+        clients.spawn(call(replicas.ends(), number, Arc::clone(&course)));
+    }
+
+    let (began, mut restarts) = (Instant::now(), 0);
+    while restarts < REPLICAS || began.elapsed() < LASTS {
+        tokio::time::sleep(REST).await;
+        replicas.0[restarts % REPLICAS].restart().await;
+        restarts += 1;
+        course.goes_on_well().await;
+        if let Some(ended) = clients.try_join_next() {
+            ended.expect("no client failed");
+            panic!("a client ended");
+        }
+    }
+    course.end();
+    while let Some(ended) = clients.join_next().await {
+        ended.expect("no client failed");
+    }
+    let count = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
+    let writes: Vec<u64> = registers.iter().map(|register| register.writes()).collect();
+    println!(
+        "{restarts} restarts, {} grants, {} calls refused with a reason, {} that no server took, writes {writes:?}",
+        count(&course.granted),
+        count(&course.refused),
+        count(&course.untaken),
+    );
+    assert!(writes.iter().all(|writes| *writes > 0), "{writes:?}");
+    assert!(count(&course.refused) > 0, "no call met a server that drains");
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
+    if !crate::redis_servers::available() {
+        return;
+    }
+    let redis = crate::redis_servers::RedisServer::start(&[]);
+    let url = redis.url();
+    restart_in_turn(&format!(
+        "backend = 'redis'\nredis.urls = ['{url}']\nredis.first_start = 'admit'"
+    ))
+    .await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
+    if crate::etcd_servers::program().is_none() {
+        assert!(std::env::var_os("CI").is_none(), "there is neither Go nor etcd");
+        println!("skipped: there is neither Go nor etcd");
+        return;
+    }
+    let cluster = crate::etcd_servers::Cluster::start(1);
+    restart_in_turn(&format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls())).await;
+}

@@ -1,0 +1,219 @@
+//! A configuration that changes while calls are under way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::asks::{living, reason, waiting};
+use crate::bed::{Bed, ask, eventually};
+use crate::calls::Calls;
+
+const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
+const WAIT: Duration = Duration::from_secs(20);
+const APPLIED: &str = "fencepost_config_reloads_total";
+const FAILED: &str = "fencepost_config_reload_failed";
+
+fn with(more: &str) -> String {
+    format!("{STAYS}{more}")
+}
+
+/// Calls that go on and must all succeed, until it is told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn begin(calls: &Calls) -> Self {
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let tasks = (0..8).map(|number| {
+            let (calls, stop, done) = (calls.clone(), stop.clone(), done.clone());
+            tokio::spawn(async move {
+                // Two share a lock, so that hand-offs are under way too.
+                let name = format!("lock-{}", number / 2);
+                while !stop.load(Ordering::Relaxed) {
+                    let lease = calls.acquire(waiting(WAIT, ask("stays", &name, "load"))).await;
+                    calls.try_renew(&lease, None).await.expect("renewed");
+                    calls.release(&lease).await;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        Self {
+            tasks: tasks.collect(),
+            stop,
+            done,
+        }
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Ends it; panics if any call failed.
+    async fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("no call failed");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_limits_and_the_log_change_under_load_and_no_call_fails() {
+    let mut bed = Bed::start(&with("")).await;
+    let load = Load::begin(&bed.calls);
+    for round in 1..=6 {
+        let before = load.done();
+        let more = match round % 3 {
+            0 => "",
+            1 => "ttl_max = '1h'\n[log]\nlevel = 'debug'\n[namespaces.new]\nembedded.path = ':memory:'\n",
+            _ => "queue_limit = 50\n[namespaces.new]\nembedded.path = ':memory:'\n[namespaces.newer]\n",
+        };
+        bed.configure(&with(more));
+        bed.shows(APPLIED, &[], f64::from(round)).await;
+        eventually("calls go on", || load.done() > before + 8).await;
+    }
+    assert!(bed.server.said("call finished"), "the level debug was in force");
+    load.end().await;
+    bed.shows(FAILED, &[], 0.0).await;
+    let failed = bed.metrics();
+    let failed: Vec<_> = failed
+        .lines()
+        .filter(|line| line.starts_with("fencepost_requests_total") && line.contains("\"stays\""))
+        .filter(|line| !line.contains("reason=\"OK\""))
+        .collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_counts_for_the_calls_that_come_after_it() {
+    let mut bed = Bed::start(&with("ttl_max = '1h'\n")).await;
+    let long = living(Duration::from_secs(1800), ask("stays", "x", "o"));
+    let lease = bed.calls.acquire(long.clone()).await;
+    bed.configure(&with("ttl_max = '10m'\nttl_default = '1m'\n"));
+    bed.shows(APPLIED, &[], 1.0).await;
+    bed.calls.release(&lease).await;
+    let refused = bed.calls.try_acquire(long).await.expect_err("too long now");
+    assert_eq!(reason(&refused), "INVALID_FIELD");
+    let lease = bed.calls.acquire(ask("stays", "x", "o")).await;
+    assert_eq!(lease.ttl.expect("a TTL").seconds, 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_goes_ends_its_waits_and_keeps_its_leases() {
+    let other = "[namespaces.other]\nembedded.path = 'other.redb'\n";
+    let mut bed = Bed::start(&with(other)).await;
+    let held = bed.calls.acquire(ask("other", "x", "o")).await;
+    let waits = tokio::spawn({
+        let (calls, ask) = (bed.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
+        async move { calls.try_acquire(ask).await }
+    });
+    bed.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+
+    bed.configure(&with(""));
+    let ended = waits.await.expect("an answer").expect_err("the namespace goes");
+    assert_eq!(reason(&ended), "DRAINING");
+    bed.shows(APPLIED, &[], 1.0).await;
+    let gone = bed.calls.try_acquire(ask("other", "y", "o")).await.expect_err("gone");
+    assert_eq!(reason(&gone), "NAMESPACE_NOT_FOUND");
+    assert_eq!(bed.metric("fencepost_backend_healthy", &[("namespace", "other")]), None);
+
+    bed.configure(&with(other));
+    bed.shows(APPLIED, &[], 2.0).await;
+    let state = bed.calls.look_at("other", "x").await;
+    assert_eq!(state.holders.len(), 1, "{state:?}");
+    bed.calls.release(&held).await;
+    bed.calls.acquire(ask("other", "x", "next")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_on_the_same_store_can_go_and_come_back() {
+    let other = "[namespaces.other]\nembedded.path = ':memory:'\n";
+    let mut bed = Bed::start(&with(other)).await;
+    for round in 1..=2 {
+        bed.configure(&with(""));
+        bed.shows(APPLIED, &[], f64::from(2 * round - 1)).await;
+        bed.configure(&with(other));
+        bed.shows(APPLIED, &[], f64::from(2 * round)).await;
+        let held = bed.calls.acquire(ask("other", "x", "o")).await;
+        let waits = tokio::spawn({
+            let (calls, ask) = (bed.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
+            async move { calls.acquire(ask).await }
+        });
+        bed.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+        bed.calls.release(&held).await;
+        let next = waits.await.expect("granted, for its wakes come again");
+        bed.calls.release(&next).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
+    let mut bed = Bed::start(&with("")).await;
+    for (bad, what) in [
+        (with("queue_limit = 0\n"), "namespaces.stays.queue_limit"),
+        ("no toml".to_owned(), "f.toml:1:"),
+        (
+            with("guarantee = 'cp'\n"),
+            "namespaces.stays.guarantee: must be at most AP",
+        ),
+        (
+            format!("listen = ['127.0.0.1:1']\n[log]\nformat = 'json'\n{STAYS}"),
+            "log.format can only change with a restart",
+        ),
+        (
+            with("[namespaces.new]\nembedded.path = '/dev/null/x.redb'\n"),
+            "namespace new",
+        ),
+        (
+            STAYS.replace(":memory:", "another.redb"),
+            "the backend of namespaces.stays can only change with a restart",
+        ),
+    ] {
+        bed.configure(&bad);
+        bed.shows(FAILED, &[], 1.0).await;
+        eventually(what, || bed.server.said(what)).await;
+        let lease = bed.calls.acquire(ask("stays", "x", "o")).await;
+        bed.calls.release(&lease).await;
+        let unknown = bed
+            .calls
+            .try_acquire(ask("new", "x", "o"))
+            .await
+            .expect_err("not served");
+        assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
+
+        bed.configure(&with(""));
+        bed.shows(FAILED, &[], 0.0).await;
+    }
+    bed.shows(APPLIED, &[], 6.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hang_up_lets_it_read_its_file_again() {
+    let bed = Bed::start(&with("")).await;
+    bed.shows(APPLIED, &[], 0.0).await;
+    bed.signal("HUP");
+    bed.shows(APPLIED, &[], 1.0).await;
+    let age = bed.metric("fencepost_config_age_seconds", &[]).expect("an age");
+    assert!((0.0..20.0).contains(&age), "{age}");
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_password_of_a_store_is_told_for_it_counts_from_the_next_start_only() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("password");
+    std::fs::write(&file, "first").expect("a file");
+    let store = format!(
+        "[namespaces.far]\nbackend = 'redis'\nredis.urls = ['redis://127.0.0.1:1']\nredis.user = 'u'\n\
+         redis.password_file = '{}'\n",
+        file.display()
+    );
+    let bed = Bed::start(&with(&store)).await;
+    let told = "a password or a certificate for a store has changed";
+    assert!(!bed.server.said(told));
+    std::fs::write(&file, "the second").expect("a file");
+    eventually("it is told", || bed.server.said(told)).await;
+}

@@ -1,0 +1,20 @@
+//! Who is let in, what each may do, and how much of it: over real sockets, with certificates and tokens
+//! made here.
+
+#![cfg(feature = "embedded")]
+
+#[path = "../common/asks.rs"]
+mod asks;
+mod authority;
+mod bed;
+mod identities;
+mod limits;
+mod live;
+mod methods;
+mod program;
+mod rules;
+#[path = "../server/mod.rs"]
+mod server;
+mod signer;
+mod tls;
+mod watches;
