@@ -12,7 +12,7 @@ use crate::register::Register;
 use crate::replicas::{REPLICAS, Replicas};
 
 /// How long it lasts at least.
-const LASTS: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 16 });
+const LASTS: Duration = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 30 });
 /// How long all servers are left alone between two restarts.
 const REST: Duration = Duration::from_secs(1);
 /// How many registers there are, with as many writers each as there are servers.
