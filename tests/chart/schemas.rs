@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 
@@ -30,6 +31,12 @@ const OPERATORS: [(&str, &[&str]); 2] = [
 /// A folder with a schema for each kind; nothing, with the reason printed, where they cannot be had at
 /// home.
 pub fn folder() -> Option<PathBuf> {
+    // One test makes them, and the others of this process wait for that.
+    static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MADE.get_or_init(made).clone()
+}
+
+fn made() -> Option<PathBuf> {
     let folder = root().join("target/schemas").join(KUBERNETES);
     if folder.join("complete").is_file() {
         return Some(folder);
@@ -63,7 +70,7 @@ fn make(folder: &Path) -> Result<(), String> {
         }
     }
     fs::write(unready.join("complete"), "").map_err(|error| error.to_string())?;
-    // Another test may have been faster.
+    // Another process may have been faster.
     let _ = fs::rename(&unready, folder);
     let _ = fs::remove_dir_all(&unready);
     Ok(())
