@@ -1,4 +1,4 @@
-//! `LockService`: each method is its conversions around one call of [`Locks`].
+//! `LockService`: each method is its conversions around one call of [`crate::locks::Locks`].
 
 use std::task::Poll;
 

@@ -42,15 +42,15 @@ section! {
         /// Where to listen: TCP addresses and Unix sockets, several at once.
         listen: Vec<Listen> = vec![Listen::default()],
         /// Must be true to listen on an address that other machines can reach without a table
-        /// [tls]: the connections are not encrypted.
+        /// tls: the connections are not encrypted.
         insecure: bool = false,
         /// Where to answer HTTP for those who watch over the server: /metrics for Prometheus, /healthz
         /// and /readyz for whoever starts and stops it. Host and port; nobody without it. For everybody
-        /// who can reach it: it tells figures and names of namespaces only. Encrypted where [tls]
+        /// who can reach it: it tells figures and names of namespaces only. Encrypted where tls
         /// covers the address, by the same certificate, but no client is asked for one.
         metrics_listen: Option<Listen> = None,
-        /// Answers there in plain text, whatever [tls] says: kubelets and most scrapers within a cluster
-        /// ask so. An address that other machines can reach needs this, insecure or [tls]. It does not
+        /// Answers there in plain text, whatever tls says: kubelets and most scrapers within a cluster
+        /// ask so. An address that other machines can reach needs this, insecure or tls. It does not
         /// change how calls are encrypted.
         metrics_insecure: bool = false,
         /// The namespaces whose stores must serve for /readyz to say so. Without any, it says whether
