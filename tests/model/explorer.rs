@@ -20,10 +20,35 @@ pub trait Model: Clone + Hash {
 pub enum Walked {
     /// All states were seen, so many, and none is wrong.
     Sound(usize),
-    /// This is wrong, after these steps.
-    Broken(&'static str, Vec<String>),
+    /// This is wrong, after these steps; so many states were seen until then.
+    Broken(&'static str, Vec<String>, usize),
     /// There are more states than may be walked.
     Endless,
+}
+
+impl Walked {
+    /// All is well, in more states than this: a world in which hardly anything can happen shows nothing.
+    pub fn is_sound(&self, more_than: usize) {
+        match self {
+            Self::Sound(states) => {
+                println!("{states} states");
+                assert!(*states > more_than, "only {states} states: hardly anything can happen");
+            }
+            other => panic!("{other:#?}"),
+        }
+    }
+
+    /// What is wrong was noticed, by what this says.
+    pub fn is_noticed(&self, by: &str) {
+        assert!(!by.is_empty(), "anything would do");
+        match self {
+            Self::Broken(wrong, way, states) => {
+                println!("{states} states until {wrong}: {way:#?}");
+                assert!(wrong.contains(by), "{wrong}: {way:#?}");
+            }
+            other => panic!("nothing was noticed: {other:?}"),
+        }
+    }
 }
 
 /// Walks through all states that follow from `start`, the nearest first. Those that were seen are
@@ -35,7 +60,7 @@ pub fn walk<M: Model>(start: M, most: usize) -> Walked {
     let mut ahead = VecDeque::from([(0, start)]);
     while let Some((from, state)) = ahead.pop_front() {
         if let Some(wrong) = state.wrong() {
-            return Walked::Broken(wrong, way_to(from, &ways));
+            return Walked::Broken(wrong, way_to(from, &ways), seen.len());
         }
         for (what, next) in state.next() {
             if !seen.insert(hash(&next)) {
