@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 use self::acquire::Course;
 use self::lines::{Lines, Mail};
@@ -30,6 +29,7 @@ use crate::name::{
     CallId, ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
     Secret,
 };
+use crate::telemetry::traces::carried;
 
 mod acquire;
 mod ids;
@@ -403,7 +403,7 @@ impl Room {
             }
             left
         };
-        let step = tokio::spawn(step.in_current_span());
+        let step = tokio::spawn(carried(step));
         let left = step.await.map_err(|error| BackendError::Broken {
             reason: error.to_string(),
         });

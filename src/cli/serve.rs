@@ -46,7 +46,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     let runtime = Runtime::new().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
-    let log = telemetry::init(&log.level, log.format, traces.as_ref()).map_err(Failure::runtime)?;
+    let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
     let started = Started {
         overrides,
         seen,
@@ -62,7 +62,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
 
 fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure> {
     let _within = runtime.enter();
-    let traces = config.traces().map(|(endpoint, ratio)| Traces::to(endpoint, ratio));
+    let traces = config.traces().map(|(endpoint, ratio)| Traces::begin(endpoint, ratio));
     traces.transpose().map_err(Failure::runtime)
 }
 

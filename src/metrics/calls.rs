@@ -75,6 +75,11 @@ impl Method {
     pub fn word(self) -> &'static str {
         METHODS[self.0].1
     }
+
+    /// Whether it is one of this service's own, and not of health, of reflection or of nobody.
+    pub fn is_own(self) -> bool {
+        METHODS[self.0].0.starts_with("/fencepost.")
+    }
 }
 
 /// How a call ended, as a label.
