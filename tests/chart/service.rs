@@ -145,6 +145,19 @@ fn notes(program: &Path, more: &[&str]) -> String {
 }
 
 #[test]
+fn the_notes_ask_for_a_token_where_the_server_does() {
+    let Some(program) = tool("helm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fencepost.toml");
+    let listen = "listen = ['0.0.0.0:50051']\nmetrics_listen = '0.0.0.0:9464'\ninsecure = true\n";
+    for (more, asks) in [("", false), ("[auth]\nbearer_file = '/b'\n", true)] {
+        fs::write(&file, format!("{listen}{more}")).expect("a file");
+        let notes = notes(&program, &["--set-file", &format!("config={}", file.display())]);
+        assert_eq!(notes.contains("Bearer $TOKEN"), asks, "{notes}");
+    }
+}
+
+#[test]
 fn the_line_of_the_notes_takes_a_lock() {
     let (Some(program), Some(grpcurl)) = (tool("helm"), tool("grpcurl")) else {
         return;

@@ -2,6 +2,27 @@
 The service's configuration: values.config as its TOML file, with what only the chart knows filled in.
 */}}
 
+{{/* The configuration as JSON, whether it is given as a map or as text, for all that looks into it. */}}
+{{- define "fencepost.parsed" -}}
+{{- if kindIs "string" .Values.config -}}
+{{- $parsed := fromToml .Values.config -}}
+{{- /* Where it is no TOML, Helm puts what is wrong there. The server knows no such key. */}}
+{{- with $parsed.Error -}}
+{{- fail (printf "config is no TOML file: %v" .) -}}
+{{- end -}}
+{{- /* As the schema has it for a map. */}}
+{{- $tables := pick $parsed "auth" "log" "namespaces" "tls" -}}
+{{- range $name, $table := merge (deepCopy $tables) (dig "namespaces" dict (ternary $parsed dict (kindIs "map" $parsed.namespaces))) -}}
+{{- if not (kindIs "map" $table) -}}
+{{- fail (printf "%s in config must be a table" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $parsed -}}
+{{- else -}}
+{{- toJson .Values.config -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The configuration file. It ends in a ConfigMap, which is no place for a password. */}}
 {{- define "fencepost.config" -}}
 {{- $file := include "fencepost.configFile" . -}}
@@ -48,53 +69,37 @@ The service's configuration: values.config as its TOML file, with what only the 
 
 {{/* Whether health is for those alone who say who they are; empty: for everybody. */}}
 {{- define "fencepost.healthIsClosed" -}}
-{{- if kindIs "map" .Values.config -}}
-{{- if eq (dig "health" "open" (.Values.config.auth | default dict)) "closed" -}}true{{- end -}}
-{{- else if regexMatch "(?m)^\\s*health\\s*=\\s*[\"']closed[\"']" .Values.config -}}
-true
-{{- end -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- if eq (dig "health" "open" ($config.auth | default dict)) "closed" -}}true{{- end -}}
 {{- end -}}
 
 {{/* What of the configuration is read at the start only. Pods are replaced when it changes: a server
      would refuse it. What only may be in it, as the store of a new namespace, is in it. */}}
 {{- define "fencepost.readAtStart" -}}
-{{- if kindIs "string" .Values.config -}}
-{{- .Values.config -}}
-{{- else -}}
-{{- $config := deepCopy .Values.config -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $stores := dict -}}
 {{- range $name, $namespace := $config.namespaces | default dict -}}
 {{- $_ := set $stores $name (pick ($namespace | default dict) "backend" "guarantee" "embedded" "redis" "etcd" "redlock") -}}
 {{- end -}}
 {{- $log := omit ($config.log | default dict) "level" -}}
-{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" -}}
-{{- toJson (dict "config" $start "log" $log "stores" $stores "auth" (hasKey $config "auth") "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
-{{- end -}}
+{{- $tls := pick ($config.tls | default dict) "listeners" -}}
+{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" "tls" -}}
+{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
 {{- end -}}
 
 {{/* Where locks are kept: embedded or shared. */}}
 {{- define "fencepost.store" -}}
-{{- $found := "" -}}
-{{- if kindIs "map" .Values.config -}}
-{{- $found = "shared" -}}
-{{- $namespaces := .Values.config.namespaces | default (dict "default" dict) -}}
-{{- range $name, $namespace := $namespaces -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- $found := "shared" -}}
+{{- range $name, $namespace := $config.namespaces | default (dict "default" dict) -}}
 {{- if eq (dig "backend" "embedded" ($namespace | default dict)) "embedded" -}}
 {{- $found = "embedded" -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if eq .Values.store "auto" -}}
-{{- if not $found -}}
-{{- fail "store must be \"embedded\" or \"shared\" where config is given as text" -}}
-{{- end -}}
-{{- $found -}}
-{{- else -}}
-{{- if and $found (ne $found .Values.store) -}}
+{{- if and (ne .Values.store "auto") (ne .Values.store $found) -}}
 {{- fail (printf "store is %q, but the namespaces of config use %s ones" .Values.store $found) -}}
 {{- end -}}
-{{- .Values.store -}}
-{{- end -}}
+{{- $found -}}
 {{- end -}}
 
 {{/* A table as TOML: its keys, then the tables in it. Numbers of values are floats, so helm's own toToml
