@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{Backend, Guarantee};
+use crate::backend::{Backend, Guarantee, Offers};
 use crate::config::{BackendConfig, Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -161,12 +161,13 @@ impl Stores {
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, &served.locks).map(|()| {
+                Some(served) => check_guarantee(namespace, settings, served.locks.offers()).map(|()| {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
                 None => self
                     .serve(namespace, settings)
+                    .await
                     .inspect(|served| change.opened.push(served.clone())),
             };
             match served {
@@ -270,8 +271,13 @@ impl Stores {
         Ok(())
     }
 
-    fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
+    async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let backend = self.backend(namespace, &settings.backend)?;
+        // Before anything of it is seen in the metrics: a namespace that is refused is none.
+        if let Err(error) = check_guarantee(namespace, settings, backend.offers()) {
+            backend.close().await;
+            return Err(error);
+        }
         let metrics = self
             .namespaces
             .metrics()
@@ -281,13 +287,12 @@ impl Stores {
             None => backend,
         };
         let locks = Locks::new(namespace.clone(), settings.limits.clone(), backend);
-        check_guarantee(namespace, settings, &locks)?;
         Ok(Served { locks, metrics })
     }
 }
 
-fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, locks: &Locks) -> Result<(), OpenError> {
-    let offered = locks.offers().guarantee;
+fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, offers: Offers) -> Result<(), OpenError> {
+    let offered = offers.guarantee;
     match settings.guarantee {
         Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
             namespace: namespace.clone(),
