@@ -43,6 +43,8 @@ fn a_wrong_value_is_refused_with_a_message_that_names_it() {
         ),
         ("tls.metrics=yes", "/tls/metrics"),
         ("store=shared", "store"),
+        ("test.lock=other/x", "test.lock"),
+        ("test.lock=default", "/test/lock"),
     ] {
         let said = render(&program, &["--set", set]).expect_err(set);
         assert!(said.contains(named), "{set}: {said}");

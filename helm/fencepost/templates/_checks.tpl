@@ -19,11 +19,10 @@ What must never be rendered, each with a message that names the value.
 {{- if and .Values.certificate.enabled (not .Values.tls.enabled) -}}
 {{- fail "tls.enabled must be true where certificate.enabled is" -}}
 {{- end -}}
-{{- if and .Values.tls.enabled (eq .Values.probes.kind "grpc") -}}
-{{- fail "probes.kind must be http or auto with TLS: kubelets do not ask over it" -}}
+{{- with include "fencepost.noGrpcProbe" . -}}
+{{- if eq $.Values.probes.kind "grpc" -}}
+{{- fail (printf "probes.kind must be http or auto %s" .) -}}
 {{- end -}}
-{{- if and (eq .Values.probes.kind "grpc") (include "fencepost.healthIsClosed" .) -}}
-{{- fail "probes.kind must be http or auto where config.auth.health is closed: kubelets cannot say who they are" -}}
 {{- end -}}
 {{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- if and $config.auth (not .Values.tls.enabled) (not (hasKey $config "insecure")) -}}
