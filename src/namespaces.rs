@@ -13,8 +13,10 @@ use crate::locks::Locks;
 use crate::metrics::{Measured, Metrics};
 use crate::name::Namespace;
 
+mod proofs;
 mod table;
 
+use self::proofs::Proofs;
 use self::table::Table;
 pub use self::table::{Namespaces, Served};
 
@@ -73,6 +75,17 @@ pub enum OpenError {
     },
 }
 
+#[cfg(any(feature = "redis", feature = "redlock"))]
+impl OpenError {
+    fn of_redis(namespace: &Namespace) -> impl Fn(crate::config::RedisSettingsError) -> Self + use<> {
+        let namespace = namespace.clone();
+        move |source| Self::Redis {
+            namespace: namespace.clone(),
+            source,
+        }
+    }
+}
+
 /// The stores that namespaces are cut from. Namespaces with the same settings share one.
 #[derive(Debug)]
 pub struct Stores {
@@ -110,6 +123,7 @@ pub struct Change {
     table: Table,
     opened: Vec<Served>,
     limits: Vec<(Locks, Limits)>,
+    proofs: Proofs,
     gone: Vec<Served>,
     next: BTreeMap<Namespace, NamespaceConfig>,
 }
@@ -144,8 +158,8 @@ impl Stores {
         &self.namespaces
     }
 
-    /// Opens what a changed configuration has new; nothing is served otherwise yet. The backends of
-    /// namespaces that stay must be the same.
+    /// Opens what a changed configuration has new, and reads what proves this server to the stores that stay;
+    /// nothing is served otherwise yet. The backends of namespaces that stay must be the same.
     ///
     /// # Errors
     /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
@@ -156,6 +170,8 @@ impl Stores {
             table: Table::default(),
             opened: Vec::new(),
             limits: Vec::new(),
+            // Of the stores that are open before: what is opened for the change has read its own.
+            proofs: self.read_proofs(next)?,
             gone: Vec::new(),
             next: next.clone(),
         };
@@ -187,6 +203,7 @@ impl Stores {
         for (locks, limits) in change.limits {
             locks.set_limits(limits);
         }
+        change.proofs.apply();
         self.current = change.next;
         self.namespaces.replace(change.table);
         self.let_go();
@@ -344,10 +361,8 @@ impl Stores {
         if let Some(store) = self.redis.get(config) {
             return Ok(store.clone());
         }
-        let settings = config.settings(self.longest_ttl).map_err(|source| OpenError::Redis {
-            namespace: namespace.clone(),
-            source,
-        })?;
+        let settings = config.settings(self.longest_ttl);
+        let settings = settings.map_err(OpenError::of_redis(namespace))?;
         let store = crate::backend::redis::Store::open(settings);
         self.redis.insert(config.clone(), store.clone());
         Ok(store)
@@ -362,10 +377,8 @@ impl Stores {
         if let Some(store) = self.redlock.get(config) {
             return Ok(store.clone());
         }
-        let quorum = config.quorum(self.longest_ttl).map_err(|source| OpenError::Redis {
-            namespace: namespace.clone(),
-            source,
-        })?;
+        let quorum = config.quorum(self.longest_ttl);
+        let quorum = quorum.map_err(OpenError::of_redis(namespace))?;
         let store = crate::backend::redlock::Store::open(quorum);
         self.redlock.insert(config.clone(), store.clone());
         Ok(store)
