@@ -34,7 +34,7 @@ use std::path::{self, Path, PathBuf};
 pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, Place};
 #[cfg(feature = "etcd")]
-pub use etcd_config::{EtcdConfig, EtcdFiles, UnreadableFile};
+pub use etcd_config::{EtcdConfig, EtcdFileError, EtcdFiles};
 pub use listen::Listen;
 pub use overrides::Overrides;
 #[cfg(any(feature = "redis", feature = "redlock"))]

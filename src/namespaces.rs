@@ -49,8 +49,8 @@ pub enum OpenError {
     Etcd {
         /// The first namespace that uses it.
         namespace: Namespace,
-        /// Which of its files cannot be read.
-        source: crate::config::UnreadableFile,
+        /// Which of its files cannot be used.
+        source: crate::config::EtcdFileError,
     },
     /// A longer TTL than those with which a Redis was opened.
     #[cfg(any(feature = "redis", feature = "redlock"))]
@@ -343,11 +343,8 @@ impl Stores {
         if let Some(store) = self.etcd.get(config) {
             return Ok(store.clone());
         }
-        let files = config.read().map_err(|source| OpenError::Etcd {
-            namespace: namespace.clone(),
-            source,
-        })?;
-        let store = crate::backend::etcd::Store::open(etcd_settings(config, files));
+        let proof = etcd_proof(namespace, config)?;
+        let store = crate::backend::etcd::Store::open(etcd_settings(config, proof));
         self.etcd.insert(config.clone(), store.clone());
         Ok(store)
     }
@@ -412,15 +409,30 @@ impl Stores {
 #[cfg(feature = "etcd")]
 fn etcd_settings(
     config: &crate::config::EtcdConfig,
-    files: crate::config::EtcdFiles,
+    proof: crate::backend::etcd::settings::Proof,
 ) -> crate::backend::etcd::settings::Settings {
-    use crate::backend::etcd::settings::{Login, Settings, Tls};
-    Settings {
+    crate::backend::etcd::settings::Settings {
         endpoints: config.endpoints.clone(),
         root: config.root.clone(),
         timeout: config.timeout,
         connect_timeout: config.connect_timeout,
         session_ttl: config.session_ttl,
+        proof,
+    }
+}
+
+/// What proves this server to an etcd, as its files hold it now.
+#[cfg(feature = "etcd")]
+fn etcd_proof(
+    namespace: &Namespace,
+    config: &crate::config::EtcdConfig,
+) -> Result<crate::backend::etcd::settings::Proof, OpenError> {
+    use crate::backend::etcd::settings::{Login, Proof, Tls};
+    let files = config.read().map_err(|source| OpenError::Etcd {
+        namespace: namespace.clone(),
+        source,
+    })?;
+    Ok(Proof {
         login: config.user.clone().map(|user| Login {
             user,
             password: files.password,
@@ -430,5 +442,5 @@ fn etcd_settings(
             identity: files.identity,
             server_name: config.server_name.clone(),
         }),
-    }
+    })
 }

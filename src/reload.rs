@@ -5,8 +5,8 @@
 //! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
 //! configuration before stays in force, the log says why, and a metric does until it is mended. The files
 //! that it names are read anew all the same: a fault elsewhere must not keep an old certificate in use, nor a
-//! token that was revoked. What proves the server to its stores is among them: each store has its own, and uses
-//! it for the connections that are made from then on.
+//! token that was revoked. What proves the server to its stores is among them: each store has its own, and uses it
+//! for the connections that are made from then on.
 //!
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.

@@ -76,7 +76,13 @@ impl Stores {
                 Ok(Some(Box::new(move || store.prove_by(access))))
             }
             #[cfg(feature = "etcd")]
-            BackendConfig::Etcd(ref config) => Ok(None),
+            BackendConfig::Etcd(ref config) => {
+                let Some(store) = self.etcd.get(config.as_ref()).cloned() else {
+                    return Ok(None);
+                };
+                let proof = super::etcd_proof(namespace, config)?;
+                Ok(Some(Box::new(move || store.prove_by(proof))))
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Passwords and certificates of stores that change while calls are under way.
 
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redlock")]
