@@ -4,7 +4,7 @@
 mod etcd;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "redlock")]
+#[cfg(all(feature = "redis", feature = "redlock"))]
 mod redlock;
 
 use std::fs;
@@ -20,6 +20,7 @@ use tonic::Status;
 use crate::asks::{living, reason};
 use crate::bed::{Bed, ask, eventually};
 use crate::calls::Calls;
+use crate::server::PATIENCE;
 
 pub const APPLIED: &str = "fencepost_config_reloads_total";
 pub const FAILED: &str = "fencepost_config_reload_failed";
@@ -56,6 +57,17 @@ pub async fn serves(bed: &Bed) {
 /// Waits until the namespace does not.
 pub async fn fails(bed: &Bed) {
     bed.shows(HEALTHY, &[("namespace", "far")], 0.0).await;
+}
+
+/// Waits until a lock is granted: a moment after a connection was cut it may not be.
+pub async fn grants(bed: &Bed) {
+    let granted = tokio::time::timeout(PATIENCE, async {
+        while let Err(status) = bed.calls.try_acquire(ask("far", "a", "o")).await {
+            assert!(is_away(&status), "{status:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(granted.await.is_ok(), "not within {PATIENCE:?}");
 }
 
 /// A lease that is renewed all along, beside somebody who takes another lock and gives it back.

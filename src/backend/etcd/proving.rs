@@ -38,7 +38,7 @@ pub struct Proving {
 pub struct Ways {
     /// How often there was another.
     pub renewed: u64,
-    /// How often of these nobody knew whether it leads to the same store.
+    /// Rises where nobody knows whether another leads to the same store.
     pub broken: u64,
 }
 
@@ -63,9 +63,17 @@ impl Proving {
         self.ways.subscribe()
     }
 
-    /// How often a connection took another's place of which nobody knew whether it leads to the same store.
+    /// Rises whenever a connection takes another's place of which nobody knows whether it leads to the same store.
     pub fn broken(&self) -> u64 {
         self.ways.borrow().broken
+    }
+
+    fn note(&self, more: Ways) {
+        self.ways.send_if_modified(|ways| {
+            ways.renewed += more.renewed;
+            ways.broken += more.broken;
+            more != Ways::default()
+        });
     }
 
     /// A call has failed: what is still to be tried is tried soon.
@@ -105,15 +113,13 @@ impl Link {
             Ok(Known::Nothing) | Err(_) => false,
         };
         let is_current = self.is_current(at);
-        if is_current && !is_whole {
-            // Before it is used: as with any connection that broke, nothing is granted over the next one before
-            // the base of the tokens was proven over it.
-            self.proving.ways.send_modify(|ways| ways.broken += 1);
-        }
+        let broken = u64::from(is_current && !is_whole);
+        // As with any connection that broke, nothing is granted over the next one before the base of the tokens
+        // was proven over it: neither what is sent now, nor by what is proven over the old one meanwhile.
+        self.proving.note(Ways { renewed: 0, broken });
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
-        if is_current {
-            self.proving.ways.send_modify(|ways| ways.renewed += 1);
-        }
+        let renewed = u64::from(is_current);
+        self.proving.note(Ways { renewed, broken });
         Ok(())
     }
 

@@ -137,10 +137,12 @@ impl Tls {
     }
 
     fn over(&self, info: ConnectionInfo) -> Proven {
-        let addr = match (info.addr(), &self.like) {
-            (ConnectionAddr::TcpTls { host, port, .. }, Some(like)) => located(like, host.clone(), *port),
-            (addr, _) => addr.clone(),
-        };
+        let mut addr = info.addr().clone();
+        if let (ConnectionAddr::TcpTls { tls_params, .. }, Some(ConnectionAddr::TcpTls { tls_params: own, .. })) =
+            (&mut addr, &self.like)
+        {
+            tls_params.clone_from(own);
+        }
         Proven(info.set_addr(addr))
     }
 }

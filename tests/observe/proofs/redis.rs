@@ -1,6 +1,6 @@
 //! A Redis whose users and certificates change.
 
-use super::{APPLIED, FAILED, Kept, fails, file, replace, served, serves};
+use super::{APPLIED, FAILED, Kept, fails, file, grants, replace, served, serves};
 use crate::bed::eventually;
 use crate::certificates::Certificates;
 use crate::redis_servers::{RedisServer, Sentinels, available, free_port};
@@ -83,7 +83,7 @@ async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows()
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");
-    let bed = served(&by_password(&server, &password)).await;
+    let mut bed = served(&by_password(&server, &password)).await;
     let kept = Kept::begin(&bed).await;
     for bad in [None, Some("\n")] {
         match bad {
@@ -92,7 +92,6 @@ async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows()
         }
         bed.shows(FAILED, &[], 1.0).await;
         cut(&server);
-        eventually("it is back", || server.cli(&["CLIENT", "LIST"]).contains("user=locks")).await;
         serves(&bed).await;
         kept.goes_on().await;
         replace(&password, "first\n");
@@ -101,6 +100,33 @@ async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows()
     let told = "namespace far: its Redis: password_file";
     assert!(bed.server.said(told), "the log does not tell of the file");
     kept.end().await;
+
+    // It keeps nobody from taking the namespace out.
+    std::fs::remove_file(&password).expect("it is there");
+    bed.shows(FAILED, &[], 1.0).await;
+    bed.configure("[namespaces.near]\nembedded.path = ':memory:'\n");
+    bed.shows(FAILED, &[], 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_password_is_used_also_while_the_configuration_is_refused() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    admit(&server, "first");
+    let folder = tempfile::tempdir().expect("a directory");
+    let password = file(&folder, "password", "first\n");
+    let mut bed = served(&by_password(&server, &password)).await;
+    bed.configure("no toml");
+    bed.shows(FAILED, &[], 1.0).await;
+
+    admit(&server, "second");
+    replace(&password, "second\n");
+    bar(&server, "first");
+    cut(&server);
+    grants(&bed).await;
+    bed.shows(FAILED, &[], 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,8 +171,7 @@ async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
         successor.cli(&["CLIENT", "LIST"]).contains("user=locks")
     })
     .await;
-    serves(&bed).await;
-    bed.calls.acquire(crate::bed::ask("far", "a", "o")).await;
+    grants(&bed).await;
 }
 
 /// A server that keeps what it was told, and asks for certificates, over a restart.
