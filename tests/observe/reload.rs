@@ -232,21 +232,3 @@ async fn a_hang_up_lets_it_read_its_file_again() {
     let age = bed.metric("fencepost_config_age_seconds", &[]).expect("an age");
     assert!((0.0..20.0).contains(&age), "{age}");
 }
-
-#[cfg(feature = "redis")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_changed_password_of_a_store_is_told_for_it_counts_from_the_next_start_only() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let file = folder.path().join("password");
-    std::fs::write(&file, "first").expect("a file");
-    let store = format!(
-        "[namespaces.far]\nbackend = 'redis'\nredis.urls = ['redis://127.0.0.1:1']\nredis.user = 'u'\n\
-         redis.password_file = '{}'\n",
-        file.display()
-    );
-    let bed = Bed::start(&with(&store)).await;
-    let told = "a password or a certificate for a store has changed";
-    assert!(!bed.server.said(told));
-    std::fs::write(&file, "the second").expect("a file");
-    eventually("it is told", || bed.server.said(told)).await;
-}
