@@ -22,7 +22,7 @@ use crate::namespaces::Namespaces;
 use crate::quota::{Entry, OverLimit, Place, Quotas, Taken};
 
 /// How often it is looked whether a watch may go on.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Who may do what on a server, and how much of it. Clones share it, and its parts can be swapped while
 /// the server runs.

@@ -11,6 +11,7 @@ mod calls;
 mod chart;
 mod crowd;
 mod drain;
+mod health;
 mod reload;
 mod scrape;
 #[path = "../server/mod.rs"]
