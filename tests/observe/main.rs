@@ -13,6 +13,7 @@ mod crowd;
 mod drain;
 mod health;
 mod reload;
+mod retiring;
 mod scrape;
 #[path = "../server/mod.rs"]
 mod server;

@@ -12,6 +12,7 @@ mod limits;
 mod live;
 mod methods;
 mod program;
+mod revoked;
 mod rules;
 #[path = "../server/mod.rs"]
 mod server;
