@@ -7,6 +7,7 @@
 mod asks;
 mod authority;
 mod bed;
+mod clients;
 mod identities;
 mod limits;
 mod live;
