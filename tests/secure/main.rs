@@ -8,6 +8,7 @@ mod asks;
 mod authority;
 mod bed;
 mod clients;
+mod crowd;
 mod identities;
 mod limits;
 mod live;
