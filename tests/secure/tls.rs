@@ -180,8 +180,12 @@ fn hello_1_1() -> Vec<u8> {
     let random = [7; 32];
     let suites = [0xc0, 0x13, 0xc0, 0x09, 0x00, 0x2f];
     let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("a short message");
-    // Its version, no session, no compression.
-    let hello = [&[3, 2][..], &random, &[0], &[0, length(&suites)], &suites, &[1, 0]].concat();
+    // It names its signatures as TLS 1.2 wants it, so that nothing but its version is wrong.
+    let signatures = [0, 13, 0, 8, 0, 6, 4, 3, 4, 1, 8, 4];
+    let extensions = [&[0, length(&signatures)][..], &signatures].concat();
+    let parameters = [&[0, length(&suites)][..], &suites, &[1, 0], &extensions].concat();
+    // Its version, and no session.
+    let hello = [&[3, 2][..], &random, &[0], &parameters].concat();
     let message = [&[1, 0, 0, length(&hello)][..], &hello].concat();
     [&[22, 3, 1, 0, length(&message)][..], &message].concat()
 }
