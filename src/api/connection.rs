@@ -21,13 +21,13 @@ use crate::metrics::ServerMetrics;
 
 mod incoming;
 mod socket;
+mod strangers;
 mod told;
-mod unproven;
 
 pub(super) use self::incoming::incoming;
 pub(super) use self::socket::Socket;
+use self::strangers::{Place, Strangers};
 use self::told::Told;
-use self::unproven::{Place, Unproven};
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) struct Remote {
     pub peer: Peer,
     /// Who its certificate says that it is, where it has shown one with a name.
     pub certificate: Option<Certified>,
-    /// Its place among those who have proven nothing, where anybody is asked.
+    /// Its place among strangers, where callers are asked who they are.
     place: Option<Arc<Place>>,
 }
 
@@ -128,8 +128,8 @@ impl Greeting {
 pub(super) struct Terms {
     /// One permit for each connection that may be open.
     open: Arc<Semaphore>,
-    /// Those that have proven nothing yet, where callers are asked who they are.
-    unproven: Option<Arc<Unproven>>,
+    /// Those of strangers, where callers are asked who they are.
+    strangers: Option<Arc<Strangers>>,
     /// What the log was told of those that were closed.
     told: Arc<Told>,
     /// How long a new one may say nothing.
@@ -148,7 +148,7 @@ impl Terms {
     pub(super) fn new(most: usize, patience: Duration, drain: CancellationToken, cut: CancellationToken) -> Self {
         Self {
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            unproven: None,
+            strangers: None,
             told: Arc::default(),
             patience,
             drain,
@@ -167,7 +167,7 @@ impl Terms {
     pub(super) fn asking(self) -> Self {
         let most = self.open.available_permits().div_ceil(4);
         Self {
-            unproven: Some(Arc::new(Unproven::new(most))),
+            strangers: Some(Arc::new(Strangers::new(most))),
             ..self
         }
     }
@@ -178,10 +178,10 @@ impl Terms {
             self.closed(remote.peer, "too many connections: closing the newest");
             return None;
         };
-        let cut = match &self.unproven {
-            Some(unproven) => {
+        let cut = match &self.strangers {
+            Some(strangers) => {
                 let cut = self.cut.child_token();
-                let (place, was_full) = unproven.enter(cut.clone());
+                let (place, was_full) = strangers.enter(cut.clone());
                 remote.place = Some(Arc::new(place));
                 if was_full {
                     self.closed(

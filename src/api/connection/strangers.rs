@@ -1,6 +1,6 @@
-//! Connections on which nobody has proven yet who it is. Together they have a part of all places. Beyond it the
-//! oldest is cut, not the newest refused: whoever has a proof shows it at once, so an honest one is hardly ever
-//! the oldest.
+//! Connections of strangers, on which no call has proven yet who it is. Together they have a part of all places.
+//! Beyond it the oldest is cut, not the newest refused: whoever has a proof shows it at once, so an honest one is
+//! hardly ever the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Unproven {
+pub(super) struct Strangers {
     most: usize,
     /// Never held for longer than it takes to enter or leave.
     line: Mutex<Line>,
@@ -23,7 +23,7 @@ struct Line {
     by_age: BTreeMap<u64, CancellationToken>,
 }
 
-impl Unproven {
+impl Strangers {
     /// At most so many at once.
     pub(super) fn new(most: usize) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Unproven {
         drop(line);
         let oldest = oldest.flatten().map(|(_, oldest)| oldest.cancel());
         let place = Place {
-            unproven: Arc::clone(self),
+            strangers: Arc::clone(self),
             number,
             is_left: AtomicBool::new(false),
         };
@@ -57,7 +57,7 @@ impl Unproven {
 /// The place of a connection among them, until somebody proves on it who it is, or it ends.
 #[derive(Debug)]
 pub(in crate::api) struct Place {
-    unproven: Arc<Unproven>,
+    strangers: Arc<Strangers>,
     number: u64,
     is_left: AtomicBool,
 }
@@ -69,7 +69,7 @@ impl Place {
         if self.is_left.load(Ordering::Relaxed) || self.is_left.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.unproven.line().by_age.remove(&self.number);
+        self.strangers.line().by_age.remove(&self.number);
     }
 }
 
@@ -85,10 +85,10 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room_unless_it_is_proven_or_over() {
-        let unproven = Arc::new(Unproven::new(2));
+        let strangers = Arc::new(Strangers::new(2));
         let enter = || {
             let cut = CancellationToken::new();
-            let (place, was_full) = unproven.enter(cut.clone());
+            let (place, was_full) = strangers.enter(cut.clone());
             (place, cut, was_full)
         };
         let (proven, kept, _) = enter();
@@ -101,6 +101,6 @@ mod tests {
         let (_third, newest, was_full) = enter();
         assert!(was_full && oldest.is_cancelled());
         assert!(!next.is_cancelled() && !newest.is_cancelled() && !kept.is_cancelled());
-        assert_eq!(unproven.line().by_age.len(), 2);
+        assert_eq!(strangers.line().by_age.len(), 2);
     }
 }
