@@ -98,7 +98,7 @@ pub struct Stores {
     redis: BTreeMap<crate::config::RedisConfig, crate::backend::redis::Store>,
     #[cfg(feature = "redlock")]
     redlock: BTreeMap<crate::config::RedlockConfig, crate::backend::redlock::Store>,
-    /// The longest TTL of any namespace.
+    /// The longest TTL of any namespace in a Redis.
     #[cfg(any(feature = "redis", feature = "redlock"))]
     longest_ttl: std::time::Duration,
     #[cfg(feature = "etcd")]
@@ -245,23 +245,25 @@ impl Stores {
     }
 
     /// A Redis that lost its memory is not believed for as long as the longest TTL that it was opened
-    /// with: what would be granted for longer would not be waited for.
+    /// with: what would be granted for longer would not be waited for. It is the longest of all namespaces
+    /// in a Redis, for those with different settings may share one all the same.
     #[cfg(any(feature = "redis", feature = "redlock"))]
     fn check_longest_ttl(&mut self, config: &Config) -> Result<(), OpenError> {
-        let longest = config.namespaces.iter().max_by_key(|(_, one)| one.limits.ttl_max);
-        let Some((namespace, settings)) = longest else {
+        let of_redis = config.namespaces.iter().filter(|(_, one)| one.backend.is_redis());
+        let Some((namespace, settings)) = of_redis.max_by_key(|(_, one)| one.limits.ttl_max) else {
             return Ok(());
         };
-        if settings.limits.ttl_max > self.longest_ttl {
-            if self.has_redis() {
-                return Err(OpenError::LongerTtl {
-                    namespace: namespace.clone(),
-                    longest: self.longest_ttl,
-                });
-            }
-            self.longest_ttl = settings.limits.ttl_max;
+        let longest = settings.limits.ttl_max;
+        if !self.has_redis() {
+            self.longest_ttl = longest;
         }
-        Ok(())
+        if longest <= self.longest_ttl {
+            return Ok(());
+        }
+        Err(OpenError::LongerTtl {
+            namespace: namespace.clone(),
+            longest: self.longest_ttl,
+        })
     }
 
     /// Whether any Redis is open.

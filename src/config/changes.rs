@@ -33,7 +33,13 @@ impl Config {
         let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
         let client_auth = self.forgets_clients(next).then(|| "tls.client_auth".to_owned());
         let moved = self.moved_namespaces(next);
-        differ.cloned().chain(auth).chain(tls).chain(client_auth).chain(moved).collect()
+        differ
+            .cloned()
+            .chain(auth)
+            .chain(tls)
+            .chain(client_auth)
+            .chain(moved)
+            .collect()
     }
 
     /// Whether nothing would be asked of callers any more, who have shown certificates so far and are held to

@@ -17,12 +17,14 @@ mod drain;
 #[cfg(feature = "etcd")]
 #[path = "../common/etcd.rs"]
 mod etcd_servers;
+mod health;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
 mod proofs;
 #[cfg(any(feature = "redis", feature = "redlock"))]
 #[path = "../common/redis.rs"]
 mod redis_servers;
 mod reload;
+mod retiring;
 mod scrape;
 #[path = "../server/mod.rs"]
 mod server;

@@ -123,7 +123,11 @@ async fn a_namespace_that_goes_ends_its_waits_and_keeps_its_leases() {
     bed.shows(APPLIED, &[], 1.0).await;
     let gone = bed.calls.try_acquire(ask("other", "y", "o")).await.expect_err("gone");
     assert_eq!(reason(&gone), "NAMESPACE_NOT_FOUND");
-    assert_eq!(bed.metric("fencepost_backend_healthy", &[("namespace", "other")]), None);
+    eventually("it is closed", || {
+        bed.metric("fencepost_backend_healthy", &[("namespace", "other")])
+            .is_none()
+    })
+    .await;
 
     bed.configure(&with(other));
     bed.shows(APPLIED, &[], 2.0).await;
@@ -231,4 +235,34 @@ async fn a_hang_up_lets_it_read_its_file_again() {
     bed.shows(APPLIED, &[], 1.0).await;
     let age = bed.metric("fencepost_config_age_seconds", &[]).expect("an age");
     assert!((0.0..20.0).contains(&age), "{age}");
+}
+
+/// With a namespace in a Redis that nobody needs to reach, of this `ttl_max`, beside one of another.
+#[cfg(feature = "redis")]
+fn spans(far: &str, stays: &str) -> String {
+    with(&format!(
+        "ttl_max = '{stays}'\n[namespaces.far]\nbackend = 'redis'\nttl_max = '{far}'\n\
+         redis.urls = ['redis://127.0.0.1:1']\n"
+    ))
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_namespace_in_a_redis_may_not_have_a_longer_ttl_max_than_at_the_start() {
+    let mut bed = Bed::start(&spans("10m", "1h")).await;
+    for (round, (far, stays)) in (1..).zip([("10m", "2h"), ("5m", "2h"), ("10m", "24h")]) {
+        bed.configure(&spans(far, stays));
+        bed.shows(APPLIED, &[], f64::from(round)).await;
+    }
+    bed.configure(&spans("11m", "24h"));
+    bed.shows(FAILED, &[], 1.0).await;
+    let why = "namespace far: ttl_max must stay at most 600s";
+    eventually(why, || bed.server.said(why)).await;
+    let long = living(Duration::from_secs(20 * 3600), ask("stays", "x", "o"));
+    bed.calls.acquire(long).await;
+    // With the last Redis its longest TTL is forgotten.
+    bed.configure(&with(""));
+    bed.shows(APPLIED, &[], 4.0).await;
+    bed.configure(&spans("1h", "1h"));
+    bed.shows(APPLIED, &[], 5.0).await;
 }
