@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{Backend, Guarantee, Offers};
+use crate::backend::{Backend, Guarantee};
 use crate::config::{BackendConfig, Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -177,7 +177,7 @@ impl Stores {
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, served.locks.offers()).map(|()| {
+                Some(served) => check_guarantee(namespace, settings, served.locks.offers().guarantee).map(|()| {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
@@ -293,14 +293,12 @@ impl Stores {
     async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let backend = self.backend(namespace, &settings.backend)?;
         // Before anything of it is seen in the metrics: a namespace that is refused is none.
-        if let Err(error) = check_guarantee(namespace, settings, backend.offers()) {
+        if let Err(error) = check_guarantee(namespace, settings, backend.offers().guarantee) {
             backend.close().await;
             return Err(error);
         }
-        let metrics = self
-            .namespaces
-            .metrics()
-            .map(|all| all.namespace(namespace, backend.offers()));
+        let all = self.namespaces.metrics();
+        let metrics = all.map(|all| all.namespace(namespace, backend.offers()));
         let backend: Arc<dyn Backend> = match &metrics {
             Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
             None => backend,
@@ -310,8 +308,7 @@ impl Stores {
     }
 }
 
-fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, offers: Offers) -> Result<(), OpenError> {
-    let offered = offers.guarantee;
+fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, offered: Guarantee) -> Result<(), OpenError> {
     match settings.guarantee {
         Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
             namespace: namespace.clone(),

@@ -148,10 +148,10 @@ impl Namespaces {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Finishes what is under way and lets go of the stores.
+    /// Finishes what is under way and lets go of the stores, for a bounded time.
     pub async fn close(&self) {
         let all = self.all();
-        futures::future::join_all(all.iter().map(Locks::close)).await;
+        futures::future::join_all(all.iter().map(Locks::end)).await;
     }
 
     pub(super) fn table(&self) -> Arc<Table> {

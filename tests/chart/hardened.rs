@@ -59,9 +59,9 @@ fn the_time_to_end_covers_the_announcement_and_the_drain() {
     let objects = objects(&render(&program, &["--set", set]).expect("rendered"));
     let pod = pods(&objects)[0];
     let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("a number");
-    // After the drain, calls are cut (1 s) and undone (5 s), stores closed (2 s), the last spans sent (2 s), and
-    // whatever still hangs is left alone (1 s).
-    assert!(grace >= 15 + 90 + 11, "{grace}");
+    // After the drain, calls are cut (1 s), undone and stores closed (7 s), namespaces that a change took away end
+    // (5 s), the last spans are sent (2 s), and whatever still hangs is left alone (1 s).
+    assert!(grace >= 15 + 90 + 16, "{grace}");
     assert_eq!(at(pod, "/containers/0/lifecycle/preStop/sleep/seconds"), 15);
     let config = of_kind(&objects, "ConfigMap").next().expect("the configuration");
     let config = config["data"]["fencepost.toml"].as_str().expect("a text");

@@ -42,9 +42,9 @@ spec:
     {{- end }}
     seccompProfile:
       type: RuntimeDefault
-  {{- /* The announcement and the drain; then cutting what is left (1 s), undoing it (5 s), closing the stores (2 s),
-  the last spans (2 s) and the last moment (1 s). */}}
-  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.drainSeconds) 12 }}
+  {{- /* The announcement and the drain; then cutting what is left (1 s), undoing it and closing the stores (7 s),
+  namespaces that a change took away (5 s), the last spans (2 s) and the last moment (1 s). */}}
+  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.drainSeconds) 17 }}
   containers:
     - name: fencepost
       image: {{ include "fencepost.image" . | quote }}
