@@ -1,8 +1,8 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: `observed` counts and traces it, `request_log` names it,
-//! `guard` catches its panic, `authenticate` settles whose it is, `gate` counts it in, `handover`
-//! watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
+//! The way of a call, from the outside in: `observed` counts and times it, `request_log` names it,
+//! `guard` catches its panic, `authenticate` settles whose it is, `traced` traces it, `gate` counts it
+//! in, `handover` watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
 //! and, where `access` lets them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses
 //! in [`status`] alone.
 
@@ -31,6 +31,7 @@ use self::observed::Observed;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
+use self::traced::Tracing;
 use crate::auth::{Auth, Unproven};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
@@ -54,6 +55,7 @@ mod observed;
 mod request_log;
 mod settings;
 pub mod status;
+mod traced;
 
 pub use self::access::Access;
 pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
@@ -195,7 +197,7 @@ async fn run(
         let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
         let gate = Gate::new(handover, permits.clone());
         let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-        let authenticate = Authenticate::new(gate, auth.clone(), figures);
+        let authenticate = Authenticate::new(Tracing::new(gate), auth.clone(), figures);
         let log = RequestLog::new(Guard::new(authenticate, request_bytes));
         Observed::new(log, metrics.clone())
     });

@@ -5,7 +5,8 @@
 //! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
 //! configuration before stays in force, the log says why, and a metric does until it is mended. The files
 //! that it names are read anew all the same: a fault elsewhere must not keep an old certificate in use, nor a
-//! token that was revoked.
+//! token that was revoked. What proves the server to its stores is among them: each store has its own, and uses it
+//! for the connections that are made from then on.
 //!
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.
@@ -93,8 +94,6 @@ pub struct Reload {
     refused: Option<Config>,
     /// How its files were before they were last read.
     seen: Seen,
-    /// How those were that prove the server to its stores.
-    of_stores: Seen,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -111,7 +110,6 @@ impl Reload {
     ) -> Self {
         Self {
             overrides,
-            of_stores: Seen::of(config.store_files()),
             current: config,
             refused: None,
             seen,
@@ -137,7 +135,6 @@ impl Reload {
                 () = stop.cancelled() => return,
                 Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
                 _ = looks.tick() => {
-                    self.look_at_stores();
                     if self.look() == self.seen {
                         continue;
                     }
@@ -149,15 +146,6 @@ impl Reload {
             self.again().await;
             let files = self.files();
             self.seen.0.retain(|file, _| files.contains(file));
-        }
-    }
-
-    /// Says so when a file has changed that is read at the start only.
-    fn look_at_stores(&mut self) {
-        let now = Seen::of(self.current.store_files());
-        if now != self.of_stores {
-            tracing::warn!("a password or a certificate for a store has changed: it is read at the start only");
-            self.of_stores = now;
         }
     }
 
@@ -180,8 +168,9 @@ impl Reload {
         }
     }
 
-    /// Lets each part read its files by the configuration in force, where they are good.
+    /// Lets each part, and each store, read its files by the configuration in force, where they are good.
     fn renew(&self) {
+        self.stores.renew_proofs();
         for part in &self.parts {
             match prepared(&**part, &self.current) {
                 Ok(apply) => apply(),
@@ -204,7 +193,6 @@ impl Reload {
         let gone = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
-        self.of_stores = Seen::of(config.store_files());
         (self.current, self.refused) = (config, None);
         futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
         Ok(())

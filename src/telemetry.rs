@@ -13,11 +13,6 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 pub mod traces;
 
-use self::traces::Traces;
-
-/// The target of spans that are traced, and never logged.
-pub const TRACED: &str = "fencepost::traced";
-
 /// The target of the audit: what operators did. It is logged whatever the level.
 pub const AUDIT: &str = "fencepost::audit";
 
@@ -110,14 +105,13 @@ impl Log {
     }
 }
 
-/// Sends the events of this process to standard error from now on, and its spans to the traces, where
-/// there are any.
+/// Sends the events of this process to standard error from now on.
 ///
 /// A line that cannot be written, as to a closed pipe, is lost without a word.
 ///
 /// # Errors
 /// [`TryInitError`] when the process already has a log.
-pub fn init(filter: &LogFilter, format: LogFormat, traces: Option<&Traces>) -> Result<Log, TryInitError> {
+pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, TryInitError> {
     let (filter, handle) = reload::Layer::new(EnvFilter::new(&filter.0));
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
@@ -128,15 +122,9 @@ pub fn init(filter: &LogFilter, format: LogFormat, traces: Option<&Traces>) -> R
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let audit = filter_fn(|of: &Metadata<'_>| of.target() == AUDIT);
-    let logged = filter
-        .or(audit)
-        .and(filter_fn(|of: &Metadata<'_>| of.target() != TRACED));
-    let mut layers = vec![lines.with_filter(logged).boxed()];
-    if let Some(traces) = traces {
-        let is_traced = filter_fn(|of: &Metadata<'_>| of.target() == TRACED);
-        layers.push(traces.layer().with_filter(is_traced).boxed());
-    }
-    tracing_subscriber::registry().with(layers).try_init()?;
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter.or(audit)))
+        .try_init()?;
     Ok(Log { filter: handle })
 }
 

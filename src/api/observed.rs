@@ -1,4 +1,4 @@
-//! What others see of each call: its count and time in the metrics, its span in the traces.
+//! What the metrics see of each call: its count and its time.
 //!
 //! Outermost, so that it sees the answer as the caller does. Which namespace a call concerns is noted on
 //! the way, where the table of namespaces is looked into.
@@ -10,14 +10,12 @@ use std::time::Instant;
 use http::{Request, Response};
 use tonic::{Code, Status};
 use tower::Service;
-use tracing::{Span, field, info_span};
 
 use super::status;
 use crate::metrics::Metrics;
 use crate::metrics::calls::{Method, Place, Reason};
-use crate::telemetry::{TRACED, traces};
 
-/// Counts, times and traces the calls of `inner`.
+/// Counts and times the calls of `inner`.
 #[derive(Debug, Clone)]
 pub(super) struct Observed<S> {
     inner: S,
@@ -25,7 +23,7 @@ pub(super) struct Observed<S> {
 }
 
 impl<S> Observed<S> {
-    /// Observes `inner`, and counts where there are metrics.
+    /// Observes `inner` where there are metrics.
     pub(super) fn new(inner: S, metrics: Option<Metrics>) -> Self {
         Self { inner, metrics }
     }
@@ -46,7 +44,6 @@ where
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
         let method = Method::of(request.uri().path());
-        let span = span(method, &request);
         let call = self.metrics.clone().map(|metrics| Call {
             metrics,
             method,
@@ -54,28 +51,11 @@ where
             place: Place::default(),
             reason: Reason::CANCELLED,
         });
-        let inner = span.in_scope(|| self.inner.call(request));
-        ObservedFuture { inner, call, span }
+        ObservedFuture {
+            inner: self.inner.call(request),
+            call,
+        }
     }
-}
-
-/// The span of a call: nothing unless somebody traces.
-fn span<R>(method: Method, request: &Request<R>) -> Span {
-    let span = info_span!(
-        target: TRACED,
-        "call",
-        otel.name = method.word(),
-        otel.kind = "server",
-        otel.status_code = field::Empty,
-        rpc.system = "grpc",
-        rpc.method = method.word(),
-        rpc.grpc.status_code = field::Empty,
-        fencepost.reason = field::Empty,
-    );
-    if !span.is_disabled() {
-        traces::below_caller(&span, request.headers());
-    }
-    span
 }
 
 /// A call in the metrics: dropping it counts it.
@@ -101,7 +81,6 @@ impl Drop for Call {
 pub(super) struct ObservedFuture<F> {
     inner: F,
     call: Option<Call>,
-    span: Span,
 }
 
 impl<F, B, E> Future for ObservedFuture<F>
@@ -111,21 +90,13 @@ where
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, call, span } = &mut *self;
-        let mut poll = || span.in_scope(|| Pin::new(&mut *inner).poll(cx));
-        let polled = match call {
-            Some(call) => call.place.polled(poll),
-            None => poll(),
+        let Self { inner, call } = &mut *self;
+        let Some(counted) = call else {
+            return Pin::new(inner).poll(cx);
         };
-        let answered = ready!(polled);
-        if let Ok(response) = &answered
-            && (call.is_some() || !span.is_disabled())
-        {
-            let (code, reason) = end(response);
-            record(span, code, &reason);
-            if let Some(call) = call {
-                call.reason = Reason::of(&reason);
-            }
+        let answered = ready!(counted.place.polled(|| Pin::new(inner).poll(cx)));
+        if let Ok(response) = &answered {
+            counted.reason = Reason::of(&end(response).1);
         }
         // What is left of the call is the sending of its answer.
         drop(call.take());
@@ -133,21 +104,9 @@ where
     }
 }
 
-fn record(span: &Span, code: Code, reason: &str) {
-    if span.is_disabled() {
-        return;
-    }
-    span.record("rpc.grpc.status_code", code as i32);
-    span.record("fencepost.reason", reason);
-    let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
-    if is_fault {
-        span.record("otel.status_code", "ERROR");
-    }
-}
-
 /// The code and the reason of an answer. Without a status in its head it is an answer, or a stream that
 /// begins.
-fn end<B>(response: &Response<B>) -> (Code, String) {
+pub(super) fn end<B>(response: &Response<B>) -> (Code, String) {
     let Some(code) = response.headers().get(Status::GRPC_STATUS) else {
         return (Code::Ok, "OK".into());
     };

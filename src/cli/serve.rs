@@ -1,6 +1,7 @@
 //! `fencepost serve`: the server, from its configuration to its end.
 
 use std::io;
+use std::time::Duration;
 
 use fencepost::api::{self, Access, ListenAddress, Listener};
 use fencepost::auth::{Auth, Policy, PolicyError};
@@ -19,6 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Failure;
 use super::signals::{HangUps, Signals};
+
+/// How long a step of a store that hangs may hold the end of the process up.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// An address that could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +50,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     let runtime = Runtime::new().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
-    let log = telemetry::init(&log.level, log.format, traces.as_ref()).map_err(Failure::runtime)?;
+    let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
     let started = Started {
         overrides,
         seen,
@@ -57,12 +61,13 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     if let Some(traces) = traces {
         traces.finish();
     }
+    runtime.shutdown_timeout(LAST_MOMENT);
     served
 }
 
 fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure> {
     let _within = runtime.enter();
-    let traces = config.traces().map(|(endpoint, ratio)| Traces::to(endpoint, ratio));
+    let traces = config.traces().map(|(endpoint, ratio)| Traces::begin(endpoint, ratio));
     traces.transpose().map_err(Failure::runtime)
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::Config;
 use super::section::Section;
+use crate::tls::ClientAuth;
 
 /// The keys that are taken up while the server runs, beside those of namespaces; all others are read
 /// at its start only. What ends in a dot stands for all below it.
@@ -30,12 +31,20 @@ impl Config {
         // was cut short would open the server to everybody.
         let auth = (self.policy.is_some() != next.policy.is_some()).then(|| "auth".to_owned());
         let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
+        let client_auth = self.forgets_clients(next).then(|| "tls.client_auth".to_owned());
         let moved = self.moved_namespaces(next);
-        differ.cloned().chain(auth).chain(tls).chain(moved).collect()
+        differ.cloned().chain(auth).chain(tls).chain(client_auth).chain(moved).collect()
     }
 
-    /// The files that prove this server to its stores; they are read at its start only.
-    pub fn store_files(&self) -> Vec<PathBuf> {
+    /// Whether nothing would be asked of callers any more, who have shown certificates so far and are held to
+    /// no rules.
+    fn forgets_clients(&self, next: &Self) -> bool {
+        let is_required = |config: &Self| config.tls().is_some_and(|tls| tls.client_auth == ClientAuth::Required);
+        next.policy.is_none() && is_required(self) && !is_required(next)
+    }
+
+    /// The files that prove this server to its stores.
+    pub(super) fn store_files(&self) -> Vec<PathBuf> {
         let tables = self.file.tables().into_iter();
         let namespaces = tables.filter(|table| table.path[0] == "namespaces");
         namespaces.flat_map(|table| proofs(table.section)).collect()
@@ -148,6 +157,17 @@ mod tests {
         let cut = config("[tls]\ncertificate = '/c'\nkey = '/k'\n");
         assert_eq!(secure("").needs_restart(&cut), ["auth"]);
         assert_eq!(cut.needs_restart(&secure("")), ["auth"]);
+    }
+
+    #[test]
+    fn a_file_cut_short_before_its_client_auth_opens_the_server_to_nobody() {
+        let cut = "[tls]\ncertificate = '/c'\nkey = '/k'\n";
+        let whole = |word: &str| config(&format!("{cut}client_ca = '/a'\nclient_auth = '{word}'\n"));
+        assert_eq!(whole("required").needs_restart(&config(cut)), ["tls.client_auth"]);
+        assert_eq!(whole("required").needs_restart(&whole("optional")), ["tls.client_auth"]);
+        let none = Vec::<String>::new();
+        assert_eq!(whole("optional").needs_restart(&whole("required")), none);
+        assert_eq!(whole("optional").needs_restart(&config(cut)), none);
     }
 
     #[test]

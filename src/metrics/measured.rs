@@ -10,7 +10,6 @@ use prometheus::{Histogram, IntCounter};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument, Span, info_span};
 
 use super::NamespaceMetrics;
 use super::seen::{Granted, Seen};
@@ -20,7 +19,7 @@ use crate::backend::{
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
-use crate::telemetry::TRACED;
+use crate::telemetry::traces::Traced;
 
 /// How often leases that ran out are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -142,7 +141,7 @@ impl Figures {
             (Leaving::Hold(lease), Found::EndedBefore(_) | Found::Nothing) => seen.ended(lease.claim),
             (Leaving::Call(claim, _), Found::Ended(_)) => seen.ended(*claim),
             (Leaving::Forced(token), Found::Ended(_)) => {
-                seen.forced(token);
+                seen.forced(lock, token);
                 seen.released(lock, sent);
             }
             _ => {}
@@ -164,7 +163,10 @@ impl Figures {
 
     fn renewed(&self, lease: &LeaseKey, renewal: &Renewal, sent: Instant) {
         match renewal {
-            Renewal::Renewed(grant) => self.seen().hold(lease.claim, grant.token, sent + grant.ttl),
+            Renewal::Renewed(grant) => {
+                let until = sent + grant.ttl;
+                self.seen().hold(&lease.lock.name, lease.claim, grant.token, until);
+            }
             Renewal::Gone(cause) => {
                 self.seen().ended(lease.claim);
                 self.lost[cause_index(*cause)].inc();
@@ -207,18 +209,6 @@ impl Measured {
         }
     }
 
-    /// The span of a step: nothing unless somebody traces.
-    fn span(&self, operation: &'static str) -> Span {
-        info_span!(
-            target: TRACED,
-            "backend",
-            otel.name = operation,
-            otel.kind = "client",
-            backend = self.figures.namespace.offers.kind,
-            namespace = %self.figures.namespace.name
-        )
-    }
-
     /// Runs a step, times it and counts its failure. Answers when it was sent, too.
     async fn step<T: Send>(
         &self,
@@ -227,7 +217,9 @@ impl Measured {
         step: impl Future<Output = Result<T, BackendError>> + Send,
     ) -> (Instant, Result<T, BackendError>) {
         let sent = Instant::now();
-        let done = step.instrument(self.span(operation)).await;
+        let namespace = &self.figures.namespace;
+        let traced = Traced::step(operation, namespace.offers.kind, namespace.name.as_str());
+        let done = Traced::around(traced, step).await;
         seconds.observe(sent.elapsed().as_secs_f64());
         if let Err(error) = &done {
             self.figures.failed(error);

@@ -10,7 +10,9 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::bed::{Bed, ask, eventually};
 
@@ -142,6 +144,41 @@ async fn a_caller_that_does_not_trace_is_not_traced() {
     .await;
     let of_unsampled = |span: &Span| hex(&span.trace_id) == unsampled;
     assert!(!collector.spans().iter().any(of_unsampled));
+}
+
+/// The bearer token `secret`, by the name of ci, which may acquire everywhere.
+const AUTH: &str = "[auth]\nbearer_hashes = ['ci:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b']\n\
+                    [[auth.rules]]\nidentities = ['token:ci']\nnamespaces = ['*']\nverbs = ['acquire']\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_cannot_ask_for_a_trace() {
+    let (collector, endpoint) = Collector::start().await;
+    let traces = format!("[traces]\nendpoint = '{endpoint}'\nsample_ratio = 0.0\n");
+    let bed = Bed::start(&format!(
+        "{traces}{AUTH}[namespaces.default]\nembedded.path = ':memory:'\n"
+    ))
+    .await;
+    let strange = TRACE.replace('0', "1");
+    let parent = format!("00-{strange}-{CALLER}-01");
+    let mut locks = bed.calls.locks();
+    let refused = locks.acquire(traced(ask("default", "x", "o"), &parent)).await;
+    assert_eq!(refused.expect_err("a stranger").code(), Code::Unauthenticated);
+    // Health is open to everybody.
+    let mut check = Request::new(HealthCheckRequest::default());
+    check
+        .metadata_mut()
+        .insert("traceparent", parent.parse().expect("a header"));
+    let mut health = HealthClient::new(bed.calls.0.clone());
+    health.check(check).await.expect("serves");
+    let mut known = traced(ask("default", "x", "o"), &format!("00-{TRACE}-{CALLER}-01"));
+    known
+        .metadata_mut()
+        .insert("authorization", "Bearer secret".parse().expect("a header"));
+    locks.acquire(known).await.expect("granted");
+    // Spans come in their order.
+    collector.trace(TRACE, &["Acquire", "enter"]).await;
+    let spans = collector.spans();
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

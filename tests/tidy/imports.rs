@@ -19,7 +19,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
     ("metrics", &["backend", "claim", "name", "telemetry"]),
-    ("locks", &["backend", "claim", "error", "limits", "name"]),
+    // A span goes with the task that a call spawns.
+    ("locks", &["backend", "claim", "error", "limits", "name", "telemetry"]),
     // Settings and addresses are the service's own types: the file only fills them.
     (
         "config",
@@ -94,7 +95,6 @@ const CRATES: &[(&[&str], &[&str])] = &[
             "opentelemetry",
             "opentelemetry_otlp",
             "opentelemetry_sdk",
-            "tracing_opentelemetry",
             "tracing_subscriber",
         ],
         &["telemetry"],
