@@ -87,6 +87,10 @@ impl Store {
     /// The locks of one namespace. Must be called within a tokio runtime: tasks keep its session
     /// alive until it is closed.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        Arc::new(self.cut(namespace))
+    }
+
+    fn cut(&self, namespace: &Namespace) -> Etcd {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
@@ -110,7 +114,7 @@ impl Store {
         tokio::spawn(Arc::clone(&session).run(move || lost.lose_all()));
         let expiries = Arc::clone(&ends).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
-        Arc::new(Etcd {
+        Etcd {
             replica: Arc::new(Replica {
                 turns: Turns::begin(Arc::clone(&link)),
                 keys,
@@ -122,7 +126,7 @@ impl Store {
                 names,
             }),
             wakes,
-        })
+        }
     }
 }
 
@@ -169,8 +173,11 @@ impl Etcd {
 impl Backend for Etcd {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let replica = self.replica()?;
+        // First: a call that is not sent needs no name, and one that waits for a session is not to bring a
+        // name that was given up meanwhile.
+        let ticket = replica.session.ready().await?;
         let named = replica.names.give(claim);
-        let place = replica.enter(lock, &named).await?;
+        let place = replica.enter(ticket, lock, &named).await?;
         replica.names.placed(claim, named.id, &place);
         Ok(place)
     }
@@ -264,5 +271,28 @@ impl Backend for Etcd {
 
     async fn close(&self) {
         self.replica.session.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Refusal;
+
+    #[tokio::test]
+    async fn calls_that_an_absent_store_refuses_use_up_no_name() {
+        let nowhere = Settings {
+            timeout: Duration::from_millis(20),
+            ..Settings::new(vec!["http://127.0.0.1:1".into()])
+        };
+        let etcd = Store::open(nowhere).cut(&Namespace::new("n").unwrap());
+        let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.names);
+        let free = NewClaim::numbered(1);
+        names.placed(&free, free.id, &Place::Refused(Refusal::Full { limit: 1 }));
+        for number in 2..10 {
+            let refused = etcd.enter(&lock, &NewClaim::numbered(number)).await;
+            assert!(refused.is_err_and(|error| error.is_without_effect()));
+        }
+        assert_eq!(names.give(&NewClaim::numbered(10)).id, free.id);
     }
 }

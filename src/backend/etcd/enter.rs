@@ -36,13 +36,11 @@ pub enum Tried {
 
 impl Replica {
     /// See [`crate::backend::Backend::enter`].
-    pub async fn enter(&self, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
-        let lock = self.keys.lock(name);
-        self.session.has_space().map_err(Failure::unsent)?;
+    pub async fn enter(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
         let mut coming = Coming {
-            ticket: self.session.ticket().await.map_err(Failure::unsent)?,
+            lock: self.keys.lock(name),
+            ticket,
             name,
-            lock,
             new,
         };
         let mut survey = match self.enter_first(&coming).await? {

@@ -114,6 +114,15 @@ impl Session {
         }
     }
 
+    /// The session that a call may enter under.
+    ///
+    /// # Errors
+    /// [`Failure::Unsent`]: nothing was sent for the call.
+    pub async fn ready(&self) -> Result<Ticket, Failure> {
+        self.has_space().map_err(Failure::unsent)?;
+        self.ticket().await.map_err(Failure::unsent)
+    }
+
     fn trouble(&self) -> String {
         match &*self.health.borrow() {
             Health::Away { reason } => reason.clone(),
