@@ -83,9 +83,10 @@ impl Scene {
         due
     }
 
-    /// Whether a waiting claim of this replica is no more what it was.
+    /// Whether a waiting claim of this replica is no more what it was. It is forgotten then: it joins
+    /// again if it still waits, and one that was granted meanwhile never parts.
     fn is_lost(&mut self, id: &ClaimId) -> bool {
-        let (Some(view), Some(mine)) = (&self.view, self.mine.get_mut(id)) else {
+        let (Some(view), Some(mine)) = (&self.view, self.mine.get(id)) else {
             return false;
         };
         let there = view.waiters.get(id);
@@ -93,7 +94,7 @@ impl Scene {
         if mine.told || kept || view.revision < mine.since {
             return false;
         }
-        mine.told = true;
+        self.mine.remove(id);
         true
     }
 }
@@ -123,25 +124,37 @@ impl Scenes {
     }
 
     fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, mine: Mine, view: Option<&View>) {
-        let mut opened = false;
-        let scene = Arc::clone(lock(&self.by_lock).entry(name.clone()).or_insert_with(|| {
-            opened = true;
-            Arc::default()
-        }));
-        let due = {
-            let mut scene = lock(&scene);
-            scene.mine.insert(waiter, mine);
-            if let Some(view) = view {
-                scene.freshen(view);
-            }
-            let mut due = scene.due();
-            due.extend(scene.is_lost(&waiter).then_some(waiter));
-            due
-        };
+        let (due, opened) = self.sit(name, waiter, mine, view);
         self.tell(name, due);
-        if opened {
+        if let Some(scene) = opened {
             tokio::spawn(Arc::clone(self).follow(name.clone(), scene));
         }
+    }
+
+    /// Lets a waiter in; who should ask now, and the scene if it is a new one.
+    fn sit(
+        &self,
+        name: &LockName,
+        waiter: ClaimId,
+        mine: Mine,
+        view: Option<&View>,
+    ) -> (Vec<ClaimId>, Option<Arc<Mutex<Scene>>>) {
+        let mut opened = None;
+        // Kept to the end: a scene where nobody waits may be taken down at any time.
+        let mut by_lock = lock(&self.by_lock);
+        let scene = Arc::clone(by_lock.entry(name.clone()).or_insert_with(|| {
+            let scene = Arc::default();
+            opened = Some(Arc::clone(&scene));
+            scene
+        }));
+        let mut scene = lock(&scene);
+        scene.mine.insert(waiter, mine);
+        if let Some(view) = view {
+            scene.freshen(view);
+        }
+        let mut due = scene.due();
+        due.extend(scene.is_lost(&waiter).then_some(waiter));
+        (due, opened)
     }
 
     /// This call does not wait any more.
@@ -392,4 +405,59 @@ pub async fn read(link: &Link, keys: &LockKeys) -> Result<View, Failure> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::name::Namespace;
+
+    #[test]
+    fn a_waiter_that_waits_no_more_is_told_once_and_forgotten() {
+        let waiter = NewClaim::numbered(1);
+        let mut scene = Scene {
+            view: Some(View {
+                revision: 7,
+                ..View::default()
+            }),
+            ..Scene::default()
+        };
+        scene.mine.insert(waiter.id, Mine::new(waiter.call, 8));
+        assert!(!scene.is_lost(&waiter.id), "the view does not know it yet");
+        scene.mine.insert(waiter.id, Mine::new(waiter.call, 7));
+        assert!(scene.is_lost(&waiter.id));
+        assert!(!scene.is_lost(&waiter.id));
+        assert!(scene.mine.is_empty(), "nobody would take it out any more");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn nobody_joins_a_scene_that_is_taken_down() {
+        let namespace = Namespace::new("n").unwrap();
+        let link = Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
+        let closed = CancellationToken::new();
+        let scenes = Scenes::new(Keys::new("r", &namespace), Arc::new(link), Arc::default(), closed.clone());
+        let name = LockName::new("a").unwrap();
+        let others = Arc::clone(&scenes);
+        let leaving = name.clone();
+        let taking_down = tokio::task::spawn_blocking(move || {
+            while !others.closed.is_cancelled() {
+                if let Some(scene) = others.scene(&leaving) {
+                    others.is_left(&leaving, &scene);
+                }
+            }
+        });
+        let waiter = NewClaim::numbered(1);
+        for round in 0..50_000 {
+            scenes.sit(&name, waiter.id, Mine::new(waiter.call, 1), None);
+            let joined = scenes.scene(&name).is_some_and(|scene| !lock(&scene).mine.is_empty());
+            if !joined {
+                closed.cancel();
+            }
+            assert!(joined, "round {round}");
+            scenes.part(&name, &waiter.id, waiter.call);
+        }
+        closed.cancel();
+        taking_down.await.unwrap();
+    }
 }
