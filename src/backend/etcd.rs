@@ -8,7 +8,8 @@
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
 //! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
-//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
+//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`arrivals`] are the claims
+//! that nobody sees yet, and [`names`] those that they are known by; [`view`], [`survey`],
 //! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, and
 //! [`checks`] what it is asked about itself.
 
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
+use self::arrivals::Arrivals;
 use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
@@ -40,6 +42,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 mod adopt;
 mod along;
+mod arrivals;
 mod checks;
 mod clock;
 mod ends;
@@ -124,6 +127,7 @@ impl Store {
                 ends,
                 scenes,
                 names,
+                arrivals: Arrivals::default(),
             }),
             wakes,
         }
@@ -140,6 +144,7 @@ struct Replica {
     ends: Arc<Ends>,
     scenes: Arc<Scenes>,
     names: Arc<Names>,
+    arrivals: Arrivals,
     turns: Turns,
 }
 

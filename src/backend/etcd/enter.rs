@@ -3,6 +3,7 @@
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
+use super::arrivals::Arriving;
 use super::grant::{Granting, absent, guard, none_made_after, none_under, present, some_under};
 use super::keys::LockKeys;
 use super::link::Failure;
@@ -66,11 +67,8 @@ impl Replica {
     /// otherwise the lock itself. The store judges the step, so an old view costs one more.
     async fn enter_first(&self, coming: &Coming<'_>) -> Result<Result<Place, Survey>, Failure> {
         let Coming { name, new, .. } = coming;
-        let behind = self
-            .scenes
-            .ask(name, |view| is_behind(view, new).then(|| view.len()))
-            .flatten();
-        if behind.is_some_and(|seen| seen + self.scenes.unseen(name) < new.limits.queue as usize) {
+        let behind = self.scenes.ask(name, |view| is_behind(view, new)) == Some(true);
+        if behind && let Some(_arriving) = self.arrive(coming, None) {
             match self.queue_behind(coming).await? {
                 Tried::Placed(place) => return Ok(Ok(place)),
                 Tried::Again(Some(survey)) => return Ok(Err(survey)),
@@ -147,14 +145,27 @@ impl Replica {
         if !fits && new.patience == Patience::Try {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
-        if view.len() >= new.limits.queue as usize {
-            let limit = new.limits.queue;
-            return Ok(Tried::Placed(Place::Refused(Refusal::Full { limit })));
+        let limit = new.limits.queue;
+        let full = Ok(Tried::Placed(Place::Refused(Refusal::Full { limit })));
+        if view.len() >= limit as usize {
+            return full;
         }
         if fits {
             return self.enter_fitting(coming, view).await;
         }
+        let Some(_arriving) = self.arrive(coming, Some(view)) else {
+            return full;
+        };
         self.queue(coming, view).await
+    }
+
+    /// Keeps a place in the queue for a claim on its way, if this view of it, or the one that is kept up,
+    /// has room for that beside what this replica has sent.
+    fn arrive<'a>(&'a self, coming: &'a Coming<'_>, view: Option<&View>) -> Option<Arriving<'a>> {
+        let Coming { name, new, .. } = coming;
+        let limit = new.limits.queue as usize;
+        let has_room = |others: &_| self.scenes.has_room(name, view, others, limit);
+        self.arrivals.begin(name, new.id, has_room)
     }
 
     /// Grants a newcomer that fits behind all that are there; nobody may have come meanwhile.

@@ -10,12 +10,16 @@ use etcd_client::{GetOptions, WatchOptions, WatchStream};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::arrivals::Coming;
 use super::keys::{Keys, LockKeys};
 use super::link::{Failure, Link, failure};
 use super::view::{Entry, Step, View};
 use super::wakes::Wakes;
 use crate::backend::{NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
+
+#[cfg(test)]
+mod tests;
 
 /// How soon a watch that broke is opened again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -207,14 +211,15 @@ impl Scenes {
         lock(&scene).view.as_ref().map(question)
     }
 
-    /// How many waiters of this replica are not in the view of their lock yet.
-    pub fn unseen(&self, name: &LockName) -> usize {
+    /// Whether a queue of `limit` claims has room for one more, by this view of it or the one that is kept up,
+    /// beside the waiters of this replica that came after it and the claims that are on their way.
+    pub fn has_room(&self, name: &LockName, view: Option<&View>, coming: &Coming, limit: usize) -> bool {
         let Some(scene) = self.scene(name) else {
-            return 0;
+            return view.is_some_and(|view| has_room(view, &HashMap::new(), coming, limit));
         };
         let scene = lock(&scene);
-        let seen = scene.view.as_ref().map_or(0, |view| view.revision);
-        scene.mine.values().filter(|mine| mine.since > seen).count()
+        let view = view.or(scene.view.as_ref());
+        view.is_some_and(|view| has_room(view, &scene.mine, coming, limit))
     }
 
     /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
@@ -364,6 +369,18 @@ impl Scenes {
     }
 }
 
+/// See [`Scenes::has_room`].
+fn has_room(view: &View, mine: &HashMap<ClaimId, Mine>, coming: &Coming, limit: usize) -> bool {
+    // Far from the limit nobody is counted.
+    if view.len() + mine.len() + coming.len() < limit {
+        return true;
+    }
+    let is_new = |id: &ClaimId| view.waiters.get(id).is_none() && view.holders.get(id).is_none();
+    let queued = mine.iter().filter(|(_, mine)| mine.since > view.revision);
+    let queued = queued.filter(|(id, _)| is_new(id) && !coming.contains_key(id)).count();
+    view.len() + queued + coming.keys().filter(|id| is_new(id)).count() < limit
+}
+
 /// See [`Scenes::hand_over`].
 #[derive(Debug)]
 pub struct HandingOver<'a> {
@@ -405,59 +422,4 @@ pub async fn read(link: &Link, keys: &LockKeys) -> Result<View, Failure> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::settings::Settings;
-    use super::*;
-    use crate::name::Namespace;
-
-    #[test]
-    fn a_waiter_that_waits_no_more_is_told_once_and_forgotten() {
-        let waiter = NewClaim::numbered(1);
-        let mut scene = Scene {
-            view: Some(View {
-                revision: 7,
-                ..View::default()
-            }),
-            ..Scene::default()
-        };
-        scene.mine.insert(waiter.id, Mine::new(waiter.call, 8));
-        assert!(!scene.is_lost(&waiter.id), "the view does not know it yet");
-        scene.mine.insert(waiter.id, Mine::new(waiter.call, 7));
-        assert!(scene.is_lost(&waiter.id));
-        assert!(!scene.is_lost(&waiter.id));
-        assert!(scene.mine.is_empty(), "nobody would take it out any more");
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn nobody_joins_a_scene_that_is_taken_down() {
-        let namespace = Namespace::new("n").unwrap();
-        let link = Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
-        let closed = CancellationToken::new();
-        let scenes = Scenes::new(Keys::new("r", &namespace), Arc::new(link), Arc::default(), closed.clone());
-        let name = LockName::new("a").unwrap();
-        let others = Arc::clone(&scenes);
-        let leaving = name.clone();
-        let taking_down = tokio::task::spawn_blocking(move || {
-            while !others.closed.is_cancelled() {
-                if let Some(scene) = others.scene(&leaving) {
-                    others.is_left(&leaving, &scene);
-                }
-            }
-        });
-        let waiter = NewClaim::numbered(1);
-        for round in 0..50_000 {
-            scenes.sit(&name, waiter.id, Mine::new(waiter.call, 1), None);
-            let joined = scenes.scene(&name).is_some_and(|scene| !lock(&scene).mine.is_empty());
-            if !joined {
-                closed.cancel();
-            }
-            assert!(joined, "round {round}");
-            scenes.part(&name, &waiter.id, waiter.call);
-        }
-        closed.cancel();
-        taking_down.await.unwrap();
-    }
 }
