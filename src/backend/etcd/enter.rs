@@ -235,10 +235,10 @@ impl Replica {
     fn newcomer(&self, coming: &Coming<'_>) -> Vec<Compare> {
         let Coming { lock, new, ticket, .. } = coming;
         let mut when = self.fence(*ticket, new);
+        when.push(absent(lock.waiter(new.id)));
         // One of a random id is entered by this call alone, and once.
         if new.retryable {
             when.push(absent(lock.holder(new.mode.into(), new.id)));
-            when.push(absent(lock.waiter(new.id)));
             when.push(absent(self.keys.request(new.id)));
         }
         when
