@@ -80,14 +80,14 @@ mod tests {
         let (arrivals, name) = (Arrivals::default(), LockName::new("a").unwrap());
         let claim = |number| ClaimId::from_bytes([number; 16]);
         let begin = |number| arrivals.begin(&name, claim(number), |coming| coming.len() < 2);
-        let (first, _second) = (begin(1).unwrap(), begin(2).unwrap());
+        let (first, second) = (begin(1).unwrap(), begin(2).unwrap());
         assert!(begin(3).is_none());
         let again = begin(1).unwrap();
         drop(first);
         assert!(begin(3).is_none(), "another call still brings it");
         drop(again);
         assert!(begin(3).is_some());
-        drop(_second);
+        drop(second);
         assert!(arrivals.lock().is_empty());
     }
 }

@@ -305,7 +305,10 @@ mod tests {
         let new = NewClaim::numbered(1);
         let holder = |base, created| Entry {
             id: new.id,
-            claim: Claim { base, ..Claim::of(&new) },
+            claim: Claim {
+                base,
+                ..Claim::of(&new)
+            },
             created,
             modified: created,
             lease: 1,

@@ -7,11 +7,10 @@ use crate::name::Namespace;
 #[test]
 fn a_waiter_that_waits_no_more_is_told_once_and_forgotten() {
     let waiter = NewClaim::numbered(1);
+    let mut view = View::default();
+    view.revision = 7;
     let mut scene = Scene {
-        view: Some(View {
-            revision: 7,
-            ..View::default()
-        }),
+        view: Some(view),
         ..Scene::default()
     };
     scene.mine.insert(waiter.id, Mine::new(waiter.call, 8));
@@ -27,7 +26,12 @@ async fn nobody_joins_a_scene_that_is_taken_down() {
     let namespace = Namespace::new("n").unwrap();
     let link = Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
     let closed = CancellationToken::new();
-    let scenes = Scenes::new(Keys::new("r", &namespace), Arc::new(link), Arc::default(), closed.clone());
+    let scenes = Scenes::new(
+        Keys::new("r", &namespace),
+        Arc::new(link),
+        Arc::default(),
+        closed.clone(),
+    );
     let name = LockName::new("a").unwrap();
     let others = Arc::clone(&scenes);
     let leaving = name.clone();
