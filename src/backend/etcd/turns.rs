@@ -216,3 +216,29 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
         Err(unknown) => steps.iter().map(|_| Err(unknown.clone())).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
+    use super::super::settings::Settings;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_far_behind_others_waits_for_a_turn_that_it_goes_along_with() {
+        let link = Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
+        let turns = Turns::begin(Arc::new(link));
+        let far = Step::new("a", Company::FarTail, Vec::new(), Vec::new(), Vec::new());
+        let mut asked = pin!(turns.ask(far));
+        assert!(poll!(asked.as_mut()).is_pending());
+        let (steps, callers) = turns.along.take(BOUNDS.turn);
+        assert_eq!(steps.len(), 1);
+        let answer = || Err(Failure::Refused("the turn's answer".into()));
+        for caller in callers {
+            assert!(caller.send(answer()).is_ok());
+        }
+        assert_eq!(asked.await.err(), answer().err());
+    }
+}
