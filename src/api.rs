@@ -132,7 +132,10 @@ pub async fn serve_to(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    let mut terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    if access.auth.policy().is_some() {
+        terms = terms.asking();
+    }
     let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
     if let Some(figures) = &figures {
         figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));

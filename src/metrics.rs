@@ -72,7 +72,7 @@ struct Families {
 pub struct ServerMetrics {
     /// Open connections of the API.
     pub connections: IntGauge,
-    /// Connections closed at once because there were too many.
+    /// Connections closed because there were too many.
     pub connections_refused: IntCounter,
     /// TLS handshakes that brought no connection.
     pub handshakes_refused: Refusals,
@@ -152,7 +152,7 @@ impl Making {
             connections: gauge("fencepost_connections", "Open connections."),
             connections_refused: counter(
                 "fencepost_connections_refused_total",
-                "Connections closed at once because there were too many.",
+                "Connections closed because there were too many, or too many whose callers had not proven who they are.",
             ),
             handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",

@@ -4,13 +4,15 @@
 //! everything that may refuse it does, and only then is it applied: namespaces come and go, limits and
 //! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
 //! configuration before stays in force, the log says why, and a metric does until it is mended. The files
-//! that it names are read anew all the same: a fault elsewhere must not keep an old certificate in use, nor a
-//! token that was revoked.
+//! that it names are read anew all the same, each by itself: a fault elsewhere must not keep an old certificate
+//! in use, nor a token that was revoked. What proves the server to its stores is among them: each store has its
+//! own, and uses it for the connections that are made from then on.
 //!
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.
 
 mod access;
+mod retiring;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -22,14 +24,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 pub use self::access::{Encryption, Rights};
+use self::retiring::Retiring;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
+use crate::name::Namespace;
 use crate::namespaces::{OpenError, Stores};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the calls of a namespace that is gone may take to end.
-const LAST_CALLS: Duration = Duration::from_secs(10);
 
 /// Why a changed configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -52,9 +54,12 @@ pub enum Refused {
         /// Which part.
         part: &'static str,
         /// Why.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Problem,
     },
 }
+
+/// What is wrong with what a part has read.
+pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 
 /// Applies what was prepared; it cannot fail any more.
 pub type Apply = Box<dyn FnOnce() + Send>;
@@ -68,7 +73,13 @@ pub trait Part: Send + Sync {
     ///
     /// # Errors
     /// Why it cannot be used; then nothing of the changed configuration is.
-    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>>;
+    fn prepare(&self, config: &Config) -> Result<Apply, Problem>;
+
+    /// Reads its files anew, by the configuration in force, and uses each that is good: what is wrong with
+    /// one keeps nothing in force that another takes away. Answers what is wrong.
+    fn renew(&self, _: &Config) -> Vec<Problem> {
+        Vec::new()
+    }
 }
 
 /// A part that only takes values over.
@@ -80,7 +91,7 @@ impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
         self.0
     }
 
-    fn prepare(&self, config: &Config) -> Result<Apply, Box<dyn std::error::Error + Send + Sync>> {
+    fn prepare(&self, config: &Config) -> Result<Apply, Problem> {
         Ok((self.1)(config))
     }
 }
@@ -89,12 +100,13 @@ impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
 pub struct Reload {
     overrides: Overrides,
     current: Config,
-    /// The last one that was refused though it is valid: one of its files may become good.
+    /// The last one that was refused though it is valid: one of its files may become good. Or it was put off.
     refused: Option<Config>,
+    /// What must be over before the one that was put off is read again.
+    awaited: Option<Namespace>,
+    retiring: Retiring,
     /// How its files were before they were last read.
     seen: Seen,
-    /// How those were that prove the server to its stores.
-    of_stores: Seen,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -111,9 +123,10 @@ impl Reload {
     ) -> Self {
         Self {
             overrides,
-            of_stores: Seen::of(config.store_files()),
             current: config,
             refused: None,
+            awaited: None,
+            retiring: Retiring::default(),
             seen,
             stores,
             parts: Vec::new(),
@@ -134,14 +147,16 @@ impl Reload {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break,
                 Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
                 _ = looks.tick() => {
-                    self.look_at_stores();
-                    if self.look() == self.seen {
+                    let retiring = &mut self.retiring;
+                    let is_over = self.awaited.take_if(|namespace| !retiring.has(namespace));
+                    if self.look() != self.seen {
+                        tracing::info!("a file has changed: reading the configuration again");
+                    } else if is_over.is_none() {
                         continue;
                     }
-                    tracing::info!("a file has changed: reading the configuration again");
                 }
             }
             // Before it is read: what changes meanwhile is read again.
@@ -150,21 +165,20 @@ impl Reload {
             let files = self.files();
             self.seen.0.retain(|file, _| files.contains(file));
         }
-    }
-
-    /// Says so when a file has changed that is read at the start only.
-    fn look_at_stores(&mut self) {
-        let now = Seen::of(self.current.store_files());
-        if now != self.of_stores {
-            tracing::warn!("a password or a certificate for a store has changed: it is read at the start only");
-            self.of_stores = now;
-        }
+        self.retiring.end().await;
     }
 
     /// Reads the configuration again, and takes it up or says why not.
     pub async fn again(&mut self) {
         match self.reload().await {
-            Ok(()) => {
+            Ok(Some(namespace)) => {
+                tracing::info!(
+                    "the changed configuration is put off until the last calls of namespace {namespace} have ended"
+                );
+                self.awaited = Some(namespace);
+                self.renew();
+            }
+            Ok(None) => {
                 tracing::info!("the changed configuration is in force");
                 if let Some(metrics) = &self.metrics {
                     metrics.reloaded();
@@ -180,17 +194,20 @@ impl Reload {
         }
     }
 
-    /// Lets each part read its files by the configuration in force, where they are good.
+    /// Lets each part, and each store, read its files by the configuration in force, and take up those that are
+    /// good.
     fn renew(&self) {
+        self.stores.renew_proofs();
         for part in &self.parts {
-            match prepared(&**part, &self.current) {
-                Ok(apply) => apply(),
-                Err(error) => tracing::warn!(%error, "its files stay as they were"),
+            for error in part.renew(&self.current) {
+                tracing::warn!(%error, part = part.name(), "a file stays in force as it was read before");
             }
         }
     }
 
-    async fn reload(&mut self) -> Result<(), Refused> {
+    /// Takes it up, or answers which namespace must be over first.
+    async fn reload(&mut self) -> Result<Option<Namespace>, Refused> {
+        self.awaited = None;
         let config = Config::load(self.overrides.clone())?;
         // Before they are read, as with those that are known.
         self.seen.note(config.files());
@@ -199,15 +216,19 @@ impl Reload {
         if !keys.is_empty() {
             return Err(Refused::NeedsRestart { keys });
         }
+        if let Some(namespace) = self.retiring.in_the_way(&self.current, &config) {
+            return Ok(Some(namespace));
+        }
         let prepared: Result<Vec<Apply>, Refused> = self.parts.iter().map(|part| prepared(&**part, &config)).collect();
         let (applies, change) = (prepared?, self.stores.prepare(&config).await?);
         let gone = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
-        self.of_stores = Seen::of(config.store_files());
+        for served in gone {
+            self.retiring.begin(served, &self.current);
+        }
         (self.current, self.refused) = (config, None);
-        futures::future::join_all(gone.into_iter().map(|served| served.retire(LAST_CALLS))).await;
-        Ok(())
+        Ok(None)
     }
 
     fn files(&self) -> Vec<PathBuf> {

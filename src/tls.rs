@@ -17,8 +17,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 mod files;
+pub mod proof;
 
 pub use self::files::TlsError;
+use self::files::{Clients, Own};
 
 /// The only protocol of calls: HTTP/2.
 const H2: &[u8] = b"h2";
@@ -84,6 +86,10 @@ struct Shared {
 #[derive(Debug, Clone)]
 pub struct Certificates {
     settings: TlsSettings,
+    /// Who the server is.
+    own: Own,
+    /// Which certificates of callers are good.
+    clients: Clients,
     /// For callers.
     calls: Arc<ServerConfig>,
     /// For those who watch over the server.
@@ -128,8 +134,19 @@ impl Certificates {
     /// # Errors
     /// [`TlsError`] names the file that is not what it should be.
     pub fn read(settings: TlsSettings) -> Result<Self, TlsError> {
-        let (calls, watch) = files::read(&settings)?;
-        Ok(Self { settings, calls, watch })
+        let (own, clients) = (files::own(&settings)?, files::clients(&settings)?);
+        Self::of(settings, own, clients)
+    }
+
+    fn of(settings: TlsSettings, own: Own, clients: Clients) -> Result<Self, TlsError> {
+        let (calls, watch) = files::configs(&settings, &own, &clients)?;
+        Ok(Self {
+            settings,
+            own,
+            clients,
+            calls,
+            watch,
+        })
     }
 }
 
@@ -157,6 +174,26 @@ impl Tls {
     pub fn reload(&self) -> Result<(), TlsError> {
         self.replace(Certificates::read(self.current().settings)?);
         Ok(())
+    }
+
+    /// Reads its own certificate with its key, and the authorities of clients, each by itself, for all
+    /// handshakes from now on: what is wrong with one keeps nothing in force that the other takes away. Answers
+    /// what is wrong; that counts as it was read before.
+    pub fn renew(&self, settings: TlsSettings) -> Vec<TlsError> {
+        let (before, mut wrong) = (self.current(), Vec::new());
+        let own = files::own(&settings).unwrap_or_else(|error| {
+            wrong.push(error);
+            before.own
+        });
+        let clients = files::clients(&settings).unwrap_or_else(|error| {
+            wrong.push(error);
+            before.clients
+        });
+        match Certificates::of(settings, own, clients) {
+            Ok(read) => self.replace(read),
+            Err(error) => wrong.push(error),
+        }
+        wrong
     }
 
     /// Goes by these from now on. Open connections stay.

@@ -14,15 +14,17 @@ use super::connection::Peer;
 use super::handover::Deliver;
 use crate::auth::rules::Reach;
 use crate::auth::{Auth, Denied, Missing, Verb};
+use crate::backend::BackendError;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{Entry, OverLimit, Place, Quotas, Taken};
+use crate::telemetry::traces::carried;
 
 /// How often it is looked whether a watch may go on.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Who may do what on a server, and how much of it. Clones share it, and its parts can be swapped while
 /// the server runs.
@@ -251,10 +253,20 @@ impl Held {
     }
 
     /// Takes a lock away from the claim that a token names.
-    pub(super) async fn force(&self, name: &LockName, token: FencingToken) -> Result<(), Error> {
-        self.locks.force_release(name, token).await?;
-        self.quotas.forced(self.locks.namespace().as_str(), name, token);
-        Ok(())
+    ///
+    /// # Cancellation safety
+    /// Dropped, it goes on by itself: what the store takes away counts no more, whoever hears of it.
+    pub(super) async fn force(self, name: LockName, token: FencingToken) -> Result<(), Error> {
+        let act = async move {
+            self.locks.force_release(&name, token).await?;
+            self.quotas.forced(self.locks.namespace().as_str(), &name, token);
+            Ok(())
+        };
+        let ended = tokio::spawn(carried(act)).await;
+        ended.unwrap_or_else(|error| {
+            let reason = error.to_string();
+            Err(BackendError::Broken { reason }.into())
+        })
     }
 }
 
@@ -264,3 +276,6 @@ impl Caller {
         self.peer.as_ref().map(|remote| remote.peer)
     }
 }
+
+#[cfg(all(test, feature = "embedded"))]
+mod tests;

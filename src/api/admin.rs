@@ -29,7 +29,7 @@ impl AdminApi {
     async fn force(&self, caller: &Caller, ask: &proto::ForceReleaseRequest) -> Result<(), Error> {
         let held = self.guarded.to_force(caller, &ask.namespace, &ask.name)?;
         let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token)?;
-        held.force(&name, token).await
+        held.force(name, token).await
     }
 
     async fn end_quarantine(&self, caller: &Caller, ask: &proto::AdmitRequest) -> Result<(), Error> {

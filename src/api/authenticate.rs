@@ -93,7 +93,12 @@ impl<S> Authenticate<S> {
         let certificate = peer.as_ref().and_then(|peer| peer.certificate.as_ref());
         let proven = bearer(request.headers()).and_then(|bearer| policy.identify(certificate, bearer));
         let identity = match proven {
-            Ok(identity) => identity,
+            Ok(identity) => {
+                if let Some(peer) = &peer {
+                    peer.proven();
+                }
+                identity
+            }
             Err(_) if door(request.uri().path(), &policy) == Door::Open => Identity::anonymous(),
             Err(unproven) => return Err(unproven),
         };

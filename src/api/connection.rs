@@ -21,9 +21,13 @@ use crate::metrics::ServerMetrics;
 
 mod incoming;
 mod socket;
+mod strangers;
+mod told;
 
 pub(super) use self::incoming::incoming;
 pub(super) use self::socket::Socket;
+use self::strangers::{Place, Strangers};
+use self::told::Told;
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +48,32 @@ impl fmt::Display for Peer {
 }
 
 /// What is known of a client before its first call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Remote {
     /// Where it is.
     pub peer: Peer,
     /// Who its certificate says that it is, where it has shown one with a name.
     pub certificate: Option<Certified>,
+    /// Its place among strangers, where callers are asked who they are.
+    place: Option<Arc<Place>>,
+}
+
+impl Remote {
+    /// Somebody there, with what its certificate says.
+    fn new(peer: Peer, certificate: Option<Certified>) -> Self {
+        Self {
+            peer,
+            certificate,
+            place: None,
+        }
+    }
+
+    /// Notes that a call has proven who it is.
+    pub(super) fn proven(&self) {
+        if let Some(place) = &self.place {
+            place.proven();
+        }
+    }
 }
 
 /// A connection that ends with an error once it is cut.
@@ -104,6 +128,10 @@ impl Greeting {
 pub(super) struct Terms {
     /// One permit for each connection that may be open.
     open: Arc<Semaphore>,
+    /// Those of strangers, where callers are asked who they are.
+    strangers: Option<Arc<Strangers>>,
+    /// What the log was told of those that were closed.
+    told: Arc<Told>,
     /// How long a new one may say nothing.
     patience: Duration,
     /// Ends those that have not begun.
@@ -120,6 +148,8 @@ impl Terms {
     pub(super) fn new(most: usize, patience: Duration, drain: CancellationToken, cut: CancellationToken) -> Self {
         Self {
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
+            strangers: None,
+            told: Arc::default(),
             patience,
             drain,
             cut,
@@ -132,19 +162,41 @@ impl Terms {
         Self { figures, ..self }
     }
 
+    /// The same for a server that asks its callers who they are: without a proof they have a quarter of all
+    /// connections, so that nobody without one keeps the others out.
+    pub(super) fn asking(self) -> Self {
+        let most = self.open.available_permits().div_ceil(4);
+        Self {
+            strangers: Some(Arc::new(Strangers::new(most))),
+            ..self
+        }
+    }
+
     fn admit(&self, arrival: Arrival) -> Option<Connection> {
-        let Arrival { transport, remote } = arrival;
+        let Arrival { transport, mut remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
-            tracing::warn!(peer = %remote.peer, "too many connections: closing this one");
-            if let Some(figures) = &self.figures {
-                figures.connections_refused.inc();
-            }
+            self.closed(remote.peer, "too many connections: closing the newest");
             return None;
+        };
+        let cut = match &self.strangers {
+            Some(strangers) => {
+                let cut = self.cut.child_token();
+                let (place, was_full) = strangers.enter(cut.clone());
+                remote.place = Some(Arc::new(place));
+                if was_full {
+                    self.closed(
+                        remote.peer,
+                        "too many connections without a proven call: closing the oldest",
+                    );
+                }
+                cut
+            }
+            None => self.cut.clone(),
         };
         Some(Connection {
             transport,
             remote,
-            cut: Box::pin(self.cut.clone().cancelled_owned()),
+            cut: Box::pin(cut.cancelled_owned()),
             greeting: Some(Greeting {
                 patience: Box::pin(sleep(self.patience)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
@@ -153,6 +205,16 @@ impl Terms {
             _open: permit,
             _counted: self.figures.clone().map(Counted::new),
         })
+    }
+
+    /// Counts one that had to be closed when this one came.
+    fn closed(&self, newest: Peer, why: &str) {
+        if let Some(figures) = &self.figures {
+            figures.connections_refused.inc();
+        }
+        if let Some(closed) = self.told.one_more() {
+            tracing::warn!(%newest, closed, "{why}");
+        }
     }
 }
 

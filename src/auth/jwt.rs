@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
 use serde::Deserialize;
 
 use super::bearer::Hash;
@@ -18,8 +18,11 @@ use crate::name::Identity;
 
 mod verifying;
 
-/// How many keys a file may have: a token without a key's id is tried with all of its kind.
+/// How many keys a file may have.
 const MAX_KEYS: usize = 100;
+/// With how many keys a token is tried. Whoever shows one that nobody signed makes the server look at as many
+/// signatures, so where there are more of its kind a token must name its key.
+const MAX_TRIED: usize = 4;
 /// How many tokens are remembered as good: to look at a signature again takes as long as a whole call.
 const REMEMBERED: usize = 10_000;
 
@@ -136,12 +139,8 @@ impl Jwt {
 
     fn claims(&self, token: &[u8]) -> Result<Claims, Unproven> {
         let header = decode_header(token).map_err(|_| Unproven::Invalid)?;
-        let may_sign = |key: &&Key| {
-            let id_fits = header.kid.is_none() || key.id.is_none() || key.id == header.kid;
-            id_fits && key.validation.algorithms.contains(&header.alg)
-        };
         let mut refused = Unproven::Invalid;
-        for key in self.keys.iter().filter(may_sign) {
+        for key in self.keys_of(&header) {
             match decode::<Claims>(token, &key.key, &key.validation) {
                 Ok(good) => return Ok(good.claims),
                 // Said only of a token whose signature is good.
@@ -150,6 +149,24 @@ impl Jwt {
             }
         }
         Err(refused)
+    }
+
+    /// The keys that may have signed a token: that of the id that it names, or else those of its kind where it
+    /// names none, or they have none. None where these are too many.
+    fn keys_of(&self, header: &Header) -> Vec<&Key> {
+        let of_kind = |key: &&Key| key.validation.algorithms.contains(&header.alg);
+        let is_named = |key: &&Key| header.kid.is_some() && key.id == header.kid;
+        let all = || self.keys.iter().filter(of_kind);
+        let mut keys: Vec<&Key> = all().filter(is_named).collect();
+        if keys.is_empty() {
+            let may_be = |key: &&Key| header.kid.is_none() || key.id.is_none();
+            keys = all().filter(may_be).collect();
+        }
+        if keys.len() > MAX_TRIED {
+            tracing::debug!(keys = keys.len(), "a signed token does not name its key among so many");
+            keys.clear();
+        }
+        keys
     }
 
     fn remembered(&self, hash: &Hash) -> Option<Result<Identity, Unproven>> {

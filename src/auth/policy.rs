@@ -1,6 +1,7 @@
 //! A policy: who is who, by what they show, and what each may do.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::bearer::{BearerHash, Bearers, hash};
 use super::certificate::Certified;
@@ -10,7 +11,7 @@ use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
 
-/// The longest file of static tokens, in lines: each call is compared with all of them.
+/// How many static tokens there may be: who has more callers than that has an issuer of signed ones.
 const MAX_BEARERS: usize = 1000;
 
 /// Who may ask for what every client needs before it is anybody: health, reflection.
@@ -86,8 +87,8 @@ pub enum PolicyError {
 #[derive(Debug, Default)]
 pub struct Policy {
     certificates: bool,
-    bearers: Bearers,
-    jwt: Option<Jwt>,
+    bearers: Arc<Bearers>,
+    jwt: Option<Arc<Jwt>>,
     rules: Rules,
     health: Door,
     reflection: Door,
@@ -99,21 +100,42 @@ impl Policy {
     /// # Errors
     /// [`PolicyError`] names the file that is not what it should be.
     pub fn open(settings: &PolicySettings) -> Result<Self, PolicyError> {
-        let mut bearers = settings.bearers.clone();
-        if let Some(path) = &settings.bearer_file {
-            bearers.extend(read(path)?);
-        }
-        if bearers.len() > MAX_BEARERS {
-            return Err(PolicyError::TooMany { found: bearers.len() });
-        }
-        Ok(Self {
+        let jwt = settings.jwt.as_ref().map(Jwt::open).transpose()?;
+        Ok(Self::of(settings, bearers(settings)?.into(), jwt.map(Arc::new)))
+    }
+
+    /// The same policy with what its files hold now, each by itself: one that is not what it should be counts as
+    /// it was read before, so that it keeps nothing in force that another one takes away. Answers what is wrong
+    /// with those.
+    #[must_use]
+    pub fn renewed(&self, settings: &PolicySettings) -> (Self, Vec<PolicyError>) {
+        let mut wrong = Vec::new();
+        let bearers = match bearers(settings) {
+            Ok(read) => read.into(),
+            Err(error) => {
+                wrong.push(error);
+                Arc::clone(&self.bearers)
+            }
+        };
+        let jwt = match settings.jwt.as_ref().map(Jwt::open).transpose() {
+            Ok(read) => read.map(Arc::new),
+            Err(error) => {
+                wrong.push(error.into());
+                self.jwt.clone()
+            }
+        };
+        (Self::of(settings, bearers, jwt), wrong)
+    }
+
+    fn of(settings: &PolicySettings, bearers: Arc<Bearers>, jwt: Option<Arc<Jwt>>) -> Self {
+        Self {
             certificates: settings.certificates,
-            bearers: Bearers::new(bearers),
-            jwt: settings.jwt.as_ref().map(Jwt::open).transpose()?,
+            bearers,
+            jwt,
             rules: settings.rules.clone(),
             health: settings.health,
             reflection: settings.reflection,
-        })
+        }
     }
 
     /// Who may ask for health.
@@ -169,6 +191,18 @@ impl Policy {
     pub fn opens(&self, identity: &Identity, namespace: &str) -> bool {
         self.rules.opens(identity, namespace)
     }
+}
+
+/// All static tokens.
+fn bearers(settings: &PolicySettings) -> Result<Bearers, PolicyError> {
+    let mut bearers = settings.bearers.clone();
+    if let Some(path) = &settings.bearer_file {
+        bearers.extend(read(path)?);
+    }
+    if bearers.len() > MAX_BEARERS {
+        return Err(PolicyError::TooMany { found: bearers.len() });
+    }
+    Ok(Bearers::new(bearers))
 }
 
 fn read(path: &PathBuf) -> Result<Vec<BearerHash>, PolicyError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt};
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::connections::{Connections, Line};
 use super::error::{Again, Error, Failed};
@@ -17,6 +17,8 @@ use crate::api::proto::{
 };
 use crate::clock;
 
+/// The header that shows a bearer token.
+const AUTHORIZATION: &str = "authorization";
 /// How long one call may take that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long it may take with all its repetitions.
@@ -46,27 +48,61 @@ impl Calls {
     }
 
     /// Sends a request once, and waits for the answer until `limit` has passed. A line that is silent
-    /// is left.
-    pub(super) async fn once<R, A, F>(
+    /// is left. One that was not accepted is sent again where the file of the bearer token has another now.
+    pub(super) async fn once<R: Clone, A, F>(
         &self,
         limit: Duration,
         request: R,
-        send: impl FnOnce(Channel, Request<R>) -> F,
+        send: impl Fn(Channel, Request<R>) -> F,
     ) -> Result<A, Failed>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let line = self.connections.line();
-        let mut request = self.connections.request(request).await?;
-        request.set_timeout(limit);
-        let answered = tokio::time::timeout(limit, send(line.channel.clone(), request)).await;
+        let answered = tokio::time::timeout(limit, self.proven(Some(limit), &line, request, send)).await;
         let failed = match answered {
-            Ok(Ok(answer)) => return Ok(answer.into_inner()),
-            Ok(Err(status)) => Failed::of(&status, &line.address),
+            Ok(Ok(Ok(answer))) => return Ok(answer.into_inner()),
+            Ok(Ok(Err(status))) => Failed::of(&status, &line.address),
+            Ok(Err(unusable)) => return Err(unusable.into()),
             Err(_) => line.silent(limit),
         };
         self.leave(&line, &failed);
         Err(failed)
+    }
+
+    /// Sends a request, and once more where it was not accepted and there is another bearer token.
+    async fn proven<R: Clone, A, F>(
+        &self,
+        limit: Option<Duration>,
+        line: &Line,
+        message: R,
+        send: impl Fn(Channel, Request<R>) -> F,
+    ) -> Result<Result<Response<A>, Status>, Error>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let end = limit.map(|limit| clock::since_boot() + limit);
+        let request = self.request(message.clone(), end).await?;
+        let shown = request.metadata().get(AUTHORIZATION).cloned();
+        let answered = send(line.channel.clone(), request).await;
+        match &answered {
+            Err(status) if status.code() == Code::Unauthenticated => {}
+            _ => return Ok(answered),
+        }
+        if !self.connections.has_another(shown.as_ref()).await {
+            return Ok(answered);
+        }
+        let again = self.request(message, end).await?;
+        Ok(send(line.channel.clone(), again).await)
+    }
+
+    /// A request that says who sends it, and until when it is of use.
+    async fn request<R>(&self, message: R, end: Option<Duration>) -> Result<Request<R>, Error> {
+        let mut request = self.connections.request(message).await?;
+        if let Some(end) = end {
+            request.set_timeout(end.saturating_sub(clock::since_boot()));
+        }
+        Ok(request)
     }
 
     /// A server that answered is left only where there is another.
@@ -175,16 +211,16 @@ impl Calls {
             name: name.to_owned(),
         };
         let line = self.connections.line();
-        let request = self.connections.request(request).await?;
-        let mut locks = LockServiceClient::new(line.channel.clone());
-        let opened = tokio::time::timeout(CALL, locks.watch_lock(request)).await;
+        let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
+        let opened = tokio::time::timeout(CALL, self.proven(None, &line, request, watch)).await;
         let failed = match opened {
-            Ok(Ok(messages)) => {
+            Ok(Ok(Ok(messages))) => {
                 let address = line.address;
                 let messages = messages.into_inner();
                 return Ok(messages.map(move |seen| seen.map_err(|status| Failed::of(&status, &address).error)));
             }
-            Ok(Err(status)) => Failed::of(&status, &line.address),
+            Ok(Ok(Err(status))) => Failed::of(&status, &line.address),
+            Ok(Err(unusable)) => return Err(unusable),
             Err(_) => line.silent(CALL),
         };
         self.leave(&line, &failed);

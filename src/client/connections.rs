@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
 use super::error::{Error, Failed};
@@ -114,6 +115,11 @@ impl Connections {
     /// A request that says who sends it.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         self.credentials.request(message).await
+    }
+
+    /// Whether a call that a server did not accept may say otherwise who sends it.
+    pub(super) async fn has_another(&self, shown: Option<&MetadataValue<Ascii>>) -> bool {
+        self.credentials.has_another(shown).await
     }
 
     /// Leaves a line that failed, once for all who used it: for the next address, over a new

@@ -29,7 +29,14 @@ pub struct Credentials {
 struct Bearer {
     path: PathBuf,
     /// Never held while the file is read.
-    read: Mutex<Option<(Duration, MetadataValue<Ascii>)>>,
+    read: Mutex<Option<Read>>,
+}
+
+/// A bearer token, and when it was read.
+#[derive(Clone)]
+struct Read {
+    at: Duration,
+    value: MetadataValue<Ascii>,
 }
 
 impl fmt::Debug for Bearer {
@@ -57,8 +64,8 @@ impl Credentials {
         }
     }
 
-    /// A file with a bearer token. It is read again every few seconds; while it cannot be read the
-    /// last one goes on.
+    /// A file with a bearer token. It is read again every few seconds, and when a server does not accept the
+    /// last one; while it cannot be read, or is empty because it is about to be written, that one goes on.
     #[must_use]
     pub fn bearer(self, path: impl Into<PathBuf>) -> Self {
         let bearer = Bearer {
@@ -95,6 +102,15 @@ impl Credentials {
         }
     }
 
+    /// Whether there is another bearer token than the one that a server has just not accepted.
+    pub(super) async fn has_another(&self, shown: Option<&MetadataValue<Ascii>>) -> bool {
+        let (Some(bearer), Some(shown)) = (&self.bearer, shown) else {
+            return false;
+        };
+        let another = bearer.read_after(bearer.last()).await;
+        another.is_ok_and(|another| another != shown)
+    }
+
     /// A request that says who sends it.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         let mut request = Request::new(message);
@@ -107,26 +123,40 @@ impl Credentials {
 
 impl Bearer {
     async fn shown(&self) -> Result<MetadataValue<Ascii>, Error> {
-        let now = clock::since_boot();
-        let before = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match &before {
-            Some((at, value)) if now.saturating_sub(*at) < FRESH => return Ok(value.clone()),
-            _ => {}
+        let before = self.last();
+        let is_fresh = |read: &&Read| clock::since_boot().saturating_sub(read.at) < FRESH;
+        match before.as_ref().filter(is_fresh) {
+            Some(read) => Ok(read.value.clone()),
+            None => self.read_after(before).await,
         }
+    }
+
+    /// Reads the file; what was read before goes on where it is no good.
+    async fn read_after(&self, before: Option<Read>) -> Result<MetadataValue<Ascii>, Error> {
+        let at = clock::since_boot();
         let value = match (self.fresh().await, before) {
-            (Ok(value), _) | (Err(_), Some((_, value))) => value,
+            (Ok(value), _) | (Err(_), Some(Read { value, .. })) => value,
             (Err(problem), None) => return Err(problem),
         };
-        let read = Some((now, value.clone()));
-        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = read;
+        let read = Read {
+            at,
+            value: value.clone(),
+        };
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
         Ok(value)
+    }
+
+    fn last(&self) -> Option<Read> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn fresh(&self) -> Result<MetadataValue<Ascii>, Error> {
         let text = tokio::fs::read_to_string(&self.path).await;
         let text = text.map_err(|error| bad(&self.path, &error))?;
-        let value = format!("Bearer {}", text.trim()).parse();
-        let mut value: MetadataValue<Ascii> = value.map_err(|_| bad(&self.path, &"holds no bearer token"))?;
+        let none = || bad(&self.path, &"holds no bearer token");
+        let token = Some(text.trim()).filter(|token| !token.is_empty()).ok_or_else(none)?;
+        let value = format!("Bearer {token}").parse();
+        let mut value: MetadataValue<Ascii> = value.map_err(|_| none())?;
         value.set_sensitive(true);
         Ok(value)
     }

@@ -1,8 +1,6 @@
 //! Which backend a namespace has: its table becomes a [`BackendConfig`].
 
-#[cfg(feature = "embedded")]
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
 use super::file::NamespaceSection;
@@ -87,6 +85,40 @@ impl BackendConfig {
             Self::Etcd(_) => Guarantee::Cp,
             #[cfg(feature = "redlock")]
             Self::Redlock(_) => Guarantee::Ap,
+        }
+    }
+}
+
+impl BackendConfig {
+    /// Whether it is in a Redis, or in several.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    pub fn is_redis(&self) -> bool {
+        match *self {
+            #[cfg(feature = "embedded")]
+            Self::Embedded { .. } => false,
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => true,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => false,
+            #[cfg(feature = "redlock")]
+            Self::Redlock(_) => true,
+        }
+    }
+
+    /// The file that only one store may have open.
+    pub fn file(&self) -> Option<&Path> {
+        match *self {
+            #[cfg(feature = "embedded")]
+            Self::Embedded { ref path, .. } => match path {
+                EmbeddedPath::Memory => None,
+                EmbeddedPath::File(file) => Some(file),
+            },
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => None,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => None,
+            #[cfg(feature = "redlock")]
+            Self::Redlock(_) => None,
         }
     }
 }

@@ -33,7 +33,13 @@ impl Config {
         let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
         let client_auth = self.forgets_clients(next).then(|| "tls.client_auth".to_owned());
         let moved = self.moved_namespaces(next);
-        differ.cloned().chain(auth).chain(tls).chain(client_auth).chain(moved).collect()
+        differ
+            .cloned()
+            .chain(auth)
+            .chain(tls)
+            .chain(client_auth)
+            .chain(moved)
+            .collect()
     }
 
     /// Whether nothing would be asked of callers any more, who have shown certificates so far and are held to
@@ -43,8 +49,8 @@ impl Config {
         next.policy.is_none() && is_required(self) && !is_required(next)
     }
 
-    /// The files that prove this server to its stores; they are read at its start only.
-    pub fn store_files(&self) -> Vec<PathBuf> {
+    /// The files that prove this server to its stores.
+    pub(super) fn store_files(&self) -> Vec<PathBuf> {
         let tables = self.file.tables().into_iter();
         let namespaces = tables.filter(|table| table.path[0] == "namespaces");
         namespaces.flat_map(|table| proofs(table.section)).collect()

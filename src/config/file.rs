@@ -94,7 +94,8 @@ section! {
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many watches of locks may be open at once; as many again of streams of health and reflection.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many connections may be open at once; more are closed at once.
+        /// How many connections may be open at once; more are closed at once. Where callers are asked who they
+        /// are, a quarter of them at most may be without a proof; beyond it the oldest of those is closed.
         connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many calls one connection may have under way at once.
         connection_call_limit: Count<1, 1_000_000> = Count::nearest(100_000),

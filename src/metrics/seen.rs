@@ -2,6 +2,7 @@
 //! when it was last released. Bounded, and only for the figures: nothing here decides anything.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use tokio::time::Instant;
 
@@ -15,7 +16,8 @@ const LOCKS: usize = 10_000;
 /// A lease that was granted or renewed here.
 #[derive(Debug)]
 struct Held {
-    lock: LockName,
+    /// The hash of its lock's name, which may be long.
+    lock: u64,
     token: FencingToken,
     until: Instant,
     /// Which call was answered with it last, if that was here.
@@ -72,6 +74,7 @@ pub struct Seen {
     leases: HashMap<Secret, Held>,
     /// Who undoes a call knows no secret.
     by_call: HashMap<CallId, Secret>,
+    hasher: RandomState,
     young: HashMap<LockName, Last>,
     old: HashMap<LockName, Last>,
 }
@@ -112,7 +115,7 @@ impl Seen {
             held.until = until;
         } else if self.leases.len() < LEASES {
             let held = Held {
-                lock: lock.clone(),
+                lock: self.hashed(lock),
                 token,
                 until,
                 call: None,
@@ -146,9 +149,10 @@ impl Seen {
         }
     }
 
-    /// A token was forced: all holds of its claim are over.
+    /// A token of a lock was forced: all holds of its claim are over. Another lock may have the same token.
     pub fn forced(&mut self, lock: &LockName, token: FencingToken) {
-        self.keep(|held| held.token != token || held.lock != *lock);
+        let lock = self.hashed(lock);
+        self.keep(|held| (held.lock, held.token) != (lock, token));
     }
 
     fn keep(&mut self, keep: impl Fn(&Held) -> bool) {
@@ -180,6 +184,10 @@ impl Seen {
             self.by_call.shrink_to_fit();
         }
         (before - self.leases.len(), self.leases.len())
+    }
+
+    fn hashed(&self, lock: &LockName) -> u64 {
+        self.hasher.hash_one(lock)
     }
 
     fn last(&self, lock: &LockName) -> Option<Last> {

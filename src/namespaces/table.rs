@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::error::Error;
@@ -27,6 +28,11 @@ pub struct Served {
 }
 
 impl Served {
+    /// Which one it is.
+    pub fn namespace(&self) -> &Namespace {
+        self.locks.namespace()
+    }
+
     /// Ends waiting calls and streams with DRAINING, for another server may serve it; lets other calls
     /// finish for up to `patience`, and closes the backend. Held leases stay in the store.
     pub async fn retire(self, patience: Duration) {
@@ -54,6 +60,8 @@ impl Served {
 #[derive(Debug, Clone, Default)]
 pub struct Namespaces {
     table: Arc<ArcSwap<Table>>,
+    /// Tells of each new table.
+    changed: Arc<watch::Sender<()>>,
     draining: Arc<AtomicBool>,
     metrics: Option<Metrics>,
 }
@@ -75,8 +83,7 @@ impl Namespaces {
         });
         Self {
             table: Arc::new(ArcSwap::from_pointee(named.collect())),
-            draining: Arc::default(),
-            metrics: None,
+            ..Self::default()
         }
     }
 
@@ -108,6 +115,11 @@ impl Namespaces {
         if let Some(metrics) = metrics {
             calls::concerns(metrics.calls());
         }
+    }
+
+    /// Tells when namespaces may have come or gone. Look them up after each change, and once before the first.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// All, by name.
@@ -149,6 +161,7 @@ impl Namespaces {
     /// Serves these from now on. A table that drains goes on draining with what is new in it.
     pub(super) fn replace(&self, table: Table) {
         self.table.store(Arc::new(table));
+        self.changed.send_replace(());
         if self.is_draining() {
             self.drain();
         }

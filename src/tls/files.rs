@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::{ClientAuth, H2, HTTP1, TlsSettings};
@@ -50,34 +51,46 @@ pub enum TlsError {
     NoAuthorities,
 }
 
-/// Reads all files: for handshakes with callers, and with those who watch.
-pub(super) fn read(settings: &TlsSettings) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let callers = clients(settings, &provider)?;
+/// The server's own certificate with its key.
+pub(super) type Own = Arc<SingleCertAndKey>;
+/// Which certificates of clients are good.
+pub(super) type Clients = Arc<dyn ClientCertVerifier>;
+
+/// Reads who the server is.
+pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     let chain = certificates(&settings.certificate)?;
     let path = &settings.key;
     let key = PrivateKeyDer::from_pem_file(path).map_err(|source| unreadable(path, source))?;
+    let own = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    let own = own.map_err(|source| unusable(settings, source))?;
+    Ok(Arc::new(own.into()))
+}
+
+/// For handshakes with callers, and with those who watch.
+pub(super) fn configs(
+    settings: &TlsSettings,
+    own: &Own,
+    clients: &Clients,
+) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
+    let provider = Arc::new(ring::default_provider());
     let config = |clients, protocol: &[u8]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|source| unusable(settings, source))?
             .with_client_cert_verifier(clients)
-            .with_single_cert(chain.clone(), key.clone_key())?;
+            .with_cert_resolver(Arc::<SingleCertAndKey>::clone(own));
         config.alpn_protocols = vec![protocol.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Arc::new(config))
     };
-    let unusable = |source| TlsError::Unusable {
-        path: settings.certificate.clone(),
-        source,
-    };
-    let calls = config(callers, H2).map_err(unusable)?;
-    let watch = config(WebPkiClientVerifier::no_client_auth(), HTTP1).map_err(unusable)?;
+    let calls = config(Arc::clone(clients), H2)?;
+    let watch = config(WebPkiClientVerifier::no_client_auth(), HTTP1)?;
     Ok((calls, watch))
 }
 
-/// Which certificates of clients are good.
-fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+/// Reads which certificates of clients are good.
+pub(super) fn clients(settings: &TlsSettings) -> Result<Clients, TlsError> {
     if settings.client_auth == ClientAuth::None {
         return Ok(WebPkiClientVerifier::no_client_auth());
     }
@@ -89,7 +102,8 @@ fn clients(settings: &TlsSettings, provider: &Arc<CryptoProvider>) -> Result<Arc
             source,
         })?;
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let verifier = match settings.client_auth {
         ClientAuth::Optional => verifier.allow_unauthenticated(),
         ClientAuth::None | ClientAuth::Required => verifier,
@@ -107,6 +121,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         return Err(TlsError::NoCertificate { path: path.into() });
     }
     Ok(all)
+}
+
+fn unusable(settings: &TlsSettings, source: rustls::Error) -> TlsError {
+    TlsError::Unusable {
+        path: settings.certificate.clone(),
+        source,
+    }
 }
 
 fn unreadable(path: &Path, source: pem::Error) -> TlsError {

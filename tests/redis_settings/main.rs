@@ -12,6 +12,7 @@ mod claims;
 mod failover;
 mod long_queues;
 mod program;
+mod quarantine;
 #[path = "../common/redis.rs"]
 mod servers;
 mod wait_replicas;

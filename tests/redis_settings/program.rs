@@ -24,10 +24,13 @@ impl Drop for Program {
     }
 }
 
-fn command(home: &TempDir, keys: &str, environment: &[(&str, &str)]) -> Command {
+/// The configuration of a namespace in a Redis that is new.
+fn admitted(keys: &str) -> String {
+    format!("[namespaces.default]\nbackend = 'redis'\n[namespaces.default.redis]\nfirst_start = 'admit'\n{keys}\n")
+}
+
+fn command(home: &TempDir, text: &str, environment: &[(&str, &str)]) -> Command {
     let config = home.path().join("f.toml");
-    let text =
-        format!("[namespaces.default]\nbackend = 'redis'\n[namespaces.default.redis]\nfirst_start = 'admit'\n{keys}\n");
     std::fs::write(&config, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     command
@@ -43,7 +46,7 @@ fn command(home: &TempDir, keys: &str, environment: &[(&str, &str)]) -> Command 
 /// What the program says when it does not start with these settings.
 pub fn refusal(keys: &str) -> String {
     let home = tempfile::tempdir().unwrap();
-    let output = command(&home, keys, &[]).output().unwrap();
+    let output = command(&home, &admitted(keys), &[]).output().unwrap();
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
 }
@@ -51,8 +54,13 @@ pub fn refusal(keys: &str) -> String {
 impl Program {
     /// Starts it with these keys of the namespace's Redis.
     pub fn start(keys: &str, environment: &[(&str, &str)]) -> Self {
+        Self::on(&admitted(keys), environment)
+    }
+
+    /// Starts it with this configuration, in which `default` comes first.
+    pub fn on(text: &str, environment: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let mut process = command(&home, keys, environment).spawn().unwrap();
+        let mut process = command(&home, text, environment).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap())
             .lines()
             .map_while(Result::ok);

@@ -55,7 +55,15 @@ impl Authority {
         self.sign(&client(uri))
     }
 
-    /// The same, whose time is over.
+    /// A certificate of a client, with this DNS name in it, or with nothing but a common name.
+    pub fn client_named(&self, dns: Option<&str>) -> Signed {
+        let mut params = client("any:thing");
+        let dns = dns.map(|name| SanType::DnsName(name.try_into().expect("a name")));
+        params.subject_alt_names = dns.into_iter().collect();
+        self.sign(&params)
+    }
+
+    /// One with a URI, whose time is over.
     pub fn expired_client(&self, uri: &str) -> Signed {
         let mut params = client(uri);
         params.not_after = date_time_ymd(2001, 1, 1);

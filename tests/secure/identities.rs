@@ -117,12 +117,26 @@ async fn a_certificate_proves_its_uri_unless_a_token_is_shown() {
     unproven(identity(&caller).await, Unproven::Missing);
 }
 
-/// A server that takes the tokens of two signers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_without_a_uri_proves_its_dns_name_or_its_common_name() {
+    let secured = Secured::start(access(&settings()), ClientAuth::Required).await;
+    for (dns, proven) in [
+        (Some("worker.example.org"), "dns:worker.example.org"),
+        (None, "cn:a client"),
+    ] {
+        let own = secured.authority.client_named(dns);
+        let caller = secured.caller(Some(&own)).await.expect("a connection");
+        assert_eq!(identity(&caller).await.expect("let in"), proven);
+    }
+}
+
+/// A server that takes the tokens of three signers, each with a key of another kind.
 struct Issued {
     bed: Bed,
     caller: Caller,
     one: Signer,
     two: Signer,
+    three: Signer,
     settings: PolicySettings,
     folder: TempDir,
 }
@@ -131,9 +145,10 @@ impl Issued {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let (one, two) = (Signer::es256("one"), Signer::ed25519("two"));
+        let three = Signer::rs256("three");
         let settings = PolicySettings {
             jwt: Some(JwtSettings {
-                jwks_file: jwks(folder.path(), &[&one, &two]),
+                jwks_file: jwks(folder.path(), &[&one, &two, &three]),
                 issuer: "https://issuer.example".into(),
                 audiences: vec!["fencepost".into(), "locks".into()],
                 leeway: Duration::from_secs(5),
@@ -147,6 +162,7 @@ impl Issued {
             caller,
             one,
             two,
+            three,
             settings,
             folder,
         }
@@ -165,9 +181,9 @@ fn but(key: &str, value: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signed_token_proves_its_subject_with_either_kind_of_key() {
+async fn a_signed_token_proves_its_subject_with_each_kind_of_key() {
     let issued = Issued::start().await;
-    for signer in [&issued.one, &issued.two] {
+    for signer in [&issued.one, &issued.two, &issued.three] {
         let token = signer.token(&claims("system:job"));
         // The second time it is remembered.
         for _ in 0..2 {
@@ -177,6 +193,7 @@ async fn a_signed_token_proves_its_subject_with_either_kind_of_key() {
     for (header, signer) in [
         (json!({ "alg": "ES256", "typ": "JWT" }), &issued.one),
         (json!({ "alg": "EdDSA" }), &issued.two),
+        (json!({ "alg": "RS256" }), &issued.three),
     ] {
         let token = signer.token_under(&header, &claims("a"));
         assert_eq!(issued.identity(&token).await.expect("no key is named"), "jwt:a");
@@ -188,6 +205,26 @@ async fn a_signed_token_proves_its_subject_with_either_kind_of_key() {
     ] {
         let token = issued.one.token(&good);
         assert_eq!(issued.identity(&token).await.expect("within the leeway"), "jwt:a");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signed_token_must_name_its_key_where_there_are_many_of_its_kind() {
+    let issued = Issued::start().await;
+    let unnamed = issued.one.token_under(&json!({ "alg": "ES256" }), &claims("a"));
+    let more: Vec<Signer> = (0..4).map(|number| Signer::es256(&number.to_string())).collect();
+    // Those of another kind do not count.
+    for (count, names_none) in [(3, Ok("jwt:a")), (4, Err(Code::Unauthenticated))] {
+        let all: Vec<&Signer> = [&issued.one, &issued.two].into_iter().chain(&more[..count]).collect();
+        jwks(issued.folder.path(), &all);
+        let policy = Policy::open(&issued.settings).expect("a policy");
+        issued.bed.access.auth.replace(Some(policy));
+        let answer = issued.identity(&unnamed).await;
+        assert_eq!(answer.as_deref().map_err(Status::code), names_none, "{count}");
+        for signer in all {
+            let named = issued.identity(&signer.token(&claims("a"))).await;
+            assert_eq!(named.expect("it names its key"), "jwt:a");
+        }
     }
 }
 
@@ -247,7 +284,13 @@ async fn a_forged_token_is_refused() {
             .token_under(&json!({ "alg": "ES256", "kid": "two" }), &claims("a")),
         issued
             .one
-            .token_under(&json!({ "alg": "ES256", "kid": "third" }), &claims("a")),
+            .token_under(&json!({ "alg": "ES256", "kid": "fourth" }), &claims("a")),
+        issued
+            .one
+            .token_under(&json!({ "alg": "RS256", "kid": "three" }), &claims("a")),
+        issued
+            .three
+            .token_under(&json!({ "alg": "RS512", "kid": "three" }), &claims("a")),
         format!("{header}.{admin}.{signature}"),
         format!("{nothing}.{body}."),
         format!("{nothing}.{body}.{signature}"),

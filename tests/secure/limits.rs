@@ -197,6 +197,34 @@ async fn a_rate_holds_under_load_and_neither_renewals_nor_others_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
+    let quota = Quota {
+        rate: Some(Rate {
+            per_second: 1,
+            burst: 4,
+        }),
+        ..Quota::default()
+    };
+    let (_bed, ci, ops) = limited_to(Quota::default(), quota).await;
+    let lease = ci.acquire(held("a")).await.expect("it is free");
+    for caller in [&ci, &ops] {
+        let mut refused = None;
+        until("it is refused", async || {
+            refused = caller.look("jobs", "a").await.err();
+            refused.is_some()
+        })
+        .await;
+        over(&refused.expect("an error"), "rate", "namespace");
+    }
+    ci.renew(&lease).await.expect("a renewal is never refused");
+    for _ in 0..8 {
+        ci.look("other", "a").await.expect("another namespace");
+    }
+    until("time makes room", async || ops.look("jobs", "a").await.is_ok()).await;
+    ci.release(&lease).await.expect("a release is never refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lease_limit_holds_when_all_come_at_once() {
     let quota = Quota {
         leases: Some(7),

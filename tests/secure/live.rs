@@ -21,18 +21,18 @@ use super::bed::{Caller, ask, detail, until};
 use super::program::{Program, config};
 use super::signer::{Signer, claims, jwks};
 
-const APPLIED: &str = "fencepost_config_reloads_total ";
-const FAILED: &str = "fencepost_config_reload_failed ";
+pub const APPLIED: &str = "fencepost_config_reloads_total ";
+pub const FAILED: &str = "fencepost_config_reload_failed ";
 
 /// How to reach a program and what it shows.
 #[derive(Clone)]
-struct Reach {
+pub struct Reach {
     port: String,
     authority: String,
 }
 
 impl Reach {
-    fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         Self {
             port: program.port.clone(),
             authority: program.authority.pem.clone(),
@@ -40,7 +40,7 @@ impl Reach {
     }
 
     /// A new connection, as whoever this is.
-    async fn caller(&self, bearer: &str, own: Option<&Signed>) -> Result<Caller, tonic::transport::Error> {
+    pub async fn caller(&self, bearer: &str, own: Option<&Signed>) -> Result<Caller, tonic::transport::Error> {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some(own) = own {
             tls = tls.identity(Identity::from_pem(&own.certificate, &own.key));
@@ -51,12 +51,12 @@ impl Reach {
         Ok(Caller { channel, bearer })
     }
 
-    async fn token(&self) -> Caller {
+    pub async fn token(&self) -> Caller {
         self.caller("the-token", None).await.expect("a connection")
     }
 
     /// Whether a client with this certificate is served.
-    async fn serves(&self, own: &Signed) -> bool {
+    pub async fn serves(&self, own: &Signed) -> bool {
         // A refusal may reach the client with its first call alone.
         match self.caller("", Some(own)).await {
             Ok(caller) => caller.look("default", "a").await.is_ok(),
@@ -88,7 +88,7 @@ fn shaken(port: &str, authority: &str, protocol: &[u8]) -> StreamOwned<ClientCon
 }
 
 /// The certificate that a port shows.
-fn shown(port: &str, authority: &str, protocol: &[u8]) -> Vec<u8> {
+pub fn shown(port: &str, authority: &str, protocol: &[u8]) -> Vec<u8> {
     let stream = shaken(port, authority, protocol);
     stream.conn.peer_certificates().expect("a certificate")[0].to_vec()
 }
@@ -106,13 +106,13 @@ impl Program {
     }
 
     /// The value of a series.
-    fn figure(&self, series: &str) -> Option<f64> {
+    pub fn figure(&self, series: &str) -> Option<f64> {
         let metrics = self.metrics();
         let line = metrics.lines().find_map(|line| line.strip_prefix(series))?;
         line.trim().parse().ok()
     }
 
-    async fn shows(&self, series: &str, at_least: f64) {
+    pub async fn shows(&self, series: &str, at_least: f64) {
         until(&format!("{series} is {at_least}"), async || {
             self.figure(series).is_some_and(|value| value >= at_least)
         })
@@ -120,7 +120,7 @@ impl Program {
     }
 
     /// Another configuration in its file.
-    fn configure(&self, change: impl FnOnce(String) -> String) {
+    pub fn configure(&self, change: impl FnOnce(String) -> String) {
         file(self.folder(), "f.toml", &change(config(self.folder())));
     }
 

@@ -7,11 +7,14 @@
 mod asks;
 mod authority;
 mod bed;
+mod clients;
+mod crowd;
 mod identities;
 mod limits;
 mod live;
 mod methods;
 mod program;
+mod revoked;
 mod rules;
 #[path = "../server/mod.rs"]
 mod server;

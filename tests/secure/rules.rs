@@ -5,10 +5,13 @@ use fencepost::api::proto::{
     AdmitRequest, CheckTokenRequest, ForceReleaseRequest, ListLocksRequest, ListNamespacesRequest, WatchLockRequest,
 };
 use fencepost::auth::{Policy, PolicySettings, Rules, Verb};
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::asks::reason;
-use super::bed::{Bed, Caller, access, ask, bearer, detail, rule};
+use super::bed::{Bed, Caller, PATIENCE, access, ask, bearer, detail, rule};
 
 fn settings() -> PolicySettings {
     use Verb::{Acquire, Admin, Read};
@@ -241,4 +244,73 @@ async fn other_rules_count_from_the_next_call_on() {
     let policy = Policy::open(&settings()).expect("a policy");
     ruled.bed.access.auth.replace(Some(policy));
     ruled.worker.release(&lease).await.expect("allowed again");
+}
+
+async fn watched(caller: &Caller, namespace: &str) -> Streaming<HealthCheckResponse> {
+    let mut health = HealthClient::new(caller.channel.clone());
+    let service = format!("namespace/{namespace}");
+    let statuses = health.watch(caller.request(HealthCheckRequest { service })).await;
+    statuses.expect("a stream").into_inner()
+}
+
+async fn next(statuses: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
+    let next = tokio::time::timeout(PATIENCE, statuses.message()).await;
+    let next = next.expect("a status in time").expect("no error");
+    next.expect("no end").status()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_health_of_a_namespace_is_for_those_whom_a_rule_opens_it() {
+    let ruled = Ruled::start().await;
+    let nobody = ruled.bed.caller(None).await;
+    let wrong = nobody.showing("wrong");
+    for (caller, namespace, is_told) in [
+        (&nobody, "jobs", false),
+        (&nobody, "none", false),
+        (&wrong, "jobs", false),
+        (&ruled.worker, "jobs", true),
+        (&ruled.worker, "other", false),
+        (&ruled.worker, "none", false),
+        (&ruled.viewer, "team-a", true),
+        (&ruled.chief, "other", true),
+        (&ruled.chief, "none", false),
+    ] {
+        let mut health = HealthClient::new(caller.channel.clone());
+        let service = format!("namespace/{namespace}");
+        let answer = health.check(caller.request(HealthCheckRequest { service })).await;
+        let status = answer.map(|answer| answer.into_inner().status());
+        let expected = if is_told {
+            Ok(ServingStatus::Serving)
+        } else {
+            Err(Code::NotFound)
+        };
+        assert_eq!(status.map_err(|status| status.code()), expected, "{namespace}");
+        let expected = expected.unwrap_or(ServingStatus::ServiceUnknown);
+        assert_eq!(
+            next(&mut watched(caller, namespace).await).await,
+            expected,
+            "{namespace}"
+        );
+    }
+    // A rule for everybody is for everybody who is somebody, and who watches hears of a change.
+    let mut of_nobody = watched(&nobody, "other").await;
+    let mut of_worker = watched(&ruled.worker, "other").await;
+    let mut of_viewer = watched(&ruled.viewer, "jobs").await;
+    assert_eq!(next(&mut of_nobody).await, ServingStatus::ServiceUnknown);
+    assert_eq!(next(&mut of_worker).await, ServingStatus::ServiceUnknown);
+    assert_eq!(next(&mut of_viewer).await, ServingStatus::Serving);
+    let changed = PolicySettings {
+        rules: Rules::new(vec![rule(&["*"], &["other"], &[""], &[Verb::Read])]),
+        ..settings()
+    };
+    let policy = Policy::open(&changed).expect("a policy");
+    ruled.bed.access.auth.replace(Some(policy));
+    assert_eq!(next(&mut of_worker).await, ServingStatus::Serving);
+    assert_eq!(next(&mut of_viewer).await, ServingStatus::ServiceUnknown);
+    let mut health = HealthClient::new(nobody.channel.clone());
+    let service = "namespace/other".to_owned();
+    let status = health.check(HealthCheckRequest { service }).await;
+    assert_eq!(status.expect_err("nobody is told").code(), Code::NotFound);
+    let whole = health.check(HealthCheckRequest { service: String::new() }).await;
+    whole.expect("the server as a whole is for everybody");
 }

@@ -6,13 +6,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
+    RsaPublicKeyComponents,
+};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
+
+/// A key of these tests alone: nothing here can make one of its kind.
+const RSA: &[u8] = include_bytes!("rsa.pem");
 
 /// A key that signs, and the id under which others know it.
 pub enum Signer {
     Es256(String, EcdsaKeyPair),
     EdDsa(String, Ed25519KeyPair),
+    Rs256(String, RsaKeyPair),
 }
 
 pub fn encoded(bytes: impl AsRef<[u8]>) -> String {
@@ -34,16 +43,26 @@ impl Signer {
         Self::EdDsa(id.into(), pair.expect("a key"))
     }
 
+    /// Always the same key.
+    pub fn rs256(id: &str) -> Self {
+        let key = PrivatePkcs8KeyDer::from_pem_slice(RSA).expect("PEM");
+        Self::Rs256(
+            id.into(),
+            RsaKeyPair::from_pkcs8(key.secret_pkcs8_der()).expect("a key"),
+        )
+    }
+
     fn word(&self) -> &'static str {
         match self {
             Self::Es256(..) => "ES256",
             Self::EdDsa(..) => "EdDSA",
+            Self::Rs256(..) => "RS256",
         }
     }
 
     fn id(&self) -> &str {
         match self {
-            Self::Es256(id, _) | Self::EdDsa(id, _) => id,
+            Self::Es256(id, _) | Self::EdDsa(id, _) | Self::Rs256(id, _) => id,
         }
     }
 
@@ -57,6 +76,10 @@ impl Signer {
                 let x = encoded(pair.public_key());
                 json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": id, "x": x })
             }
+            Self::Rs256(id, pair) => {
+                let key = RsaPublicKeyComponents::<Vec<u8>>::from(pair.public());
+                json!({ "kty": "RSA", "alg": "RS256", "kid": id, "n": encoded(key.n), "e": encoded(key.e) })
+            }
         }
     }
 
@@ -67,6 +90,12 @@ impl Signer {
                 signed.expect("signed").as_ref().to_vec()
             }
             Self::EdDsa(_, pair) => pair.sign(message).as_ref().to_vec(),
+            Self::Rs256(_, pair) => {
+                let mut signature = vec![0; pair.public().modulus_len()];
+                let signed = pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message, &mut signature);
+                signed.expect("signed");
+                signature
+            }
         }
     }
 

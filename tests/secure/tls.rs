@@ -175,6 +175,36 @@ async fn a_client_in_the_clear_is_refused_and_the_server_serves_on() {
     assert!(secured.serves(None).await);
 }
 
+/// The first message of a client that speaks TLS 1.1 at most.
+fn hello_1_1() -> Vec<u8> {
+    let random = [7; 32];
+    let suites = [0xc0, 0x13, 0xc0, 0x09, 0x00, 0x2f];
+    let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("a short message");
+    // It names its signatures as TLS 1.2 wants it, so that nothing but its version is wrong.
+    let signatures = [0, 13, 0, 8, 0, 6, 4, 3, 4, 1, 8, 4];
+    let extensions = [&[0, length(&signatures)][..], &signatures].concat();
+    let parameters = [&[0, length(&suites)][..], &suites, &[1, 0], &extensions].concat();
+    // Its version, and no session.
+    let hello = [&[3, 2][..], &random, &[0], &parameters].concat();
+    let message = [&[1, 0, 0, length(&hello)][..], &hello].concat();
+    [&[22, 3, 1, 0, length(&message)][..], &message].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_tls_1_1_is_told_that_it_is_too_old() {
+    let secured = Secured::start(Access::default(), ClientAuth::None).await;
+    let mut socket = TcpStream::connect(&secured.bed.address).await.expect("a port");
+    socket.write_all(&hello_1_1()).await.expect("it is sent");
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer).await;
+    // A fatal alert about the version, and nothing else.
+    let [21, 3, _, 0, 2, 2, 70] = answer[..] else {
+        panic!("{answer:?}")
+    };
+    secured.refused(1).await;
+    assert!(secured.serves(None).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_good_client_certificate_is_taken_where_one_is_required() {
     let secured = Secured::start(Access::default(), ClientAuth::Required).await;

@@ -89,6 +89,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says whether a signed token or a certificate is still good; decides nothing about leases",
     ),
     (
+        "src/api/connection/told.rs",
+        Clock::Running,
+        "tells the log of closed connections now and then",
+    ),
+    (
         "src/monitor.rs",
         Clock::Running,
         "lets a connection have its time before it is given up for another",

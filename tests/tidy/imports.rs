@@ -103,10 +103,7 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config"]),
-    (
-        &["jsonwebtoken", "ring", "signature", "subtle", "x509_parser"],
-        &["auth"],
-    ),
+    (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
     // A connection is read and written where it is served.
     (&["tokio_rustls"], &["api", "tls"]),
     // A store's client has TLS of its own.

@@ -30,10 +30,7 @@ impl From<(Socket, Peer)> for Arrival {
     fn from((socket, peer): (Socket, Peer)) -> Self {
         Self {
             transport: Transport::Plain(socket),
-            remote: Remote {
-                peer,
-                certificate: None,
-            },
+            remote: Remote::new(peer, None),
         }
     }
 }
@@ -159,6 +156,6 @@ async fn shaken(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfini
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
     Ok(Arrival {
         transport: Transport::Tls(Box::new(stream)),
-        remote: Remote { peer, certificate },
+        remote: Remote::new(peer, certificate),
     })
 }

@@ -57,7 +57,7 @@ async fn a_namespace_shows_each_change_of_its_store_once() {
     let (api, _drain) = api();
     let away = || Health::Away { reason: "gone".into() };
     let (store, health) = watch::channel(Health::Serving);
-    let mut statuses = Box::pin(api.statuses(Asked::Namespace(health)));
+    let mut statuses = Box::pin(api.statuses(LOOK_AGAIN, move || Asked::Namespace(health.clone())));
     assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
     store.send(away()).unwrap();
     assert_eq!(statuses.next().await, Some(ServingStatus::NotServing));

@@ -221,7 +221,7 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
 mod tests {
     use std::pin::pin;
 
-    use futures::poll;
+    use futures::FutureExt;
 
     use super::super::settings::Settings;
     use super::*;
@@ -232,7 +232,7 @@ mod tests {
         let turns = Turns::begin(Arc::new(link));
         let far = Step::new("a", Company::FarTail, Vec::new(), Vec::new(), Vec::new());
         let mut asked = pin!(turns.ask(far));
-        assert!(poll!(asked.as_mut()).is_pending());
+        assert!(asked.as_mut().now_or_never().is_none());
         let (steps, callers) = turns.along.take(BOUNDS.turn);
         assert_eq!(steps.len(), 1);
         let answer = || Err(Failure::Refused("the turn's answer".into()));

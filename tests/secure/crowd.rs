@@ -1,0 +1,75 @@
+//! Connections by the dozen on which nobody proves who it is.
+
+use std::time::Duration;
+
+use fencepost::api::Settings;
+use fencepost::auth::PolicySettings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::bed::{Bed, access, ask, bearer, everything, until};
+
+const CONNECTIONS: usize = 16;
+/// A quarter.
+const UNPROVEN: usize = 4;
+
+/// The beginning of HTTP/2, and settings that change nothing.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A connection that is as good as any, and on which no call is made. It is there when the server has
+/// answered.
+async fn idle(bed: &Bed) -> TcpStream {
+    let mut socket = TcpStream::connect(&bed.address).await.expect("a port");
+    socket.write_all(GREETING).await.expect("it is sent");
+    let mut first = [0; 9];
+    let answered = timeout(super::bed::PATIENCE, socket.read_exact(&mut first)).await;
+    answered.expect("settings in time").expect("settings");
+    socket
+}
+
+/// Whether the server has closed it.
+async fn is_closed(socket: &mut TcpStream) -> bool {
+    let mut bytes = [0; 1024];
+    loop {
+        match timeout(Duration::from_millis(1), socket.read(&mut bytes)).await {
+            Ok(Ok(0) | Err(_)) => return true,
+            Ok(Ok(_)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_proof_keep_nobody_out() {
+    let settings = PolicySettings {
+        bearers: vec![bearer("ci")],
+        rules: everything(),
+        ..PolicySettings::default()
+    };
+    let limits = Settings {
+        max_connections: CONNECTIONS,
+        ..Settings::default()
+    };
+    let bed = Bed::start(access(&settings), None, limits).await;
+    let early = bed.caller(Some("secret-ci")).await;
+    early.look("jobs", "a").await.expect("known");
+
+    let mut crowd = Vec::new();
+    for number in 0..3 * CONNECTIONS {
+        crowd.push(idle(&bed).await);
+        if number % CONNECTIONS == 0 {
+            let late = bed.caller(Some("secret-ci")).await;
+            let lease = late.acquire(ask("jobs", "b")).await.expect("served among them");
+            late.release(&lease).await.expect("it is held");
+        }
+    }
+    let newest = crowd.split_off(crowd.len() - UNPROVEN);
+    for socket in &mut crowd {
+        until("an older one is closed", async || is_closed(socket).await).await;
+    }
+    for mut socket in newest {
+        assert!(!is_closed(&mut socket).await, "the newest stay");
+    }
+    early.look("jobs", "a").await.expect("who is proven stays");
+}

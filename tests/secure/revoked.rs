@@ -1,0 +1,97 @@
+//! What was taken away counts no more, also where another file is no good at the same moment.
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::asks::reason;
+use super::authority::{Authority, file};
+use super::bed::{Caller, until};
+use super::live::{APPLIED, FAILED, Reach, shown};
+use super::program::Program;
+use super::signer::{Signer, claims, jwks};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_none_keep_no_revoked_token_in_use() {
+    let program = Program::start();
+    let (one, two) = (Signer::es256("one"), Signer::ed25519("two"));
+    jwks(program.folder(), &[&one, &two]);
+    let line = |name: &str| {
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(format!("secret-{name}"));
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{name}:{digits}\n")
+    };
+    file(program.folder(), "bearers", &(line("stays") + &line("goes")));
+    let folder = program.folder().display().to_string();
+    program.configure(|text| {
+        let text = text.replace("identities = [\"token:ci\"]", "identities = [\"token:*\", \"jwt:*\"]");
+        let text = text.replace("[auth]", &format!("[auth]\nbearer_file = \"{folder}/bearers\""));
+        format!(
+            "{text}\n[auth.jwt]\njwks_file = \"{folder}/jwks.json\"\nissuer = \"https://issuer.example\"\naudiences = [\"fencepost\"]\n"
+        )
+    });
+    program.shows(APPLIED, 1.0).await;
+    let token = Reach::of(&program).token().await;
+    let (stays, goes) = (token.showing("secret-stays"), token.showing("secret-goes"));
+    let (by_one, by_two) = (
+        token.showing(&one.token(&claims("a"))),
+        token.showing(&two.token(&claims("a"))),
+    );
+    for known in [&stays, &goes, &by_one, &by_two] {
+        known.look("default", "ci/a").await.expect("known");
+    }
+
+    file(program.folder(), "jwks.json", "{");
+    file(program.folder(), "bearers", &line("stays"));
+    refused(&goes).await;
+    program.shows(FAILED, 1.0).await;
+    for known in [&stays, &by_one, &by_two] {
+        known.look("default", "ci/a").await.expect("still known");
+    }
+
+    file(program.folder(), "bearers", "no hash\n");
+    jwks(program.folder(), &[&two]);
+    refused(&by_one).await;
+    for known in [&stays, &by_two] {
+        known.look("default", "ci/a").await.expect("still known");
+    }
+    assert_eq!(program.figure(FAILED), Some(1.0), "the fault is still there");
+    let said = program.logged("a file stays in force as it was read before");
+    assert!(said.contains("jwks.json"), "{said}");
+}
+
+/// Waits until nobody knows this caller any more.
+async fn refused(caller: &Caller) {
+    until("it is not accepted", async || {
+        let looked = caller.look("default", "ci/a").await;
+        looked.is_err_and(|status| reason(&status) == "UNAUTHENTICATED")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_fits_no_certificate_keeps_no_withdrawn_authority_in_use() {
+    let program = Program::start();
+    let (reach, uri) = (Reach::of(&program), "spiffe://example.org/ops");
+    let old = program.authority.client(uri);
+    assert!(reach.serves(&old).await);
+    let other = Authority::new("the next authority");
+    let new = other.client(uri);
+    let before = shown(&program.port, &program.authority.pem, b"h2");
+    file(program.folder(), "server.key", &program.authority.server().key);
+    file(program.folder(), "ca.pem", &other.pem);
+    until("the old one is not served", async || !reach.serves(&old).await).await;
+    assert!(reach.serves(&new).await);
+    assert_eq!(shown(&program.port, &program.authority.pem, b"h2"), before);
+    program.shows(FAILED, 1.0).await;
+
+    file(program.folder(), "ca.pem", "no PEM");
+    let signed = program.authority.server();
+    signed.write(program.folder(), "server");
+    let fresh = CertificateDer::from_pem_slice(signed.certificate.as_bytes()).expect("PEM");
+    until("the new pair is shown", async || {
+        shown(&program.port, &program.authority.pem, b"h2") == *fresh
+    })
+    .await;
+    assert!(reach.serves(&new).await);
+    assert!(!reach.serves(&old).await);
+}
