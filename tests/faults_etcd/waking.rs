@@ -40,9 +40,9 @@ async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_rea
     let [txns, reads] = [after[0] - before[0], after[1] - before[1]];
     let hand_offs = callers * times;
     println!("{hand_offs} hand-offs: {txns} transactions, {reads} reads");
-    // A newcomer to the queue, and a release with the next; seldom one that was judged too early.
+    // A release with the next, with which newcomers to the queue go along; some go by themselves.
     assert!(
-        txns * 2 <= hand_offs * 5,
+        txns * 2 <= hand_offs * 3,
         "{txns} transactions for {hand_offs} hand-offs"
     );
     // The view is read anew every few seconds.

@@ -6,6 +6,7 @@ use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 use futures::poll;
 
 use super::Replica;
+use super::arrivals::Arrival;
 use super::grant::{Granting, absent, guard, none_made_after, none_under, present, some_under};
 use super::keys::LockKeys;
 use super::link::Failure;
@@ -14,6 +15,7 @@ use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
 use super::turns::Answer;
+use super::under_way::Sending;
 use super::view::{Entry, View};
 use crate::backend::{Ahead, NewClaim, Patience, Place, Refusal};
 use crate::name::{ClaimId, LockName, Mode};
@@ -39,12 +41,16 @@ pub enum Tried {
 
 impl Replica {
     /// See [`crate::backend::Backend::enter`].
-    pub async fn enter(&self, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
-        if new.patience == Patience::Try {
-            return self.enter_now(name, new).await;
-        }
-        let arrival = self.arrivals.come(name).await;
-        let entering = self.enter_now(name, new);
+    pub async fn enter(
+        &self,
+        (line, ticket): (Option<Arrival<'_>>, Ticket),
+        name: &LockName,
+        new: &NewClaim,
+    ) -> Result<Place, Failure> {
+        let Some(arrival) = line else {
+            return self.enter_now(ticket, name, new).await;
+        };
+        let entering = self.enter_now(ticket, name, new);
         tokio::pin!(entering);
         // Who goes along with the next turn stands in line there from the first moment on. And one whom a retry may
         // look for goes with nobody: others are held up by it only while nobody is known to wait.
@@ -82,13 +88,11 @@ impl Replica {
         self.scenes.ask(name, last).flatten()
     }
 
-    async fn enter_now(&self, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
-        let lock = self.keys.lock(name);
-        self.session.has_space().map_err(Failure::unsent)?;
+    async fn enter_now(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
         let mut coming = Coming {
-            ticket: self.session.ticket().await.map_err(Failure::unsent)?,
+            lock: self.keys.lock(name),
+            ticket,
             name,
-            lock,
             new,
         };
         let mut survey = match self.enter_first(&coming).await? {
@@ -114,11 +118,9 @@ impl Replica {
     /// otherwise the lock itself. The store judges the step, so an old view costs one more.
     async fn enter_first(&self, coming: &Coming<'_>) -> Result<Result<Place, Survey>, Failure> {
         let Coming { name, new, .. } = coming;
-        let behind = self
-            .scenes
-            .ask(name, |view| is_behind(view, new).then(|| view.len()))
-            .flatten();
-        if behind.is_some_and(|seen| seen + self.scenes.unseen(name) < new.limits.queue as usize) {
+        if self.waits_behind(name, new)
+            && let Some(_sending) = self.reserve(coming, None)
+        {
             match self.queue_behind(coming).await? {
                 Tried::Placed(place) => return Ok(Ok(place)),
                 Tried::Again(Some(survey)) => return Ok(Err(survey)),
@@ -195,14 +197,27 @@ impl Replica {
         if !fits && new.patience == Patience::Try {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
-        if view.len() >= new.limits.queue as usize {
-            let limit = new.limits.queue;
-            return Ok(Tried::Placed(Place::Refused(Refusal::Full { limit })));
+        let limit = new.limits.queue;
+        let full = Ok(Tried::Placed(Place::Refused(Refusal::Full { limit })));
+        if view.len() >= limit as usize {
+            return full;
         }
         if fits {
             return self.enter_fitting(coming, view).await;
         }
+        let Some(_sending) = self.reserve(coming, Some(view)) else {
+            return full;
+        };
         self.queue(coming, view).await
+    }
+
+    /// Keeps a place in the queue for a claim on its way, if this view of it, or the one that is kept up,
+    /// has room for that beside what this replica has sent.
+    fn reserve<'a>(&'a self, coming: &'a Coming<'_>, view: Option<&View>) -> Option<Sending<'a>> {
+        let Coming { name, new, .. } = coming;
+        let limit = new.limits.queue as usize;
+        let has_room = |others: &_| self.scenes.has_room(name, view, others, limit);
+        self.under_way.begin(name, new.id, has_room)
     }
 
     /// Grants a newcomer that fits behind all that are there; nobody may have come meanwhile.
@@ -276,10 +291,10 @@ impl Replica {
     fn newcomer(&self, coming: &Coming<'_>) -> Vec<Compare> {
         let Coming { lock, new, ticket, .. } = coming;
         let mut when = self.fence(*ticket, new);
+        when.push(absent(lock.waiter(new.id)));
         // One of a random id is entered by this call alone, and once.
         if new.retryable {
             when.push(absent(lock.holder(new.mode.into(), new.id)));
-            when.push(absent(lock.waiter(new.id)));
             when.push(absent(self.keys.request(new.id)));
         }
         when

@@ -131,14 +131,17 @@ impl Turns {
     /// A step in no hurry goes along with the next turn, if there is one in a moment.
     async fn ask_along(&self, step: Step) -> Result<Answer, Failure> {
         self.met.store(true, Ordering::Relaxed);
-        let (at, mut answered) = self.along.put(step);
+        let (stand, mut answered) = self.along.put(step);
+        let moment = sleep(MOMENT);
+        tokio::pin!(moment);
         loop {
             tokio::select! {
                 biased;
                 answer = &mut answered => return answer.map_err(|_| closed())?,
-                () = sleep(MOMENT) => {}
+                () = &mut moment, if !moment.is_elapsed() => {}
+                () = stand.first(), if moment.is_elapsed() => {}
             }
-            match self.along.take_back(at) {
+            match stand.take_back() {
                 Where::Back(step) => {
                     let mut bringing = Bringing(&self.along, Some(step.lock.clone()));
                     let answer = self.batch.ask(step).await;
@@ -241,5 +244,31 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
             answers.into_iter().map(|answer| Ok(Answer::of(&answer?))).collect()
         }
         Err(unknown) => steps.iter().map(|_| Err(unknown.clone())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt;
+
+    use super::super::settings::Settings;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_far_behind_others_waits_for_a_turn_that_it_goes_along_with() {
+        let link = Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
+        let turns = Turns::begin(Arc::new(link));
+        let far = Step::new("a", Company::FarTail, Vec::new(), Vec::new(), Vec::new());
+        let mut asked = pin!(turns.ask(far));
+        assert!(asked.as_mut().now_or_never().is_none());
+        let (steps, callers, _riding) = turns.along.take(BOUNDS.turn, &[]);
+        assert_eq!(steps.len(), 1);
+        let answer = || Err(Failure::Refused("the turn's answer".into()));
+        for caller in callers {
+            assert!(caller.send(answer()).is_ok());
+        }
+        assert_eq!(asked.await.err(), answer().err());
     }
 }

@@ -227,12 +227,15 @@ impl View {
             .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
     }
 
-    /// The hold that this call has here, or is to have.
-    pub fn hold_of_call(&self, call: CallId) -> Option<ClaimId> {
-        let all = self.waiters.iter().chain(self.holders.iter());
-        all.flat_map(|entry| &entry.claim.holds)
-            .find(|hold| hold.call == call)
-            .map(|hold| hold.id)
+    /// By which name a call's claim goes here: its own, unless nothing is there of that. Once it was granted,
+    /// a name that was another's before is known by the record alone.
+    pub fn name_of(&self, id: &ClaimId, call: CallId) -> ClaimId {
+        if self.waiters.get(id).is_some() || self.holder_with(id).is_some() {
+            return *id;
+        }
+        let mut all = self.waiters.iter().chain(self.holders.iter());
+        let hold = all.find_map(|entry| entry.claim.holds.iter().find(|hold| hold.call == call));
+        hold.map_or(*id, |hold| hold.id)
     }
 
     /// Whether another call's claim goes by this one's name.
