@@ -34,7 +34,7 @@ use std::path::{self, Path, PathBuf};
 pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, Place};
 #[cfg(feature = "etcd")]
-pub use etcd_config::{EtcdConfig, EtcdFiles, UnreadableFile};
+pub use etcd_config::{EtcdConfig, EtcdFileError, EtcdFiles};
 pub use listen::Listen;
 pub use overrides::Overrides;
 #[cfg(any(feature = "redis", feature = "redlock"))]
@@ -130,11 +130,11 @@ impl Config {
     }
 
     /// The files that are read beside this one and may change while the server runs: certificates, tokens,
-    /// keys.
+    /// keys, and what proves this server to its stores.
     pub fn files(&self) -> Vec<PathBuf> {
         let tls = self.tls().into_iter().flat_map(TlsSettings::files);
         let policy = self.policy.iter().flat_map(PolicySettings::files);
-        tls.chain(policy).cloned().collect()
+        tls.chain(policy).cloned().chain(self.store_files()).collect()
     }
 
     /// Where to answer those who watch over the server, if anywhere.

@@ -40,6 +40,8 @@ mod undo;
 
 /// How long closing waits for undos under way: leases of calls that just ended would otherwise stay.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// How long closing waits for the store then: on a disk that hangs it would never end.
+const STORE_CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 /// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
@@ -310,7 +312,7 @@ impl Locks {
         self.room.draining.cancel();
     }
 
-    /// Waits for undos under way, for a bounded time, then closes the backend.
+    /// Waits for undos under way, then closes the backend, each for a bounded time.
     pub async fn close(&self) {
         self.drain();
         self.room.undos.close();
@@ -318,7 +320,12 @@ impl Locks {
             tracing::warn!(namespace = %self.room.namespace, left = self.room.undos.len(), "closed before all calls were undone");
         }
         self.room.closed.cancel();
-        self.room.backend.close().await;
+        let backend = Arc::clone(&self.room.backend);
+        // A task of its own: a close that takes longer still ends, where the process lives on.
+        let closed = tokio::spawn(async move { backend.close().await });
+        if timeout(STORE_CLOSES_WITHIN, closed).await.is_err() {
+            tracing::warn!(namespace = %self.room.namespace, "its store takes too long to close");
+        }
     }
 }
 

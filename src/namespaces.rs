@@ -6,15 +6,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{Backend, Guarantee};
+use crate::backend::{Backend, Guarantee, Offers};
 use crate::config::{BackendConfig, Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
 use crate::metrics::{Measured, Metrics};
 use crate::name::Namespace;
 
+mod proofs;
 mod table;
 
+use self::proofs::Proofs;
 use self::table::Table;
 pub use self::table::{Namespaces, Served};
 
@@ -47,8 +49,8 @@ pub enum OpenError {
     Etcd {
         /// The first namespace that uses it.
         namespace: Namespace,
-        /// Which of its files cannot be read.
-        source: crate::config::UnreadableFile,
+        /// Which of its files cannot be used.
+        source: crate::config::EtcdFileError,
     },
     /// A longer TTL than those with which a Redis was opened.
     #[cfg(any(feature = "redis", feature = "redlock"))]
@@ -71,6 +73,17 @@ pub enum OpenError {
         /// What it would get.
         offered: Guarantee,
     },
+}
+
+#[cfg(any(feature = "redis", feature = "redlock"))]
+impl OpenError {
+    fn of_redis(namespace: &Namespace) -> impl Fn(crate::config::RedisSettingsError) -> Self + use<> {
+        let namespace = namespace.clone();
+        move |source| Self::Redis {
+            namespace: namespace.clone(),
+            source,
+        }
+    }
 }
 
 /// The stores that namespaces are cut from. Namespaces with the same settings share one.
@@ -110,6 +123,7 @@ pub struct Change {
     table: Table,
     opened: Vec<Served>,
     limits: Vec<(Locks, Limits)>,
+    proofs: Proofs,
     gone: Vec<Served>,
     next: BTreeMap<Namespace, NamespaceConfig>,
 }
@@ -144,8 +158,8 @@ impl Stores {
         &self.namespaces
     }
 
-    /// Opens what a changed configuration has new; nothing is served otherwise yet. The backends of
-    /// namespaces that stay must be the same.
+    /// Opens what a changed configuration has new, and reads what proves this server to the stores that stay;
+    /// nothing is served otherwise yet. The backends of namespaces that stay must be the same.
     ///
     /// # Errors
     /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
@@ -156,17 +170,20 @@ impl Stores {
             table: Table::default(),
             opened: Vec::new(),
             limits: Vec::new(),
+            // Of the stores that are open before: what is opened for the change has read its own.
+            proofs: self.read_proofs(next)?,
             gone: Vec::new(),
             next: next.clone(),
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, &served.locks).map(|()| {
+                Some(served) => check_guarantee(namespace, settings, served.locks.offers()).map(|()| {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
                 None => self
                     .serve(namespace, settings)
+                    .await
                     .inspect(|served| change.opened.push(served.clone())),
             };
             match served {
@@ -187,6 +204,7 @@ impl Stores {
         for (locks, limits) in change.limits {
             locks.set_limits(limits);
         }
+        change.proofs.apply();
         self.current = change.next;
         self.namespaces.replace(change.table);
         self.let_go();
@@ -272,8 +290,13 @@ impl Stores {
         Ok(())
     }
 
-    fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
+    async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let backend = self.backend(namespace, &settings.backend)?;
+        // Before anything of it is seen in the metrics: a namespace that is refused is none.
+        if let Err(error) = check_guarantee(namespace, settings, backend.offers()) {
+            backend.close().await;
+            return Err(error);
+        }
         let metrics = self
             .namespaces
             .metrics()
@@ -283,13 +306,12 @@ impl Stores {
             None => backend,
         };
         let locks = Locks::new(namespace.clone(), settings.limits.clone(), backend);
-        check_guarantee(namespace, settings, &locks)?;
         Ok(Served { locks, metrics })
     }
 }
 
-fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, locks: &Locks) -> Result<(), OpenError> {
-    let offered = locks.offers().guarantee;
+fn check_guarantee(namespace: &Namespace, settings: &NamespaceConfig, offers: Offers) -> Result<(), OpenError> {
+    let offered = offers.guarantee;
     match settings.guarantee {
         Some(demanded) if demanded > offered => Err(OpenError::Guarantee {
             namespace: namespace.clone(),
@@ -328,11 +350,8 @@ impl Stores {
         if let Some(store) = self.etcd.get(config) {
             return Ok(store.clone());
         }
-        let files = config.read().map_err(|source| OpenError::Etcd {
-            namespace: namespace.clone(),
-            source,
-        })?;
-        let store = crate::backend::etcd::Store::open(etcd_settings(config, files));
+        let proof = etcd_proof(namespace, config)?;
+        let store = crate::backend::etcd::Store::open(etcd_settings(config, proof));
         self.etcd.insert(config.clone(), store.clone());
         Ok(store)
     }
@@ -346,10 +365,8 @@ impl Stores {
         if let Some(store) = self.redis.get(config) {
             return Ok(store.clone());
         }
-        let settings = config.settings(self.longest_ttl).map_err(|source| OpenError::Redis {
-            namespace: namespace.clone(),
-            source,
-        })?;
+        let settings = config.settings(self.longest_ttl);
+        let settings = settings.map_err(OpenError::of_redis(namespace))?;
         let store = crate::backend::redis::Store::open(settings);
         self.redis.insert(config.clone(), store.clone());
         Ok(store)
@@ -364,10 +381,8 @@ impl Stores {
         if let Some(store) = self.redlock.get(config) {
             return Ok(store.clone());
         }
-        let quorum = config.quorum(self.longest_ttl).map_err(|source| OpenError::Redis {
-            namespace: namespace.clone(),
-            source,
-        })?;
+        let quorum = config.quorum(self.longest_ttl);
+        let quorum = quorum.map_err(OpenError::of_redis(namespace))?;
         let store = crate::backend::redlock::Store::open(quorum);
         self.redlock.insert(config.clone(), store.clone());
         Ok(store)
@@ -401,15 +416,30 @@ impl Stores {
 #[cfg(feature = "etcd")]
 fn etcd_settings(
     config: &crate::config::EtcdConfig,
-    files: crate::config::EtcdFiles,
+    proof: crate::backend::etcd::settings::Proof,
 ) -> crate::backend::etcd::settings::Settings {
-    use crate::backend::etcd::settings::{Login, Settings, Tls};
-    Settings {
+    crate::backend::etcd::settings::Settings {
         endpoints: config.endpoints.clone(),
         root: config.root.clone(),
         timeout: config.timeout,
         connect_timeout: config.connect_timeout,
         session_ttl: config.session_ttl,
+        proof,
+    }
+}
+
+/// What proves this server to an etcd, as its files hold it now.
+#[cfg(feature = "etcd")]
+fn etcd_proof(
+    namespace: &Namespace,
+    config: &crate::config::EtcdConfig,
+) -> Result<crate::backend::etcd::settings::Proof, OpenError> {
+    use crate::backend::etcd::settings::{Login, Proof, Tls};
+    let files = config.read().map_err(|source| OpenError::Etcd {
+        namespace: namespace.clone(),
+        source,
+    })?;
+    Ok(Proof {
         login: config.user.clone().map(|user| Login {
             user,
             password: files.password,
@@ -419,5 +449,5 @@ fn etcd_settings(
             identity: files.identity,
             server_name: config.server_name.clone(),
         }),
-    }
+    })
 }

@@ -5,7 +5,8 @@
 //! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
 //! configuration before stays in force, the log says why, and a metric does until it is mended. The files
 //! that it names are read anew all the same, each by itself: a fault elsewhere must not keep an old certificate
-//! in use, nor a token that was revoked.
+//! in use, nor a token that was revoked. What proves the server to its stores is among them: each store has its
+//! own, and uses it for the connections that are made from then on.
 //!
 //! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
 //! swapping one, which a watch on the file itself does not see.
@@ -106,8 +107,6 @@ pub struct Reload {
     retiring: Retiring,
     /// How its files were before they were last read.
     seen: Seen,
-    /// How those were that prove the server to its stores.
-    of_stores: Seen,
     stores: Stores,
     parts: Vec<Box<dyn Part>>,
     metrics: Option<ServerMetrics>,
@@ -124,7 +123,6 @@ impl Reload {
     ) -> Self {
         Self {
             overrides,
-            of_stores: Seen::of(config.store_files()),
             current: config,
             refused: None,
             awaited: None,
@@ -152,7 +150,6 @@ impl Reload {
                 () = stop.cancelled() => break,
                 Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
                 _ = looks.tick() => {
-                    self.look_at_stores();
                     let retiring = &mut self.retiring;
                     let is_over = self.awaited.take_if(|namespace| !retiring.has(namespace));
                     if self.look() != self.seen {
@@ -169,15 +166,6 @@ impl Reload {
             self.seen.0.retain(|file, _| files.contains(file));
         }
         self.retiring.end().await;
-    }
-
-    /// Says so when a file has changed that is read at the start only.
-    fn look_at_stores(&mut self) {
-        let now = Seen::of(self.current.store_files());
-        if now != self.of_stores {
-            tracing::warn!("a password or a certificate for a store has changed: it is read at the start only");
-            self.of_stores = now;
-        }
     }
 
     /// Reads the configuration again, and takes it up or says why not.
@@ -206,8 +194,10 @@ impl Reload {
         }
     }
 
-    /// Lets each part read its files by the configuration in force, and take up those that are good.
+    /// Lets each part, and each store, read its files by the configuration in force, and take up those that are
+    /// good.
     fn renew(&self) {
+        self.stores.renew_proofs();
         for part in &self.parts {
             for error in part.renew(&self.current) {
                 tracing::warn!(%error, part = part.name(), "a file stays in force as it was read before");
@@ -234,7 +224,6 @@ impl Reload {
         let gone = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
-        self.of_stores = Seen::of(config.store_files());
         for served in gone {
             self.retiring.begin(served, &self.current);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
-use fencepost::backend::redis_server::settings::{Access, FirstStart, Servers, Settings};
+use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings};
 use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, Most, NewClaim, Patience, Place};
 use fencepost::claim::prefix_len;
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
@@ -95,7 +95,7 @@ fn the_scripts_and_the_rule_agree_on_every_queue() {
     }
     let server = servers::RedisServer::start(&[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut settings = Settings::new(Servers::standalone(&server.url(), &Access::default()).unwrap());
+    let mut settings = Settings::new(Servers::standalone(&server.url()).unwrap());
     settings.first_start = FirstStart::Admit;
     let backend: Arc<dyn Backend> = runtime.block_on(async {
         let backend = Store::open(settings).namespace(&Namespace::new("rule").unwrap());

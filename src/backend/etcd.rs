@@ -9,8 +9,8 @@
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
 //! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
 //! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
-//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, and
-//! [`checks`] what it is asked about itself.
+//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, [`proving`]
+//! what proves this server there, and [`checks`] what it is asked about itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use self::link::Link;
 use self::names::Names;
 use self::scenes::Scenes;
 use self::session::Session;
-use self::settings::Settings;
+use self::settings::{Proof, Settings};
 use self::turns::Turns;
 use self::wakes::Wakes;
 use self::watching::Watching;
@@ -52,6 +52,7 @@ mod link;
 mod look;
 mod names;
 mod packing;
+mod proving;
 mod pulse;
 mod record;
 mod renew;
@@ -82,6 +83,12 @@ impl Store {
             link: Arc::new(Link::new(&settings)),
             settings,
         }
+    }
+
+    /// Lets each new connection show this from now on, once the members take it. Open ones stay. Must be called
+    /// within a tokio runtime.
+    pub fn prove_by(&self, proof: Proof) {
+        self.link.prove_by(proof);
     }
 
     /// The locks of one namespace. Must be called within a tokio runtime: tasks keep its session

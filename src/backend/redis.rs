@@ -32,6 +32,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::backend::redis_server::failure::{away, unsent};
 use crate::backend::redis_server::hub::Hub;
+use crate::backend::redis_server::proof::Access;
 use crate::backend::redis_server::script::{Answer, Script};
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::topology::{Needs, Topology};
@@ -79,6 +80,11 @@ impl Store {
             hub,
         });
         Self { inner }
+    }
+
+    /// Lets each new connection show this from now on. Open ones stay.
+    pub fn prove_by(&self, access: Access) {
+        self.inner.settings.proof.replace(access);
     }
 
     /// One namespace of this store, as one replica sees it.

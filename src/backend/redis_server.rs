@@ -2,6 +2,7 @@
 //! carry a write, the marker that tells a server that lost its memory, scripts, published messages.
 //!
 //! - [`settings`]: which servers, and how to reach them.
+//! - [`proof`]: what proves this server to them, which may change.
 //! - [`handshake`]: what a server says of itself, and whether that will do.
 //! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
 //! - [`node`]: one server, watched over.
@@ -20,6 +21,7 @@ pub mod handshake;
 pub mod hub;
 pub mod marker;
 pub mod node;
+pub mod proof;
 pub mod script;
 pub mod sentinel;
 pub mod settings;

@@ -39,6 +39,7 @@ use tokio::task::JoinHandle;
 
 use crate::backend::redis_server::failure::unsent;
 use crate::backend::redis_server::hub::Heard;
+use crate::backend::redis_server::proof::{Access, Proof};
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::wakes::Wakes;
 use crate::backend::{
@@ -63,6 +64,7 @@ pub struct Store {
 /// What all namespaces of a store use.
 pub struct Shared {
     voters: Arc<Voters>,
+    proof: Proof,
     prefix: String,
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
@@ -84,6 +86,7 @@ impl Store {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
         settings.prefix.clone_from(&quorum.prefix);
+        settings.proof = quorum.proof.clone();
         settings.first_start = quorum.first_start;
         settings.longest_ttl = answer::asked(quorum.longest_ttl);
         let voters = Arc::new(Voters::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
@@ -93,12 +96,18 @@ impl Store {
         let watching = tokio::spawn(health::watch_over(Arc::clone(&voters), told));
         let inner = Arc::new(Shared {
             voters,
+            proof: quorum.proof,
             prefix: quorum.prefix,
             longest_ttl: quorum.longest_ttl,
             health,
             watching,
         });
         Self { inner }
+    }
+
+    /// Lets each new connection show this from now on. Open ones stay.
+    pub fn prove_by(&self, access: Access) {
+        self.inner.proof.replace(access);
     }
 
     /// One namespace of this store, as one replica sees it.

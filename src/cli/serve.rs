@@ -1,6 +1,7 @@
 //! `fencepost serve`: the server, from its configuration to its end.
 
 use std::io;
+use std::time::Duration;
 
 use fencepost::api::{self, Access, ListenAddress, Listener};
 use fencepost::auth::{Auth, Policy, PolicyError};
@@ -19,6 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use super::Failure;
 use super::signals::{HangUps, Signals};
+
+/// How long a step of a store that hangs may hold the end of the process up.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// An address that could not be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +61,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     if let Some(traces) = traces {
         traces.finish();
     }
+    runtime.shutdown_timeout(LAST_MOMENT);
     served
 }
 

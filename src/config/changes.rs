@@ -49,8 +49,8 @@ impl Config {
         next.policy.is_none() && is_required(self) && !is_required(next)
     }
 
-    /// The files that prove this server to its stores; they are read at its start only.
-    pub fn store_files(&self) -> Vec<PathBuf> {
+    /// The files that prove this server to its stores.
+    pub(super) fn store_files(&self) -> Vec<PathBuf> {
         let tables = self.file.tables().into_iter();
         let namespaces = tables.filter(|table| table.path[0] == "namespaces");
         namespaces.flat_map(|table| proofs(table.section)).collect()

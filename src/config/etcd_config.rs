@@ -1,11 +1,12 @@
 //! The settings of an etcd backend, checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
 use super::file::EtcdSection;
 use super::namespace::Origin;
+use crate::tls::proof::{ProofError, check_authorities, check_pair};
 
 /// Where a password is looked for that no file holds.
 const PASSWORD: &str = "FENCEPOST_ETCD_PASSWORD";
@@ -42,42 +43,82 @@ pub struct EtcdFiles {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A file that an etcd backend needs and that cannot be read.
+/// A file that an etcd backend needs and that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {path:?}")]
-pub struct UnreadableFile {
-    /// The file.
-    pub path: PathBuf,
-    /// Why not.
-    pub source: std::io::Error,
+pub enum EtcdFileError {
+    /// It cannot be read.
+    #[error("cannot read {path:?}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It holds no password.
+    #[error("{path:?} is empty")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It holds no certificates, or none that its key fits.
+    #[error("{path:?}: {source}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: ProofError,
+    },
 }
 
 impl EtcdConfig {
-    /// Reads the files that it names.
+    /// Reads the files that it names, and checks what can be checked before they are used.
     ///
     /// # Errors
-    /// [`UnreadableFile`] for the first of them that cannot be read.
-    pub fn read(&self) -> Result<EtcdFiles, UnreadableFile> {
+    /// [`EtcdFileError`] for the first of them that cannot be used.
+    pub fn read(&self) -> Result<EtcdFiles, EtcdFileError> {
         let password = match &self.password_file {
-            Some(path) => String::from_utf8_lossy(&read(path)?)
-                .trim_end_matches(['\r', '\n'])
-                .to_owned(),
+            Some(path) => password(path)?,
             None => std::env::var(PASSWORD).unwrap_or_default(),
         };
-        let own = |(certificate, key): &(PathBuf, PathBuf)| Ok((read(certificate)?, read(key)?));
+        let own = |(certificate, key): &(PathBuf, PathBuf)| {
+            let pair = (read(certificate)?, read(key)?);
+            check_pair(&pair.0, &pair.1).map_err(unusable(certificate))?;
+            Ok(pair)
+        };
+        let authority = |path: &PathBuf| {
+            let certificates = read(path)?;
+            check_authorities(&certificates).map_err(unusable(path))?;
+            Ok(certificates)
+        };
         Ok(EtcdFiles {
             password,
-            authority: self.ca_file.as_ref().map(read).transpose()?,
+            authority: self.ca_file.as_ref().map(authority).transpose()?,
             identity: self.own_files.as_ref().map(own).transpose()?,
         })
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, UnreadableFile> {
-    std::fs::read(path).map_err(|source| UnreadableFile {
+fn password(path: &PathBuf) -> Result<String, EtcdFileError> {
+    let text = String::from_utf8_lossy(&read(path)?).into_owned();
+    match text.trim_end_matches(['\r', '\n']) {
+        // It may be about to be written.
+        "" => Err(EtcdFileError::Empty { path: path.clone() }),
+        password => Ok(password.to_owned()),
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, EtcdFileError> {
+    std::fs::read(path).map_err(|source| EtcdFileError::Unreadable {
         path: path.clone(),
         source,
     })
+}
+
+fn unusable(path: &Path) -> impl Fn(ProofError) -> EtcdFileError {
+    move |source| EtcdFileError::Unusable {
+        path: path.into(),
+        source,
+    }
 }
 
 impl Origin<'_> {

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
 use super::namespace::Origin;
-use crate::backend::redis_server::settings::{Login, Tls, connection_info};
+use crate::backend::redis_server::proof::{Access, Login, Tls};
+use crate::backend::redis_server::settings::connection_info;
+use crate::tls::proof::{check_authorities, check_pair};
 
 /// A user, and where the password is: neither a config file nor a log shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +61,11 @@ impl PasswordFrom {
             Self::File(key, path) => {
                 let text = String::from_utf8(file(key, path)?);
                 let text = text.map_err(|_| unusable(key, format!("{path:?} holds no UTF-8 text")))?;
-                Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+                match text.trim_end_matches(['\r', '\n']) {
+                    // It may be about to be written.
+                    "" => Err(unusable(key, format!("{path:?} is empty"))),
+                    password => Ok(password.to_owned()),
+                }
             }
             Self::Env(key, name) => {
                 std::env::var(name).map_err(|error| unusable(key, format!("the variable {name:?}: {error}")))
@@ -70,7 +76,7 @@ impl PasswordFrom {
 
 impl LoginFrom {
     /// Reads the password.
-    pub fn read(&self) -> Result<Login, RedisSettingsError> {
+    fn read(&self) -> Result<Login, RedisSettingsError> {
         Ok(Login {
             user: self.user.clone(),
             password: self.password.as_ref().map(PasswordFrom::read).transpose()?,
@@ -80,15 +86,44 @@ impl LoginFrom {
 }
 
 impl TlsFrom {
-    /// Reads the files.
-    pub fn read(&self) -> Result<Tls, RedisSettingsError> {
-        let client =
-            |(certificate, key): &(PathBuf, PathBuf)| Ok((file("cert_file", certificate)?, file("key_file", key)?));
-        Ok(Tls {
-            ca: self.ca.as_ref().map(|path| file("ca_file", path)).transpose()?,
-            client: self.client.as_ref().map(client).transpose()?,
-        })
+    /// Reads the files, and checks what can be checked before they are used.
+    fn read(&self) -> Result<Tls, RedisSettingsError> {
+        let ca = self.ca.as_ref().map(|path| file("ca_file", path)).transpose()?;
+        if let (Some(ca), Some(path)) = (&ca, &self.ca) {
+            check_authorities(ca).map_err(|error| unusable("ca_file", format!("{path:?}: {error}")))?;
+        }
+        let client = self.client.as_ref().map(own).transpose()?;
+        Tls::new(ca, client).map_err(|error| unusable("ca_file, cert_file or key_file", error))
     }
+}
+
+fn own((certificate, key): &(PathBuf, PathBuf)) -> Result<(Vec<u8>, Vec<u8>), RedisSettingsError> {
+    let pair = (file("cert_file", certificate)?, file("key_file", key)?);
+    let unfit = |error| {
+        unusable(
+            "cert_file and key_file",
+            format!("{certificate:?} and {key:?}: {error}"),
+        )
+    };
+    check_pair(&pair.0, &pair.1).map_err(unfit)?;
+    Ok(pair)
+}
+
+/// Reads all that proves this server to servers, of which `sentinel_login` is for the sentinels.
+pub(super) fn read_access(
+    login: &LoginFrom,
+    database: u32,
+    sentinel_login: &LoginFrom,
+    tls: &TlsFrom,
+) -> Result<Access, RedisSettingsError> {
+    Ok(Access {
+        login: Login {
+            database: database.into(),
+            ..login.read()?
+        },
+        sentinel_login: sentinel_login.read()?,
+        tls: tls.read()?,
+    })
 }
 
 /// The keys of a table that say how its servers are reached.

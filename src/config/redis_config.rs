@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::file::RedisSection;
 use super::namespace::Origin;
-use super::redis_access::{Keys, LoginFrom, PasswordFrom, RedisSettingsError, TlsFrom, unusable};
-use crate::backend::redis_server::settings::{Access, FirstStart, Login, Replicas, Servers, Settings};
+use super::redis_access::{Keys, LoginFrom, PasswordFrom, RedisSettingsError, TlsFrom, read_access, unusable};
+use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings};
 
 /// The settings of a Redis backend. Namespaces with the same ones share its connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,27 +32,28 @@ enum Mode {
 }
 
 impl RedisConfig {
-    /// What the store is opened with: the files and variables are read here.
+    /// What proves this server to the store: the files and variables are read here.
     ///
     /// # Errors
-    /// When one of them cannot be read, or holds no certificate.
+    /// When one of them cannot be read, or does not hold what it should.
+    pub fn access(&self) -> Result<Access, RedisSettingsError> {
+        read_access(&self.login, self.database, &self.sentinel_login, &self.tls)
+    }
+
+    /// What the store is opened with.
+    ///
+    /// # Errors
+    /// As [`Self::access`].
     pub fn settings(&self, longest_ttl: Duration) -> Result<Settings, RedisSettingsError> {
-        let access = Access {
-            login: Login {
-                database: self.database.into(),
-                ..self.login.read()?
-            },
-            sentinel_login: self.sentinel_login.read()?,
-            tls: self.tls.read()?,
-        };
         let servers = match &self.mode {
-            Mode::Standalone => Servers::standalone(&self.urls[0], &access),
-            Mode::Sentinel(master) => Servers::sentinel(master, &self.urls, &access),
-            Mode::Cluster => Servers::cluster(&self.urls, &access),
+            Mode::Standalone => Servers::standalone(&self.urls[0]),
+            Mode::Sentinel(master) => Servers::sentinel(master, &self.urls),
+            Mode::Cluster => Servers::cluster(&self.urls),
         };
-        // The URLs have been checked before.
-        let servers = servers.map_err(|error| unusable("ca_file, cert_file or key_file", error))?;
+        // They have been checked before.
+        let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
+        settings.proof = Proof::new(self.access()?);
         settings.prefix.clone_from(&self.prefix);
         settings.longest_ttl = longest_ttl;
         if self.admit_first {

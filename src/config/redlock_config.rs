@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::file::RedlockSection;
 use super::namespace::Origin;
-use super::redis_access::{Keys, LoginFrom, RedisSettingsError, TlsFrom, unusable};
-use crate::backend::redis_server::settings::{Access, FirstStart, Login, Quorum};
+use super::redis_access::{Keys, LoginFrom, RedisSettingsError, TlsFrom, read_access, unusable};
+use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
 
 /// The settings of a RedLock backend. Namespaces with the same ones share its connections.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,27 +23,26 @@ pub struct RedlockConfig {
 }
 
 impl RedlockConfig {
-    /// What the store is opened with: the files and variables are read here.
+    /// What proves this server to the nodes: the files and variables are read here.
     ///
     /// # Errors
-    /// When one of them cannot be read, or holds no certificate.
+    /// When one of them cannot be read, or does not hold what it should.
+    pub fn access(&self) -> Result<Access, RedisSettingsError> {
+        read_access(&self.login, self.database, &LoginFrom::default(), &self.tls)
+    }
+
+    /// What the store is opened with.
+    ///
+    /// # Errors
+    /// As [`Self::access`].
     pub fn quorum(&self, longest_ttl: Duration) -> Result<Quorum, RedisSettingsError> {
-        let access = Access {
-            login: Login {
-                database: self.database.into(),
-                ..self.login.read()?
-            },
-            sentinel_login: Login::default(),
-            tls: self.tls.read()?,
-        };
-        // The URLs have been checked before.
-        let nodes = self
-            .nodes
-            .iter()
-            .map(|node| access.server(node))
-            .collect::<Result<_, _>>();
-        let nodes = nodes.map_err(|error| unusable("ca_file, cert_file or key_file", error))?;
+        let nodes = self.nodes.iter().map(|node| connection_info(node));
+        // They have been checked before.
+        let nodes = nodes
+            .collect::<Result<_, _>>()
+            .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
+        quorum.proof = Proof::new(self.access()?);
         quorum.prefix.clone_from(&self.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;

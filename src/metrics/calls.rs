@@ -91,6 +91,8 @@ impl Reason {
     pub const OK: Self = Self(0);
     /// Its caller left.
     pub const CANCELLED: Self = Self(1);
+    /// It met a bug.
+    const BUG: Self = Self(19);
 
     /// The reason of an answer.
     pub fn of(word: &str) -> Self {
@@ -116,27 +118,31 @@ pub struct NamespaceCalls {
 }
 
 impl NamespaceCalls {
-    /// No call yet.
+    /// No call yet. Bugs are to be seen before there is one, so that the first shows as a rise.
     pub(super) fn new(namespace: &str, requests: IntCounterVec, seconds: HistogramVec) -> Self {
-        Self {
+        let calls = Self {
             namespace: namespace.to_owned(),
             requests,
             seconds,
             methods: Default::default(),
+        };
+        for method in 0..METHODS.len() {
+            calls.counter(Method(method), Reason::BUG);
         }
+        calls
+    }
+
+    fn counter(&self, method: Method, reason: Reason) -> &IntCounter {
+        let labels = [self.namespace.as_str(), method.word(), REASONS[reason.0]];
+        self.methods[method.0].reasons[reason.0].get_or_init(|| self.requests.with_label_values(&labels))
     }
 
     /// Counts a call that ended after `took`.
     pub fn ended(&self, method: Method, reason: Reason, took: Duration) {
-        let (of_method, name) = (&self.methods[method.0], METHODS[method.0].1);
-        let counter = of_method.reasons[reason.0].get_or_init(|| {
-            self.requests
-                .with_label_values(&[self.namespace.as_str(), name, REASONS[reason.0]])
-        });
-        counter.inc();
-        let seconds = of_method
-            .seconds
-            .get_or_init(|| self.seconds.with_label_values(&[self.namespace.as_str(), name]));
+        self.counter(method, reason).inc();
+        let labels = [self.namespace.as_str(), method.word()];
+        let seconds = &self.methods[method.0].seconds;
+        let seconds = seconds.get_or_init(|| self.seconds.with_label_values(&labels));
         seconds.observe(took.as_secs_f64());
     }
 }
@@ -198,10 +204,12 @@ mod tests {
         concerns(metrics.unknown());
         other.polled(|| {});
         assert!(other.found().is_none(), "no call was polled");
+        assert_eq!(Reason::of("INTERNAL"), Reason::BUG);
         let text = String::from_utf8(metrics.text().expect("a text")).expect("UTF-8");
         for series in [
             r#"fencepost_requests_total{method="Renew",namespace="unknown",reason="LEASE_LOST"} 1"#,
             r#"fencepost_requests_total{method="other",namespace="unknown",reason="OTHER"} 1"#,
+            r#"fencepost_requests_total{method="Acquire",namespace="unknown",reason="INTERNAL"} 0"#,
             r#"fencepost_request_duration_seconds_count{method="Renew",namespace="unknown"} 1"#,
         ] {
             assert!(text.contains(series), "{series} in {text}");

@@ -141,7 +141,7 @@ impl Figures {
             (Leaving::Hold(lease), Found::EndedBefore(_) | Found::Nothing) => seen.ended(lease.claim),
             (Leaving::Call(claim, _), Found::Ended(_)) => seen.ended(*claim),
             (Leaving::Forced(token), Found::Ended(_)) => {
-                seen.forced(token);
+                seen.forced(lock, token);
                 seen.released(lock, sent);
             }
             _ => {}
@@ -163,7 +163,10 @@ impl Figures {
 
     fn renewed(&self, lease: &LeaseKey, renewal: &Renewal, sent: Instant) {
         match renewal {
-            Renewal::Renewed(grant) => self.seen().hold(lease.claim, grant.token, sent + grant.ttl),
+            Renewal::Renewed(grant) => {
+                let until = sent + grant.ttl;
+                self.seen().hold(&lease.lock.name, lease.claim, grant.token, until);
+            }
             Renewal::Gone(cause) => {
                 self.seen().ended(lease.claim);
                 self.lost[cause_index(*cause)].inc();

@@ -2,6 +2,7 @@
 //! when it was last released. Bounded, and only for the figures: nothing here decides anything.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use tokio::time::Instant;
 
@@ -15,6 +16,8 @@ const LOCKS: usize = 10_000;
 /// A lease that was granted or renewed here.
 #[derive(Debug, Clone, Copy)]
 struct Held {
+    /// The hash of its lock's name, which may be long.
+    lock: u64,
     token: FencingToken,
     until: Instant,
 }
@@ -64,6 +67,7 @@ pub struct Shown {
 #[derive(Debug, Default)]
 pub struct Seen {
     leases: HashMap<ClaimId, Held>,
+    hasher: RandomState,
     young: HashMap<LockName, Last>,
     old: HashMap<LockName, Last>,
 }
@@ -72,7 +76,7 @@ impl Seen {
     /// A grant was answered `now`.
     pub fn granted(&mut self, grant: &Granted<'_>, now: Instant) -> Shown {
         let known = self.leases.get(&grant.claim).map(|held| held.token);
-        self.hold(grant.claim, grant.token, grant.until);
+        self.hold(grant.lock, grant.claim, grant.token, grant.until);
         let last = self.last(grant.lock);
         let is_last = last.is_some_and(|last| (last.claim, last.token) == (grant.claim, grant.token));
         let new = known != Some(grant.token) && !is_last;
@@ -98,9 +102,10 @@ impl Seen {
     }
 
     /// A lease was renewed.
-    pub fn hold(&mut self, claim: ClaimId, token: FencingToken, until: Instant) {
+    pub fn hold(&mut self, lock: &LockName, claim: ClaimId, token: FencingToken, until: Instant) {
+        let lock = self.hashed(lock);
         if self.leases.len() < LEASES || self.leases.contains_key(&claim) {
-            self.leases.insert(claim, Held { token, until });
+            self.leases.insert(claim, Held { lock, token, until });
         }
     }
 
@@ -109,9 +114,10 @@ impl Seen {
         self.leases.remove(&claim);
     }
 
-    /// A token was forced: all holds of its claim are over.
-    pub fn forced(&mut self, token: FencingToken) {
-        self.leases.retain(|_, held| held.token != token);
+    /// A token of a lock was forced: all holds of its claim are over. Another lock may have the same token.
+    pub fn forced(&mut self, lock: &LockName, token: FencingToken) {
+        let lock = self.hashed(lock);
+        self.leases.retain(|_, held| (held.lock, held.token) != (lock, token));
     }
 
     /// A release that ended a lease was sent at `sent`.
@@ -131,6 +137,10 @@ impl Seen {
             self.leases.shrink_to_fit();
         }
         (before - self.leases.len(), self.leases.len())
+    }
+
+    fn hashed(&self, lock: &LockName) -> u64 {
+        self.hasher.hash_one(lock)
     }
 
     fn last(&self, lock: &LockName) -> Option<Last> {
@@ -235,9 +245,12 @@ mod tests {
             seen.granted(&grant(&name, claim, u64::from(claim), start), start);
         }
         seen.ended(ClaimId::from_bytes([1; 16]));
-        seen.forced(token(2));
+        seen.forced(&name, token(2));
         assert_eq!(seen.sweep(start), (0, 2));
-        seen.hold(ClaimId::from_bytes([3; 16]), token(3), start + Duration::from_secs(20));
+        seen.forced(&lock("b"), token(3));
+        assert_eq!(seen.sweep(start), (0, 2), "the same token of another lock");
+        let later = start + Duration::from_secs(20);
+        seen.hold(&name, ClaimId::from_bytes([3; 16]), token(3), later);
         assert_eq!(seen.sweep(start + Duration::from_secs(10)), (1, 1));
         assert_eq!(seen.sweep(start + Duration::from_secs(20)), (1, 0));
     }

@@ -59,8 +59,9 @@ fn the_time_to_end_covers_the_announcement_and_the_drain() {
     let objects = objects(&render(&program, &["--set", set]).expect("rendered"));
     let pod = pods(&objects)[0];
     let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("a number");
-    // After the drain, calls are cut (1 s) and undone (5 s).
-    assert!(grace >= 15 + 90 + 6, "{grace}");
+    // After the drain, calls are cut (1 s) and undone (5 s), stores closed (2 s), the last spans sent (2 s), and
+    // whatever still hangs is left alone (1 s).
+    assert!(grace >= 15 + 90 + 11, "{grace}");
     assert_eq!(at(pod, "/containers/0/lifecycle/preStop/sleep/seconds"), 15);
     let config = of_kind(&objects, "ConfigMap").next().expect("the configuration");
     let config = config["data"]["fencepost.toml"].as_str().expect("a text");
@@ -124,22 +125,79 @@ fn with_tls_kubelets_ask_over_http_and_the_test_pod_gets_no_key() {
     );
 }
 
+/// How the kubelet asks in each of the three probes: "grpc", or the path over HTTP.
+fn probes(program: &std::path::Path, set: &str) -> [String; 3] {
+    let set = format!("config.namespaces.a.backend=etcd,{set}");
+    let objects = objects(&render(program, &["--set", &set]).expect(&set));
+    let server = pods(&objects)[0];
+    ["startupProbe", "livenessProbe", "readinessProbe"].map(|probe| {
+        let probe = &server["containers"][0][probe];
+        if probe["grpc"].is_object() {
+            assert_eq!(
+                (&probe["grpc"], &probe["httpGet"]),
+                (&json!({ "port": 50051 }), &Value::Null)
+            );
+            return "grpc".to_owned();
+        }
+        assert_eq!(probe["httpGet"]["port"], "http");
+        probe["httpGet"]["path"].as_str().expect("a path").to_owned()
+    })
+}
+
 #[test]
-fn no_probe_needs_to_be_anybody() {
+fn kubelets_ask_over_grpc_where_they_can() {
     let Some(program) = tool("helm") else { return };
-    for set in [
-        "config.namespaces.a.backend=etcd",
-        "config.auth.health=closed,config.insecure=true,config.namespaces.a.backend=etcd",
+    let http = ["/healthz", "/healthz", "/readyz"];
+    let closed = "config.auth.health=closed,config.insecure=true";
+    for (set, asked) in [
+        // A full server is not ready, but lives.
+        ("probes.kind=auto", ["grpc", "/healthz", "grpc"]),
+        (
+            "config.auth.health=open,config.insecure=true",
+            ["grpc", "/healthz", "grpc"],
+        ),
+        // The health service needs to know who asks.
+        (closed, http),
+        // It heeds none of these.
+        ("config.ready_namespaces={a}", http),
+        ("config.tls.certificate=/c", http),
+        ("tls.enabled=true,tls.secretName=x", http),
+        ("probes.kind=grpc", ["grpc"; 3]),
+        ("probes.kind=http", http),
     ] {
-        let objects = objects(&render(&program, &["--set", set]).expect("rendered"));
-        let server = pods(&objects)[0];
-        for (probe, path) in [
-            ("startupProbe", "/healthz"),
-            ("livenessProbe", "/healthz"),
-            ("readinessProbe", "/readyz"),
-        ] {
-            let asks = &server["containers"][0][probe]["httpGet"];
-            assert_eq!((&asks["port"], &asks["path"]), (&json!("http"), &json!(path)), "{set}");
+        assert_eq!(probes(&program, set), asked, "{set}");
+    }
+}
+
+#[test]
+fn names_are_found_wherever_the_clusters_dns_listens() {
+    let Some(program) = tool("helm") else { return };
+    let egress = "networkPolicy.enabled=true,networkPolicy.egress[0].ports[0].port=6379";
+    let objects = objects(&render(&program, &["--set", egress]).expect("rendered"));
+    let policy = of_kind(&objects, "NetworkPolicy").next().expect("the policy");
+    let port = |port: u16, protocol: &str| json!({ "port": port, "protocol": protocol });
+    let both = [port(53, "UDP"), port(53, "TCP"), port(5353, "UDP"), port(5353, "TCP")];
+    assert_eq!(at(policy, "/spec/egress/0"), &json!({ "ports": both }));
+}
+
+#[test]
+fn the_labels_of_everything_are_on_every_pod() {
+    let Some(program) = tool("helm") else { return };
+    for values in shipped() {
+        let values = [
+            "--values",
+            values.to_str().expect("a path"),
+            "--set",
+            "commonLabels.team=x",
+        ];
+        let objects = objects(&render(&program, &values).expect("rendered"));
+        for object in &objects {
+            assert_eq!(at(object, "/metadata/labels/team"), "x", "{values:?}: {object}");
+            let template = at(object, "/spec/template");
+            assert!(
+                template.is_null() || at(template, "/metadata/labels/team") == "x",
+                "{object}"
+            );
         }
     }
 }
@@ -171,27 +229,36 @@ fn clients_are_not_trusted_by_the_issuer_of_the_servers_certificate() {
     }
 }
 
-/// The annotation that replaces pods when it changes.
-fn read_at_start(program: &std::path::Path, more: &str) -> Value {
-    let set = ["--set", "config.namespaces.a.backend=etcd", "--set", more];
-    let objects = objects(&render(program, &set).expect(more));
+/// What replaces pods when it changes.
+fn pod(program: &std::path::Path, set: &[&str]) -> Value {
+    let set = [
+        "config.insecure=true",
+        "config.namespaces.a.backend=etcd",
+        "config.ready_namespaces={a}",
+    ]
+    .iter()
+    .chain(set)
+    .flat_map(|set| ["--set", set]);
+    let set: Vec<&str> = set.collect();
+    let objects = objects(&render(program, &set).unwrap_or_else(|said| panic!("{set:?}: {said}")));
     let servers = of_kind(&objects, "Deployment").next().expect("the servers");
-    let found = at(servers, "/spec/template/metadata/annotations/checksum~1read-at-start");
-    assert!(found.is_string(), "{more}");
-    found.clone()
+    at(servers, "/spec/template").clone()
 }
 
 #[test]
-fn what_a_server_would_refuse_to_take_up_replaces_it_and_nothing_else_does() {
+fn what_a_server_may_refuse_to_take_up_replaces_it_and_nothing_else_does() {
     let Some(program) = tool("helm") else { return };
-    let before = read_at_start(&program, "config.insecure=true");
+    let before = pod(&program, &[]);
     for live in [
         "config.log.level=debug",
-        "config.ready_namespaces={a}",
+        // Which, for whether there are any says how kubelets ask.
+        "config.ready_namespaces={b}",
         "config.namespaces.a.queue_limit=7",
+        "config.namespaces.a.guarantee=cp",
+        // No store but a Redis is opened with it.
+        "config.namespaces.a.ttl_max=2h",
     ] {
-        let set = format!("config.insecure=true,{live}");
-        assert_eq!(read_at_start(&program, &set), before, "{live}");
+        assert_eq!(pod(&program, &[live]), before, "{live}");
     }
     for start in [
         "drainSeconds=30",
@@ -199,8 +266,55 @@ fn what_a_server_would_refuse_to_take_up_replaces_it_and_nothing_else_does() {
         "config.log.format=json",
         "config.namespaces.a.etcd.root=/b",
         "config.auth.health=open",
+        // A server takes it up, but it looks like one whose store moved.
+        "config.namespaces.b.backend=etcd",
     ] {
-        let set = format!("config.insecure=true,{start}");
-        assert_ne!(read_at_start(&program, &set), before, "{start}");
+        assert_ne!(pod(&program, &[start]), before, "{start}");
+    }
+    let tls = "tls.enabled=true,tls.secretName=x,tls.clientCaSecret=y";
+    let auth = "config.auth.health=open";
+    let asked = |word: &str, more: &[&str]| {
+        let word = format!("tls.clientAuth={word}");
+        pod(&program, &[&[tls, &word], more].concat())
+    };
+    assert_ne!(
+        asked("required", &[]),
+        asked("optional", &[]),
+        "nothing else keeps strangers out"
+    );
+    assert_eq!(asked("none", &[]), asked("optional", &[]));
+    assert_eq!(asked("required", &[auth]), asked("optional", &[auth]));
+    for backend in ["redis", "redlock"] {
+        let redis = format!("config.namespaces.b.backend={backend}");
+        let short = pod(&program, &[&redis, "config.namespaces.b.ttl_max=1h"]);
+        let long = pod(&program, &[&redis, "config.namespaces.b.ttl_max=2h"]);
+        assert_ne!(short, long, "{backend}: a server refuses a longer one");
+    }
+}
+
+#[test]
+fn the_same_of_a_configuration_given_as_text_replaces_servers() {
+    let Some(program) = tool("helm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fencepost.toml");
+    let sum = |text: &str| {
+        let listen = "listen = ['0.0.0.0:50051']\nmetrics_listen = '0.0.0.0:9464'\nmetrics_insecure = true\n";
+        std::fs::write(&file, format!("{listen}{text}")).expect("a file");
+        let config = format!("config={}", file.display());
+        let tls = "tls.enabled=true,tls.secretName=x";
+        let objects = objects(&render(&program, &["--set-file", &config, "--set", tls]).expect(text));
+        let servers = of_kind(&objects, "StatefulSet").next().expect("the server");
+        at(servers, "/spec/template").clone()
+    };
+    let before = sum("[tls]\ncertificate = '/c'\nkey = '/k'\n");
+    for live in [
+        "# A remark.\n[tls]\ncertificate = '/c'\nkey = '/k'\n",
+        "[tls]\ncertificate = '/d'\nkey = '/l'\n[log]\nlevel = 'debug'\n[namespaces.default]\nttl_max = '2h'\n",
+    ] {
+        assert_eq!(sum(live), before, "{live}");
+    }
+    for start in ["listeners = 'all'\n", "[server]\ncall_limit = 7\n"] {
+        let text = format!("[tls]\ncertificate = '/c'\nkey = '/k'\n{start}");
+        assert_ne!(sum(&text), before, "{start}");
     }
 }

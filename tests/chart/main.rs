@@ -5,6 +5,7 @@
 
 mod hardened;
 mod helm;
+mod image;
 mod refused;
 mod schemas;
 mod service;

@@ -104,6 +104,59 @@ fn every_kind_of_value_arrives_in_the_configuration_as_it_was_given() {
 }
 
 #[test]
+fn servers_listen_at_the_address_that_a_cluster_has() {
+    let Some(program) = tool("helm") else { return };
+    for (address, listen) in [("0.0.0.0", "0.0.0.0"), ("::", "[::]")] {
+        let set = format!("service.listenAddress={address}");
+        let config = configuration(&objects(&render(&program, &["--set", &set]).expect(address)));
+        check(&config).expect(&config);
+        for line in [
+            format!("listen = [\"{listen}:50051\"]\n"),
+            format!("metrics_listen = \"{listen}:9464\"\n"),
+        ] {
+            assert!(config.contains(&line), "{config}");
+        }
+    }
+}
+
+#[test]
+fn a_namespace_about_which_nothing_is_said_is_there() {
+    let Some(program) = tool("helm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let values = folder.path().join("values.yaml");
+    fs::write(
+        &values,
+        "config:\n  namespaces:\n    silent:\n    other: {backend: etcd}\n",
+    )
+    .expect("values");
+    let config = configuration(&shipped_objects(&program, &values));
+    assert!(config.contains("[namespaces.silent]\n"), "{config}");
+    check(&config).expect(&config);
+}
+
+#[test]
+fn the_test_and_the_notes_take_a_lock_of_a_namespace_that_there_is() {
+    let Some(program) = tool("helm") else { return };
+    for (set, namespace, name) in [
+        ("replicaCount=1", "default", "helm-test"),
+        (
+            "config.namespaces.b.backend=etcd,config.namespaces.a.backend=etcd",
+            "a",
+            "helm-test",
+        ),
+        ("config.namespaces.b.backend=etcd,test.lock=b/x/y", "b", "x/y"),
+    ] {
+        let objects = objects(&render(&program, &["--set", set]).expect(set));
+        let pod = of_kind(&objects, "Pod").next().expect("the test");
+        let lock = pod.pointer("/spec/containers/0/args/1");
+        assert_eq!(lock, Some(&Value::from(format!("{namespace}/{name}"))), "{set}");
+        let notes = notes(&program, &["--set", set]);
+        let asked = format!("{{\"namespace\": \"{namespace}\", \"name\": \"{name}\", ");
+        assert!(notes.contains(&asked), "{notes}");
+    }
+}
+
+#[test]
 fn what_the_program_does_not_know_is_refused_by_it() {
     let Some(program) = tool("helm") else { return };
     let rendered = render(&program, &["--set", "config.server.no_such_limit=1"]).expect("passed through");
@@ -111,8 +164,8 @@ fn what_the_program_does_not_know_is_refused_by_it() {
     assert!(said.contains("no_such_limit"), "{said}");
 }
 
-/// A server for the notes; killed in the end.
-struct Served(Child);
+/// A server; killed in the end.
+pub struct Served(pub Child);
 
 impl Drop for Served {
     fn drop(&mut self) {
@@ -142,6 +195,19 @@ fn notes(program: &Path, more: &[&str]) -> String {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let objects = objects(&String::from_utf8(ran.stdout).expect("text"));
     objects[0]["data"]["notes"].as_str().expect("the notes").to_owned()
+}
+
+#[test]
+fn the_notes_ask_for_a_token_where_the_server_does() {
+    let Some(program) = tool("helm") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("fencepost.toml");
+    let listen = "listen = ['0.0.0.0:50051']\nmetrics_listen = '0.0.0.0:9464'\ninsecure = true\n";
+    for (more, asks) in [("", false), ("[auth]\nbearer_file = '/b'\n", true)] {
+        fs::write(&file, format!("{listen}{more}")).expect("a file");
+        let notes = notes(&program, &["--set-file", &format!("config={}", file.display())]);
+        assert_eq!(notes.contains("Bearer $TOKEN"), asks, "{notes}");
+    }
 }
 
 #[test]
@@ -207,13 +273,12 @@ fn the_alerts_are_rules_that_prometheus_takes() {
         .expect("promtool runs");
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(
-        ran.status.success() && said.contains("SUCCESS: 10 rules found"),
+        ran.status.success() && said.contains("SUCCESS: 11 rules found"),
         "{said}"
     );
-    assert!(
-        rule["spec"].to_string().contains("up{job=\\\"locks\\\"} == 0"),
-        "{rule}"
-    );
+    for expression in ["up{job=\\\"locks\\\"} == 0", "absent(up{job=\\\"locks\\\"})"] {
+        assert!(rule["spec"].to_string().contains(expression), "{rule}");
+    }
 }
 
 #[test]
@@ -229,49 +294,27 @@ fn the_alerts_fire_when_they_should() {
     assert!(ran.status.success() && said.contains("SUCCESS"), "{said}");
 }
 
-/// The stages of the image: each `FROM` with the lines below it.
-fn stages(dockerfile: &str) -> Vec<(&str, Vec<&str>)> {
-    let lines = dockerfile.lines().filter(|line| !line.starts_with('#'));
-    lines.fold(Vec::new(), |mut stages, line| {
-        match (line.strip_prefix("FROM "), stages.last_mut()) {
-            (Some(image), _) => stages.push((image, Vec::new())),
-            (None, Some((_, lines))) => lines.push(line),
-            (None, None) => {}
-        }
-        stages
-    })
-}
-
 #[test]
-fn the_image_has_no_shell_and_its_user_no_rights() {
-    let dockerfile = fs::read_to_string(root().join("Dockerfile")).expect("the file");
-    let stages = stages(&dockerfile);
-    let [(build, built), (image, lines)] = stages.as_slice() else {
-        panic!("{stages:?}")
+fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+    let read = |file: &str| -> Value {
+        let text = fs::read_to_string(root().join(file)).expect(file);
+        serde_saphyr::from_str(&text).expect(file)
     };
-    let rust = fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
-    let version = rust
-        .split("rust-version = \"")
-        .nth(1)
-        .and_then(|rest| rest.split('"').next());
-    assert!(
-        build.contains(&format!("rust:{}-", version.expect("a version"))),
-        "{build}"
-    );
-    assert!(
-        built.iter().any(|line| line.contains("--locked --release")),
-        "{built:?}"
-    );
-    assert!(image.contains("distroless"), "{image}");
-    assert!(lines.contains(&"USER 65532:65532"), "{lines:?}");
-    assert!(
-        !lines
-            .iter()
-            .any(|line| line.starts_with("RUN ") || line.starts_with("ADD ")),
-        "{lines:?}"
-    );
-    assert!(
-        lines.contains(&"ENTRYPOINT [\"/fencepost\"]"),
-        "the test pod runs it by that name"
-    );
+    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let rules = read("helm/fencepost/files/alerts.yaml");
+    let cases = read("tests/chart/alerts.test.yaml");
+    let tests = array(&cases["tests"]);
+    let cases: Vec<Value> = tests.iter().flat_map(|test| array(&test["alert_rule_test"])).collect();
+    let rules = array(&rules["groups"][0]["rules"]);
+    assert!(rules.len() >= 11, "{rules:?}");
+    for rule in &rules {
+        let own: Vec<_> = cases.iter().filter(|case| case["alertname"] == rule["alert"]).collect();
+        let fires = own.iter().filter(|case| !array(&case["exp_alerts"]).is_empty()).count();
+        assert!(
+            fires > 0 && fires < own.len(),
+            "{}: {fires} of {}",
+            rule["alert"],
+            own.len()
+        );
+    }
 }

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
+
 use crate::helm::{KUBERNETES, at, chart, helm, of_kind, render, shipped, shipped_objects, tool};
 use crate::schemas;
 
@@ -91,7 +93,9 @@ fn all_shipped_values_render_to_what_kubernetes_takes() {
     let folder = tempfile::tempdir().expect("a folder");
     let everything = folder.path().join("everything.yaml");
     std::fs::write(&everything, EVERYTHING).expect("values");
-    for values in shipped().into_iter().chain([everything]) {
+    let grpc = folder.path().join("grpc.yaml");
+    std::fs::write(&grpc, "probes: {kind: grpc}\nservice: {listenAddress: \"::\"}\n").expect("values");
+    for values in shipped().into_iter().chain([everything, grpc]) {
         let rendered = render(&program, &["--values", values.to_str().expect("a path")]);
         let rendered = rendered.unwrap_or_else(|said| panic!("{values:?}: {said}"));
         let (valid, said) = conforms(&kubeconform, &schemas, &rendered);
@@ -164,12 +168,41 @@ fn every_value_has_a_comment_and_a_place_in_the_schema() {
         assert!(!is_key || explained || is_label, "values.yaml:{}: {line}", number + 1);
         above = line;
     }
-    let values: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+    let values: Value = serde_saphyr::from_str(&text).expect("YAML");
     let schema = std::fs::read_to_string(chart().join("values.schema.json")).expect("the schema");
-    let schema: serde_json::Value = serde_json::from_str(&schema).expect("JSON");
-    assert_eq!(schema["additionalProperties"], false);
-    let known = schema["properties"].as_object().expect("properties");
-    for key in values.as_object().expect("values").keys() {
-        assert!(known.contains_key(key), "{key}");
+    let schema: Value = serde_json::from_str(&schema).expect("JSON");
+    has_place(&values, &schema, "");
+}
+
+/// Panics unless each value has a place in the schema, which refuses others and knows none that is not there.
+fn has_place(value: &Value, schema: &Value, path: &str) {
+    let says = ["type", "enum", "oneOf"].iter().any(|key| !schema[*key].is_null());
+    assert!(says, "{path}: the schema says nothing of it");
+    let Some(values) = value.as_object() else { return };
+    // What Kubernetes or the server checks itself.
+    let is_open = ["/config", "/affinity", "/resources"].contains(&path);
+    let is_map = schema["additionalProperties"].is_object();
+    if is_open || is_map {
+        return;
     }
+    assert_eq!(schema["additionalProperties"], false, "{path}");
+    let known = schema["properties"].as_object().expect(path);
+    for (key, value) in values {
+        let below = format!("{path}/{key}");
+        let place = known
+            .get(key)
+            .unwrap_or_else(|| panic!("{below} has no place in the schema"));
+        has_place(value, place, &below);
+    }
+    // Helm's own.
+    let more = known.keys().find(|key| !values.contains_key(*key) && *key != "global");
+    assert_eq!(more, None, "{path}: not in values.yaml");
+}
+
+#[test]
+#[should_panic(expected = "/a/b has no place in the schema")]
+fn a_value_without_a_place_in_the_schema_would_be_noticed() {
+    let b = json!({ "type": "object", "additionalProperties": false, "properties": {} });
+    let schema = json!({ "type": "object", "additionalProperties": false, "properties": { "a": b } });
+    has_place(&json!({ "a": { "b": 1 } }), &schema, "");
 }

@@ -11,6 +11,15 @@ pub struct Certificates {
     pub ca: PathBuf,
     pub certificate: PathBuf,
     pub key: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate for 127.0.0.1 and its key, as PEM.
+fn sign(issuer: &Issuer<'static, KeyPair>) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    let signed = params.signed_by(&key, issuer).unwrap();
+    (signed.pem(), key.serialize_pem())
 }
 
 impl Certificates {
@@ -24,9 +33,7 @@ impl Certificates {
         let ca_key = KeyPair::generate().unwrap();
         let ca = params.self_signed(&ca_key).unwrap();
         let issuer = Issuer::new(params, ca_key);
-        let key = KeyPair::generate().unwrap();
-        let signed = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-        let signed = signed.signed_by(&key, &issuer).unwrap();
+        let (certificate, key) = sign(&issuer);
         let file = |name: &str, text: String| {
             let path = folder.join(name);
             std::fs::write(&path, text).unwrap();
@@ -34,9 +41,15 @@ impl Certificates {
         };
         Self {
             ca: file("ca.pem", ca.pem()),
-            certificate: file("certificate.pem", signed.pem()),
-            key: file("key.pem", key.serialize_pem()),
+            certificate: file("certificate.pem", certificate),
+            key: file("key.pem", key),
+            issuer,
         }
+    }
+
+    /// Another certificate and key of the same authority, as PEM.
+    pub fn renewed(&self) -> (String, String) {
+        sign(&self.issuer)
     }
 
     /// The options of a Redis that speaks TLS with them on this port, to whom shows a certificate of

@@ -95,6 +95,12 @@ impl Member {
         self.directory.path()
     }
 
+    /// What follows an option that it was started with.
+    pub fn argument(&self, option: &str) -> &str {
+        let mut rest = self.arguments.iter().skip_while(|argument| *argument != option);
+        rest.nth(1).expect("the option is there")
+    }
+
     /// Starts the process (again) on what its directory holds.
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "it runs already");

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use fencepost::metrics::calls::Reason;
+use serde_json::Value;
+
 use crate::asks::reason;
 use crate::bed::{Bed, ask};
 
@@ -33,23 +36,75 @@ async fn every_metric_of_the_dashboard_and_the_alerts_is_shown() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_label_of_the_alerts_is_one_of_their_metrics() {
-    let bed = Bed::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
-    let refused = bed.calls.try_acquire(ask("none", "x", "o")).await.expect_err("unknown");
-    assert_eq!(reason(&refused), "NAMESPACE_NOT_FOUND");
-    let text = bed.metrics();
-    // Prometheus adds these to what it scrapes.
-    let added = ["instance", "job", "le"];
-    let labels = ALERTS.split("$labels.").skip(1).map(|rest| {
-        let end = rest
-            .find(|c: char| !c.is_ascii_lowercase() && c != '_')
-            .unwrap_or(rest.len());
-        &rest[..end]
+/// The names in front of what a text sets after them, such as labels before `="`.
+fn labels(text: &str) -> BTreeSet<&str> {
+    let names = text.split("=\"").map(|before| {
+        let start = before.rfind(|c: char| !c.is_ascii_lowercase() && c != '_');
+        &before[start.map_or(0, |start| start + 1)..]
     });
-    let own: BTreeSet<&str> = labels.filter(|label| !added.contains(label)).collect();
-    assert!(own.len() >= 3, "{own:?}");
-    for label in own {
-        assert!(text.contains(&format!("{label}=\"")), "{label}");
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The labels of what an expression finds, if it is one of the alerts'.
+fn found<'a>(expression: &'a str, shown: &'a str) -> BTreeSet<&'a str> {
+    if let Some((_, list)) = expression.split_once(" by (") {
+        let list = list.split(')').next().expect("an end");
+        return list.split(", ").filter(|label| *label != "le").collect();
+    }
+    if let Some(selector) = expression.strip_prefix("absent(") {
+        return labels(selector);
+    }
+    // What two sides have is that of the left one.
+    let metric = expression.find("fencepost_").map(|start| &expression[start..]);
+    let metric = metric.map(|rest| {
+        rest.split(|c: char| !c.is_ascii_lowercase() && c != '_')
+            .next()
+            .expect("a name")
+    });
+    let series = metric.map(|metric| {
+        let line = shown.lines().find(|line| line.starts_with(metric));
+        line.unwrap_or_else(|| panic!("{metric} is not shown"))
+    });
+    let own = series.map(labels).unwrap_or_default();
+    // Prometheus adds these to what it scrapes.
+    own.into_iter().chain(["instance", "job"]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_label_of_an_alert_is_one_of_what_its_expression_finds() {
+    let bed = Bed::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
+    let shown = bed.metrics();
+    let alerts: Value = serde_saphyr::from_str(ALERTS).expect("YAML");
+    let rules = alerts["groups"][0]["rules"].as_array().expect("rules");
+    let mut seen = BTreeSet::new();
+    for rule in rules {
+        let found = found(rule["expr"].as_str().expect("an expression"), &shown);
+        let told = rule["annotations"].to_string();
+        for rest in told.split("$labels.").skip(1) {
+            let end = rest
+                .find(|c: char| !c.is_ascii_lowercase() && c != '_')
+                .expect("an end");
+            let label = &rest[..end];
+            assert!(found.contains(label), "{}: {label} is none of {found:?}", rule["alert"]);
+            seen.insert(label.to_owned());
+        }
+    }
+    assert!(seen.len() >= 4, "{seen:?}");
+}
+
+#[test]
+fn every_reason_of_the_alerts_and_the_dashboard_is_one_of_the_answers() {
+    let dashboard = DASHBOARD.replace("\\\"", "\"");
+    let mut words = BTreeSet::new();
+    for text in [ALERTS, &dashboard] {
+        for operator in ["reason=\"", "reason!=\"", "reason=~\"", "reason!~\""] {
+            for rest in text.split(operator).skip(1) {
+                words.extend(rest.split('"').next().expect("an end").split('|'));
+            }
+        }
+    }
+    assert!(words.len() >= 6, "{words:?}");
+    for word in words {
+        assert_ne!(Reason::of(word), Reason::of("none of them"), "{word}");
     }
 }

@@ -79,7 +79,7 @@ async fn clients_that_say_nothing_keep_nobody_out() {
     let silent: Vec<_> = (0..64)
         .map(|_| TcpStream::connect(address).expect("the port"))
         .collect();
-    // They are cut after 5 s, and this one is answered.
+    // For one more the oldest of them is given up, and this one is answered.
     assert_eq!(bed.get("/healthz").0, 200);
     drop(silent);
 }

@@ -8,10 +8,21 @@ mod asks;
 mod bed;
 #[path = "../common/calls.rs"]
 mod calls;
+#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
+#[path = "../common/certificates.rs"]
+mod certificates;
 mod chart;
 mod crowd;
 mod drain;
+#[cfg(feature = "etcd")]
+#[path = "../common/etcd.rs"]
+mod etcd_servers;
 mod health;
+#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
+mod proofs;
+#[cfg(any(feature = "redis", feature = "redlock"))]
+#[path = "../common/redis.rs"]
+mod redis_servers;
 mod reload;
 mod retiring;
 mod scrape;

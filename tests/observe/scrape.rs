@@ -62,6 +62,8 @@ async fn what_calls_did_shows_in_the_metrics() {
         ("Renew", "LEASE_LOST", 1.0),
         ("Release", "OK", 1.0),
         ("ForceRelease", "OK", 1.0),
+        // A bug would show as a rise.
+        ("Renew", "INTERNAL", 0.0),
     ] {
         bed.shows(requests, &[a, ("method", method), ("reason", reason)], count)
             .await;

@@ -19,21 +19,48 @@ What must never be rendered, each with a message that names the value.
 {{- if and .Values.certificate.enabled (not .Values.tls.enabled) -}}
 {{- fail "tls.enabled must be true where certificate.enabled is" -}}
 {{- end -}}
-{{- if and .Values.tls.enabled (eq .Values.probes.kind "grpc") -}}
-{{- fail "probes.kind must be http or auto with TLS: kubelets do not ask over it" -}}
+{{- with include "fencepost.noGrpcProbe" . -}}
+{{- if eq $.Values.probes.kind "grpc" -}}
+{{- fail (printf "probes.kind must be http or auto %s" .) -}}
 {{- end -}}
-{{- if and (eq .Values.probes.kind "grpc") (include "fencepost.healthIsClosed" .) -}}
-{{- fail "probes.kind must be http or auto where config.auth.health is closed: kubelets cannot say who they are" -}}
 {{- end -}}
-{{- if kindIs "map" .Values.config -}}
-{{- if and .Values.config.auth (not .Values.tls.enabled) (not (hasKey .Values.config "insecure")) -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- if and $config.auth (not .Values.tls.enabled) (not (hasKey $config "insecure")) -}}
 {{- fail "tls.enabled must be true where config.auth is set, or config.insecure must say true: bearer tokens would cross the network in plain text" -}}
 {{- end -}}
-{{- if and .Values.tls.enabled (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) -}}
+{{- if kindIs "string" .Values.config -}}
+{{- include "fencepost.textChecks" . -}}
+{{- else if and .Values.tls.enabled (ne .Values.tls.clientAuth "none") (not .Values.tls.clientCaSecret) -}}
 {{- fail "tls.clientCaSecret must name the secret with the authority of clients where tls.clientAuth is not none: the issuer of the server's certificate may give a certificate with any name to others too" -}}
-{{- end -}}
 {{- end -}}
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) -}}
 {{- fail "service.httpPort must differ from service.grpcPort" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the chart would fill into a map must be in a text, as the pods are made for it. */}}
+{{- define "fencepost.textChecks" -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- $ports := dict "listen" .Values.service.grpcPort "metrics_listen" .Values.service.httpPort -}}
+{{- range $key, $port := $ports -}}
+{{- $found := false -}}
+{{- $at := dig $key "" $config -}}
+{{- range ternary $at (list $at) (kindIs "slice" $at) -}}
+{{- if hasSuffix (printf ":%d" (int $port)) (toString .) -}}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- if not $found -}}
+{{- fail (printf "%s of a config given as text must be at port %d, as the service has it" $key (int $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- $drain := printf "%ds" (int .Values.drainSeconds) -}}
+{{- /* The server's own default. */}}
+{{- if ne (dig "drain_timeout" "20s" $config) $drain -}}
+{{- fail (printf "drain_timeout of a config given as text must be %q, as drainSeconds says: the time that a pod is given to end is computed from it" $drain) -}}
+{{- end -}}
+{{- if ne (hasKey $config "tls") .Values.tls.enabled -}}
+{{- fail "tls.enabled must be true where a config given as text has a table tls, and nowhere else: it says how probes, scrapers and the test ask" -}}
+{{- end -}}
+{{- if and .Values.tls.enabled (eq (dig "metrics_insecure" false $config) .Values.tls.metrics) -}}
+{{- fail "tls.metrics must be false where a config given as text says metrics_insecure = true, and true elsewhere" -}}
 {{- end -}}
 {{- end -}}

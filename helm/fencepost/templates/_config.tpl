@@ -2,6 +2,27 @@
 The service's configuration: values.config as its TOML file, with what only the chart knows filled in.
 */}}
 
+{{/* The configuration as JSON, whether it is given as a map or as text, for all that looks into it. */}}
+{{- define "fencepost.parsed" -}}
+{{- if kindIs "string" .Values.config -}}
+{{- $parsed := fromToml .Values.config -}}
+{{- /* Where it is no TOML, Helm puts what is wrong there. The server knows no such key. */}}
+{{- with $parsed.Error -}}
+{{- fail (printf "config is no TOML file: %v" .) -}}
+{{- end -}}
+{{- /* As the schema has it for a map. */}}
+{{- $tables := pick $parsed "auth" "log" "namespaces" "tls" -}}
+{{- range $name, $table := merge (deepCopy $tables) (dig "namespaces" dict (ternary $parsed dict (kindIs "map" $parsed.namespaces))) -}}
+{{- if not (kindIs "map" $table) -}}
+{{- fail (printf "%s in config must be a table" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $parsed -}}
+{{- else -}}
+{{- toJson .Values.config -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The configuration file. It ends in a ConfigMap, which is no place for a password. */}}
 {{- define "fencepost.config" -}}
 {{- $file := include "fencepost.configFile" . -}}
@@ -22,8 +43,9 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- fail (printf "config.%s is filled in by the chart: set %s, or give the whole config as text" $key $value) -}}
 {{- end -}}
 {{- end -}}
-{{- $_ := set $config "listen" (list (printf "0.0.0.0:%d" (int .Values.service.grpcPort))) -}}
-{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%d" (int .Values.service.httpPort)) -}}
+{{- $host := ternary "[::]" "0.0.0.0" (eq .Values.service.listenAddress "::") -}}
+{{- $_ := set $config "listen" (list (printf "%s:%d" $host (int .Values.service.grpcPort))) -}}
+{{- $_ := set $config "metrics_listen" (printf "%s:%d" $host (int .Values.service.httpPort)) -}}
 {{- $_ := set $config "data_dir" (include "fencepost.dataDir" .) -}}
 {{- $_ := set $config "drain_timeout" (printf "%ds" (int .Values.drainSeconds)) -}}
 {{- if .Values.tls.enabled -}}
@@ -42,59 +64,67 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- else if not (hasKey $config "insecure") -}}
 {{- $_ := set $config "insecure" true -}}
 {{- end -}}
+{{- if $config.namespaces -}}
+{{- /* A table without keys, or it would not be written. */}}
+{{- $_ := set $config "namespaces" (include "fencepost.namespaces" . | fromJson) -}}
+{{- end -}}
 {{- include "fencepost.toml" (dict "path" "" "table" $config) | trim -}}
 {{- end -}}
 {{- end -}}
 
 {{/* Whether health is for those alone who say who they are; empty: for everybody. */}}
 {{- define "fencepost.healthIsClosed" -}}
-{{- if kindIs "map" .Values.config -}}
-{{- if eq (dig "health" "open" (.Values.config.auth | default dict)) "closed" -}}true{{- end -}}
-{{- else if regexMatch "(?m)^\\s*health\\s*=\\s*[\"']closed[\"']" .Values.config -}}
-true
-{{- end -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- if eq (dig "health" "open" ($config.auth | default dict)) "closed" -}}true{{- end -}}
 {{- end -}}
 
-{{/* What of the configuration is read at the start only. Pods are replaced when it changes: a server
-     would refuse it. What only may be in it, as the store of a new namespace, is in it. */}}
+{{/* What of the configuration is read at the start only. Pods are replaced when it changes, for a server
+     would refuse it. A server takes up namespaces that come or go, but here they count: a checksum knows no
+     before, and the store of a namespace that comes would look like one that moved. So does each ttl_max over
+     a Redis, of which a server refuses only one that is longer than all before: a Redis that lost its memory
+     is not believed for as long. */}}
 {{- define "fencepost.readAtStart" -}}
-{{- if kindIs "string" .Values.config -}}
-{{- .Values.config -}}
-{{- else -}}
-{{- $config := deepCopy .Values.config -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $stores := dict -}}
-{{- range $name, $namespace := $config.namespaces | default dict -}}
-{{- $_ := set $stores $name (pick ($namespace | default dict) "backend" "guarantee" "embedded" "redis" "etcd" "redlock") -}}
+{{- range $name, $namespace := include "fencepost.namespaces" . | fromJson -}}
+{{- $store := pick $namespace "backend" "embedded" "redis" "etcd" "redlock" -}}
+{{- if has $namespace.backend (list "redis" "redlock") -}}
+{{- $store = merge $store (pick $namespace "ttl_max") -}}
+{{- end -}}
+{{- $_ := set $stores $name $store -}}
 {{- end -}}
 {{- $log := omit ($config.log | default dict) "level" -}}
-{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" -}}
-{{- toJson (dict "config" $start "log" $log "stores" $stores "auth" (hasKey $config "auth") "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
+{{- $tls := pick ($config.tls | default dict) "listeners" -}}
+{{- /* Where no rule asks who calls, only this keeps strangers out. */}}
+{{- $clientAuth := dig "client_auth" .Values.tls.clientAuth ($config.tls | default dict) -}}
+{{- $required := and (not (hasKey $config "auth")) (eq $clientAuth "required") -}}
+{{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" "tls" -}}
+{{- toJson (dict "config" $start "log" $log "listeners" $tls "stores" $stores "auth" (hasKey $config "auth") "required" $required "tls" .Values.tls.enabled "metrics" .Values.tls.metrics "service" (list .Values.service.listenAddress .Values.service.grpcPort .Values.service.httpPort) "drain" .Values.drainSeconds) -}}
 {{- end -}}
+
+{{/* The namespaces, as the server has them: of an empty configuration the one that it makes itself, and a
+     namespace about which nothing is said with every default. */}}
+{{- define "fencepost.namespaces" -}}
+{{- $config := include "fencepost.parsed" . | fromJson -}}
+{{- $namespaces := dict -}}
+{{- range $name, $namespace := $config.namespaces | default (dict "default" dict) -}}
+{{- $_ := set $namespaces $name ($namespace | default dict) -}}
+{{- end -}}
+{{- toJson $namespaces -}}
 {{- end -}}
 
 {{/* Where locks are kept: embedded or shared. */}}
 {{- define "fencepost.store" -}}
-{{- $found := "" -}}
-{{- if kindIs "map" .Values.config -}}
-{{- $found = "shared" -}}
-{{- $namespaces := .Values.config.namespaces | default (dict "default" dict) -}}
-{{- range $name, $namespace := $namespaces -}}
-{{- if eq (dig "backend" "embedded" ($namespace | default dict)) "embedded" -}}
+{{- $found := "shared" -}}
+{{- range $name, $namespace := include "fencepost.namespaces" . | fromJson -}}
+{{- if eq (dig "backend" "embedded" $namespace) "embedded" -}}
 {{- $found = "embedded" -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- if eq .Values.store "auto" -}}
-{{- if not $found -}}
-{{- fail "store must be \"embedded\" or \"shared\" where config is given as text" -}}
-{{- end -}}
-{{- $found -}}
-{{- else -}}
-{{- if and $found (ne $found .Values.store) -}}
+{{- if and (ne .Values.store "auto") (ne .Values.store $found) -}}
 {{- fail (printf "store is %q, but the namespaces of config use %s ones" .Values.store $found) -}}
 {{- end -}}
-{{- .Values.store -}}
-{{- end -}}
+{{- $found -}}
 {{- end -}}
 
 {{/* A table as TOML: its keys, then the tables in it. Numbers of values are floats, so helm's own toToml

@@ -68,3 +68,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "fencepost.httpScheme" -}}
 {{- ternary "https" "http" (and .Values.tls.enabled .Values.tls.metrics) -}}
 {{- end -}}
+
+{{/* The lock of the test and of the notes, as namespace/name. */}}
+{{- define "fencepost.testLock" -}}
+{{- $namespaces := include "fencepost.namespaces" . | fromJson | keys | sortAlpha -}}
+{{- $lock := .Values.test.lock | default (printf "%s/helm-test" (first $namespaces)) -}}
+{{- if not (has (splitList "/" $lock | first) $namespaces) -}}
+{{- fail (printf "test.lock must be in a namespace of config (%s), and %q is not" (join ", " $namespaces) $lock) -}}
+{{- end -}}
+{{- $lock -}}
+{{- end -}}

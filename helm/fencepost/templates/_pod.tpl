@@ -42,8 +42,9 @@ spec:
     {{- end }}
     seccompProfile:
       type: RuntimeDefault
-  {{- /* The announcement, the drain, cutting what is left, undoing it and closing the stores. */}}
-  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.drainSeconds) 10 }}
+  {{- /* The announcement and the drain; then cutting what is left (1 s), undoing it (5 s), closing the stores (2 s),
+  the last spans (2 s) and the last moment (1 s). */}}
+  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (int .Values.drainSeconds) 12 }}
   containers:
     - name: fencepost
       image: {{ include "fencepost.image" . | quote }}
@@ -79,7 +80,7 @@ spec:
         {{- include "fencepost.probe" (dict "root" . "path" "/healthz") | nindent 8 }}
         failureThreshold: {{ max 1 (div (int .Values.probes.startupSeconds) (int .Values.probes.periodSeconds)) }}
       livenessProbe:
-        {{- include "fencepost.probe" (dict "root" . "path" "/healthz") | nindent 8 }}
+        {{- include "fencepost.probe" (dict "root" . "path" "/healthz" "isLiveness" true) | nindent 8 }}
         failureThreshold: {{ int .Values.probes.failureThreshold }}
       readinessProbe:
         {{- include "fencepost.probe" (dict "root" . "path" "/readyz") | nindent 8 }}
@@ -151,9 +152,24 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* How a kubelet asks. */}}
+{{/* Why kubelets cannot ask over gRPC; empty: they can. */}}
+{{- define "fencepost.noGrpcProbe" -}}
+{{- if or .Values.tls.enabled (hasKey (include "fencepost.parsed" . | fromJson) "tls") -}}
+with TLS: kubelets do not ask over it
+{{- else if include "fencepost.healthIsClosed" . -}}
+where config.auth.health is closed: kubelets cannot say who they are
+{{- end -}}
+{{- end -}}
+
+{{/* How a kubelet asks. A server that has as many connections as it may takes no more, of a kubelet either: then it
+     should get no new clients, but not be ended. So the liveness probe of "auto" asks at the other port. */}}
 {{- define "fencepost.probe" -}}
-{{- if eq .root.Values.probes.kind "grpc" -}}
+{{- $kind := .root.Values.probes.kind -}}
+{{- $heeds := (include "fencepost.parsed" .root | fromJson).ready_namespaces -}}
+{{- if and (eq $kind "auto") (not .isLiveness) (not $heeds) (not (include "fencepost.noGrpcProbe" .root)) -}}
+{{- $kind = "grpc" -}}
+{{- end -}}
+{{- if eq $kind "grpc" -}}
 grpc:
   port: {{ int .root.Values.service.grpcPort }}
 {{- else -}}

@@ -6,10 +6,12 @@ use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
+use super::proving::Proving;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -64,7 +66,10 @@ const READ_TRIES: usize = 3;
 pub struct Link {
     members: Vec<Member>,
     current: AtomicUsize,
+    /// How a client is made, but for what proves this server.
     options: ConnectOptions,
+    /// What proves it.
+    pub(super) proving: Proving,
     timeout: Duration,
     /// The highest revision of any answer: one below tells of a restored snapshot.
     revision: AtomicI64,
@@ -72,9 +77,11 @@ pub struct Link {
     restores: watch::Sender<u64>,
 }
 
-struct Member {
-    url: String,
-    client: OnceCell<Client>,
+/// A member, and the client that calls go over.
+pub(super) struct Member {
+    pub(super) url: String,
+    /// Made with the first call; there is another in its place where one was made since with another proof.
+    pub(super) client: ArcSwap<OnceCell<Client>>,
 }
 
 impl fmt::Debug for Link {
@@ -89,12 +96,13 @@ impl Link {
     pub fn new(settings: &Settings) -> Self {
         let members = settings.endpoints.iter().map(|url| Member {
             url: url.clone(),
-            client: OnceCell::new(),
+            client: ArcSwap::default(),
         });
         Self {
             members: members.collect(),
             current: AtomicUsize::new(0),
             options: settings.options(),
+            proving: Proving::by(settings.proof.clone()),
             timeout: settings.timeout,
             revision: AtomicI64::new(0),
             restores: watch::Sender::new(0),
@@ -114,6 +122,10 @@ impl Link {
         };
         if matches!(answer, Err(Failure::Away(_) | Failure::NoQuorum(_))) {
             self.turn_away_from(at);
+        }
+        if answer.is_err() {
+            // Another proof may do, if there is one that was not used yet.
+            self.proving.hurry();
         }
         answer
     }
@@ -193,8 +205,24 @@ impl Link {
 
     async fn client(&self, at: usize) -> Result<Client, Error> {
         let member = &self.members[at % self.members.len()];
-        let connect = || Client::connect([member.url.clone()], Some(self.options.clone()));
-        member.client.get_or_try_init(connect).await.cloned()
+        // First the place, then the proof: what is made with an old one does not come into a new place.
+        let place = member.client.load_full();
+        place.get_or_try_init(|| self.connect(member)).await.cloned()
+    }
+
+    /// A client of a member, with what proves this server now.
+    pub(super) async fn connect(&self, member: &Member) -> Result<Client, Error> {
+        let options = self.proving.over(self.options.clone());
+        Client::connect([&member.url], Some(options)).await
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Whether calls go to this member now.
+    pub(super) fn is_current(&self, at: usize) -> bool {
+        self.current.load(Ordering::Acquire) % self.members.len() == at
     }
 
     fn url(&self, at: usize) -> &str {

@@ -48,13 +48,6 @@ struct Standing {
     connection: u64,
 }
 
-impl Standing {
-    /// The ticket, if its base was proven since the last connection broke.
-    fn proven(&self) -> Option<Ticket> {
-        self.ticket.filter(|ticket| ticket.connection == self.connection)
-    }
-}
-
 /// The sessions of one replica in one namespace, one after another.
 #[derive(Debug)]
 pub struct Session {
@@ -106,12 +99,27 @@ impl Session {
             return Err(Failure::Away("the namespace is closed".into()));
         }
         let mut standing = self.standing.subscribe();
-        let proven = standing.wait_for(|standing| standing.proven().is_some());
+        let proven = standing.wait_for(|standing| self.proven(standing).is_some());
         let proven = timeout(self.patience, proven).await;
-        match proven.ok().and_then(Result::ok).and_then(|standing| standing.proven()) {
+        match proven
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|standing| self.proven(&standing))
+        {
             Some(ticket) => Ok(ticket),
             None => Err(Failure::Away(self.trouble())),
         }
+    }
+
+    /// The ticket, if its base was proven since the last connection broke.
+    fn proven(&self, standing: &Standing) -> Option<Ticket> {
+        let connection = standing.connection + self.link.proving.broken();
+        standing.ticket.filter(|ticket| ticket.connection == connection)
+    }
+
+    /// Names the connection: it is another one when one has broken.
+    fn connection(&self) -> u64 {
+        self.standing.borrow().connection + self.link.proving.broken()
     }
 
     fn trouble(&self) -> String {
@@ -131,7 +139,7 @@ impl Session {
 
     /// Whether the connection has not broken since.
     pub fn is_connected(&self, ticket: Ticket) -> bool {
-        self.standing.borrow().connection == ticket.connection
+        self.connection() == ticket.connection
     }
 
     /// A connection broke: nothing is granted before the base was proven over the next one.
@@ -267,7 +275,7 @@ impl Session {
     }
 
     async fn open(&self) -> Result<Ticket, Failure> {
-        let connection = self.standing.borrow().connection;
+        let connection = self.connection();
         let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
@@ -332,7 +340,7 @@ impl Session {
         let mut alive = Instant::now();
         let mut stream = None;
         let mut over = self.standing.subscribe();
-        let mut restores = self.link.restores();
+        let (mut restores, mut ways) = (self.link.restores(), self.link.proving.ways());
         while alive.elapsed() < self.ttl {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, ticket)).await {
@@ -352,6 +360,8 @@ impl Session {
                     tracing::warn!("etcd went back in time: it was restored from a snapshot");
                     return;
                 }
+                // Calls go another way: it is listened to instead.
+                _ = ways.changed() => stream = None,
                 failure = breaks(&mut stream) => self.note_break(&failure),
                 () = sleep(pause) => {}
             }
@@ -392,7 +402,7 @@ impl Session {
         // the pool go, for their worth is a round trip; the session stays while revisions have not
         // fallen, for with it the waiters would lose their places.
         self.abandon();
-        let connection = self.standing.borrow().connection;
+        let connection = self.connection();
         self.note_base(self.prove().await?, Some(connection));
         let mut client = self.link.streaming().await?;
         match client.lease_keep_alive(ticket.session).await {

@@ -21,6 +21,13 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// How long this replica's waiting claims outlive it.
     pub session_ttl: Duration,
+    /// What proves this server to the members, until it is replaced.
+    pub proof: Proof,
+}
+
+/// What proves this server to the members, and them to it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Proof {
     /// Who this server is to etcd.
     pub login: Option<Login>,
     /// How the members are recognised.
@@ -56,19 +63,24 @@ impl Settings {
             timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(2),
             session_ttl: Duration::from_secs(5),
-            login: None,
-            tls: None,
+            proof: Proof::default(),
         }
     }
 
+    /// How a connection is made, but for what proves this server.
     pub(super) fn options(&self) -> ConnectOptions {
         let (interval, patience) = SIGN_OF_LIFE;
-        let mut options = ConnectOptions::new()
+        ConnectOptions::new()
             .with_connect_timeout(self.connect_timeout)
             .with_keep_alive(interval, patience)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true)
-            .with_auto_token_refresh(true);
+            .with_auto_token_refresh(true)
+    }
+}
+
+impl Proof {
+    pub(super) fn over(&self, mut options: ConnectOptions) -> ConnectOptions {
         if let Some(login) = &self.login {
             options = options.with_user(&login.user, &login.password);
         }
@@ -92,14 +104,22 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for Proof {
     /// Without what is secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proof")
+            .field("user", &self.login.as_ref().map(|login| &login.user))
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("endpoints", &self.endpoints)
             .field("root", &self.root)
-            .field("user", &self.login.as_ref().map(|login| &login.user))
-            .field("tls", &self.tls.is_some())
+            .field("proof", &self.proof)
             .finish_non_exhaustive()
     }
 }

@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
+use super::proof::located;
 use super::script::{Answer, Ask, Script};
-use super::sentinel::{Finder, located};
+use super::sentinel::Finder;
 use super::settings::Settings;
 use super::topology::{Needs, check};
 use crate::backend::{BackendError, Health};
@@ -353,7 +354,7 @@ impl Teller<'_> {
         let answer = match self {
             Self::Node(node) => node.command(ask).await?,
             Self::Seed(seed) => {
-                let mut connection = connect(settings, seed, |_| {}).await?;
+                let mut connection = connect(settings, settings.proof.at_server(seed), |_| {}).await?;
                 let answer = connection.send_packed_command(ask).await;
                 answer.and_then(Value::extract_error)
             }

@@ -115,7 +115,7 @@ impl Ear {
                 let (out, pushes) = mpsc::channel(UNREAD);
                 let lost = Arc::new(AtomicBool::new(false));
                 let missed = Arc::clone(&lost);
-                let opened = connect(&self.settings, &info, move |push| {
+                let opened = connect(&self.settings, self.settings.proof.at_server(&info), move |push| {
                     if out.try_send(push).is_err() {
                         missed.store(true, Ordering::Relaxed);
                     }

@@ -17,6 +17,7 @@ use super::confirming::Confirming;
 use super::failure::{away, is_suspect, of_script, unsent};
 use super::handshake::Facts;
 use super::marker::{MOVED, Marker, Trust};
+use super::proof::Proven;
 use super::script::{Answer, Ask, Script};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
@@ -301,7 +302,7 @@ impl Watcher {
             self.tell_live(&link.live);
             tokio::select! {
                 () = link.closed.notified() => return away("the connection was closed"),
-                () = self.finder.moved(&link.live.info) => return away("another server is master now"),
+                () = self.finder.moved(&self.settings, &link.live.info) => return away("another server is master now"),
                 () = self.look.notified() => {}
                 () = sleep(again(&link.live.trust)) => {}
             }
@@ -372,7 +373,7 @@ async fn open(
     closed: &Arc<Notify>,
 ) -> Result<MultiplexedConnection, BackendError> {
     let told = Arc::clone(closed);
-    let connection = connect(settings, info, move |push| {
+    let connection = connect(settings, settings.proof.at_server(info), move |push| {
         if push.kind == PushKind::Disconnection {
             told.notify_one();
         }
@@ -386,7 +387,7 @@ async fn open(
 /// Away when it cannot be opened in time.
 pub async fn connect(
     settings: &Settings,
-    info: &ConnectionInfo,
+    to: Proven,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, BackendError> {
     let config = AsyncConnectionConfig::new()
@@ -396,7 +397,7 @@ pub async fn connect(
             pushed(push);
             Ok::<(), ()>(())
         });
-    let client = Client::open(info.clone()).map_err(away)?;
+    let client = Client::open(to.into_info()).map_err(away)?;
     let made = timeout(
         settings.connect_timeout + settings.response_timeout,
         client.get_multiplexed_async_connection_with_config(&config),

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisResult};
+use redis::{ConnectionInfo, Pipeline, RedisResult};
 use tokio::time::{sleep, timeout};
 
 use super::failure::away;
 use super::node::connect;
+use super::proof::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -64,34 +65,18 @@ impl Finder {
     }
 
     /// Waits until the server to use is another one than `now`.
-    pub async fn moved(&self, now: &ConnectionInfo) {
+    pub async fn moved(&self, settings: &Settings, now: &ConnectionInfo) {
         let Self::Sentinels { master, sentinels, .. } = self else {
             return std::future::pending().await;
         };
-        let settings = Settings::new(super::settings::Servers::Standalone(now.clone()));
         loop {
             sleep(ASK_AGAIN).await;
-            if let Ok((host, port)) = ask_all(&settings, sentinels, master).await
+            if let Ok((host, port)) = ask_all(settings, sentinels, master).await
                 && located(now.addr(), host, port) != *now.addr()
             {
                 return;
             }
         }
-    }
-}
-
-/// The address of another server that is reached in the same way.
-pub fn located(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
-    match like.clone() {
-        ConnectionAddr::TcpTls {
-            insecure, tls_params, ..
-        } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure,
-            tls_params,
-        },
-        _ => ConnectionAddr::Tcp(host, port),
     }
 }
 
@@ -129,7 +114,7 @@ async fn ask_all(
 }
 
 async fn ask(settings: &Settings, sentinel: &ConnectionInfo, master: &str) -> Result<Named, BackendError> {
-    let mut connection = connect(settings, sentinel, |_| {}).await?;
+    let mut connection = connect(settings, settings.proof.at_sentinel(sentinel), |_| {}).await?;
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);

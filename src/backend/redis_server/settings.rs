@@ -1,12 +1,10 @@
 //! Which servers, and how to reach them.
 
-use std::fmt;
 use std::time::Duration;
 
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult,
-    TlsCertificates,
-};
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult};
+
+use super::proof::Proof;
 
 /// Which servers hold the locks.
 #[derive(Debug, Clone)]
@@ -17,7 +15,7 @@ pub enum Servers {
     Sentinel {
         /// The name by which the sentinels know it.
         master: String,
-        /// The sentinels, with credentials of their own.
+        /// The sentinels.
         sentinels: Vec<ConnectionInfo>,
         /// How to log in at the master; its address is the sentinels' to say.
         login: ConnectionInfo,
@@ -58,6 +56,8 @@ impl Replicas {
 pub struct Settings {
     /// Which ones.
     pub servers: Servers,
+    /// What proves this server to them.
+    pub proof: Proof,
     /// What every key begins with.
     pub prefix: String,
     /// What a store without a marker means.
@@ -78,6 +78,7 @@ impl Settings {
     pub fn new(servers: Servers) -> Self {
         Self {
             servers,
+            proof: Proof::default(),
             prefix: "fencepost".into(),
             first_start: FirstStart::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
@@ -93,6 +94,8 @@ impl Settings {
 pub struct Quorum {
     /// The masters: 3, 5 or 7.
     pub nodes: Vec<ConnectionInfo>,
+    /// What proves this server to them.
+    pub proof: Proof,
     /// What every key begins with.
     pub prefix: String,
     /// What a node without a marker means.
@@ -108,6 +111,7 @@ impl Quorum {
     pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
         Self {
             nodes,
+            proof: Proof::default(),
             prefix: "fencepost".into(),
             first_start: FirstStart::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
@@ -126,142 +130,43 @@ pub fn connection_info(url: &str) -> RedisResult<ConnectionInfo> {
     Ok(info.set_redis_settings(redis))
 }
 
-/// How servers are reached, beside what their URLs say.
-#[derive(Debug, Clone, Default)]
-pub struct Access {
-    /// How to log in where the locks are.
-    pub login: Login,
-    /// How to log in at the sentinels.
-    pub sentinel_login: Login,
-    /// How `rediss://` is spoken, to all of them.
-    pub tls: Tls,
-}
-
-/// How to log in.
-#[derive(Clone, Default)]
-pub struct Login {
-    /// The ACL user.
-    pub user: Option<String>,
-    /// Its password.
-    pub password: Option<String>,
-    /// The database; 0 leaves it to the URL.
-    pub database: i64,
-}
-
-/// How TLS is spoken.
-#[derive(Clone, Default)]
-pub struct Tls {
-    /// Who may sign the servers' certificates, in PEM; absent: whom this machine trusts.
-    pub ca: Option<Vec<u8>>,
-    /// The certificate and the key of this client, in PEM.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-// Without the key.
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("ca", &self.ca.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
-    }
-}
-
-// Without the password.
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Login {
-    fn over(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let mut redis = info.redis_settings().clone();
-        if let Some(user) = &self.user {
-            redis = redis.set_username(user);
-        }
-        if let Some(password) = &self.password {
-            redis = redis.set_password(password);
-        }
-        if self.database != 0 {
-            redis = redis.set_db(self.database);
-        }
-        info.set_redis_settings(redis)
-    }
-}
-
-impl Tls {
-    fn over(&self, info: ConnectionInfo) -> RedisResult<ConnectionInfo> {
-        let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        if !encrypted || (self.ca.is_none() && self.client.is_none()) {
-            return Ok(info);
-        }
-        let certificates = TlsCertificates {
-            client_tls: self.client.clone().map(|(client_cert, client_key)| ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: self.ca.clone(),
-        };
-        let client = Client::build_with_tls(info, certificates)?;
-        Ok(client.get_connection_info().clone())
-    }
-}
-
-impl Access {
-    /// One server.
-    ///
-    /// # Errors
-    /// What the client says about the URL or a certificate.
-    pub fn server(&self, url: &str) -> RedisResult<ConnectionInfo> {
-        self.tls.over(self.login.over(connection_info(url)?))
-    }
-
-    fn sentinel(&self, url: &str) -> RedisResult<ConnectionInfo> {
-        self.tls.over(self.sentinel_login.over(connection_info(url)?))
-    }
-}
-
 impl Servers {
     /// One server.
     ///
     /// # Errors
-    /// What the client says about the URL or a certificate.
-    pub fn standalone(url: &str, access: &Access) -> RedisResult<Self> {
-        Ok(Self::Standalone(access.server(url)?))
+    /// What the client says about the URL.
+    pub fn standalone(url: &str) -> RedisResult<Self> {
+        Ok(Self::Standalone(connection_info(url)?))
     }
 
     /// The master that these sentinels know by this name, reached over TLS where the first sentinel
     /// is.
     ///
     /// # Errors
-    /// What the client says about a URL or a certificate.
-    pub fn sentinel(master: &str, urls: &[String], access: &Access) -> RedisResult<Self> {
+    /// What the client says about a URL.
+    pub fn sentinel(master: &str, urls: &[String]) -> RedisResult<Self> {
         let sentinels: Vec<_> = urls
             .iter()
-            .map(|url| access.sentinel(url))
+            .map(|url| connection_info(url))
             .collect::<RedisResult<_>>()?;
         let bare = connection_info("redis://localhost")?;
-        let bare = match sentinels.first() {
+        let login = match sentinels.first() {
             Some(first) => bare.set_addr(first.addr().clone()),
             None => bare,
         };
         Ok(Self::Sentinel {
             master: master.to_owned(),
             sentinels,
-            login: access.login.over(bare),
+            login,
         })
     }
 
     /// The Cluster that these nodes belong to.
     ///
     /// # Errors
-    /// What the client says about a URL or a certificate.
-    pub fn cluster(urls: &[String], access: &Access) -> RedisResult<Self> {
-        let seeds = urls.iter().map(|url| access.server(url));
+    /// What the client says about a URL.
+    pub fn cluster(urls: &[String]) -> RedisResult<Self> {
+        let seeds = urls.iter().map(|url| connection_info(url));
         Ok(Self::Cluster(seeds.collect::<RedisResult<_>>()?))
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::backend::{Place, Wake};
 
-/// The memory store; while the gate is shut, whoever wants to leave stands before it.
+/// The memory store; while the gate is shut, whoever wants to leave or to close it stands before it.
 #[derive(Debug)]
 struct Gated {
     store: Arc<dyn Backend>,
@@ -28,6 +28,7 @@ struct Gated {
     /// How long it takes to enter.
     enters_in: Mutex<Duration>,
     health: watch::Sender<Health>,
+    is_closed: AtomicBool,
 }
 
 impl Gated {
@@ -53,6 +54,7 @@ impl Gated {
             mute: false,
             enters_in: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -62,6 +64,13 @@ impl Gated {
 
     fn fails(&self) -> Result<(), BackendError> {
         self.outage.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    async fn gate(&self) {
+        let opened = self.opened.notified();
+        if self.shut.load(Ordering::SeqCst) {
+            opened.await;
+        }
     }
 
     /// Lets those in who stand before it.
@@ -111,10 +120,7 @@ impl Backend for Gated {
         next: Option<&NewClaim>,
     ) -> Result<Departure, BackendError> {
         self.fails()?;
-        let opened = self.opened.notified();
-        if self.shut.load(Ordering::SeqCst) {
-            opened.await;
-        }
+        self.gate().await;
         self.store.leave(lock, who, next).await
     }
 
@@ -150,7 +156,9 @@ impl Backend for Gated {
     }
 
     async fn close(&self) {
+        self.gate().await;
         self.store.close().await;
+        self.is_closed.store(true, Ordering::SeqCst);
     }
 }
 
@@ -300,6 +308,20 @@ async fn what_could_not_be_undone_ends_with_its_locks() {
     locks.close().await;
     sleep(SECOND / 10).await;
     assert_eq!(locks.room.undos.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_though_undos_and_the_store_hang_and_the_store_is_closed_when_it_can_be() {
+    let store = Gated::shut(Health::Serving);
+    let locks = over(&store);
+    drop(locks.acquire(ask("a", Duration::ZERO)).await.unwrap());
+    let begun = Instant::now();
+    locks.close().await;
+    assert_eq!(begun.elapsed(), 7 * SECOND, "5 for the undo, 2 for the store");
+    assert!(!store.is_closed.load(Ordering::SeqCst));
+    store.unlock();
+    sleep(SECOND / 10).await;
+    assert!(store.is_closed.load(Ordering::SeqCst));
 }
 
 #[tokio::test(start_paused = true)]
