@@ -7,7 +7,8 @@
 //! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
-//! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
+//! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue; [`turns`] is the
+//! group commit of all steps; [`session`] and [`leases`] are
 //! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
 //! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, [`proving`]
 //! what proves this server there, and [`checks`] what it is asked about itself.
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
+use self::arrivals::Arrivals;
 use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
@@ -40,6 +42,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 mod adopt;
 mod along;
+mod arrivals;
 mod checks;
 mod clock;
 mod ends;
@@ -127,6 +130,7 @@ impl Store {
                 ends,
                 scenes,
                 names,
+                arrivals: Arrivals::default(),
             }),
             wakes,
         })
@@ -143,6 +147,7 @@ struct Replica {
     ends: Arc<Ends>,
     scenes: Arc<Scenes>,
     names: Arc<Names>,
+    arrivals: Arrivals,
     turns: Turns,
 }
 
