@@ -7,10 +7,11 @@
 //! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
-//! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
-//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`view`], [`survey`],
-//! [`record`] and [`keys`] are what is read and written; [`link`] is the way to the cluster, [`proving`]
-//! what proves this server there, and [`checks`] what it is asked about itself.
+//! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
+//! place there for each; [`turns`] is the group commit of all steps; [`session`] and [`leases`] are the etcd
+//! leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`names`] are those that claims are
+//! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
+//! to the cluster, [`proving`] what proves this server there, and [`checks`] what it is asked about itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
+use self::arrivals::Arrivals;
 use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
@@ -29,17 +31,19 @@ use self::scenes::Scenes;
 use self::session::Session;
 use self::settings::{Proof, Settings};
 use self::turns::Turns;
+use self::under_way::UnderWay;
 use self::wakes::Wakes;
 use self::watching::Watching;
 use super::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
-    Renewal, Seen, Wake,
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Patience,
+    Place, Renewal, Seen, Wake,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 mod adopt;
 mod along;
+mod arrivals;
 mod checks;
 mod clock;
 mod ends;
@@ -62,6 +66,7 @@ pub mod settings;
 mod survey;
 mod take_up;
 mod turns;
+mod under_way;
 mod view;
 mod wakes;
 mod watching;
@@ -94,6 +99,10 @@ impl Store {
     /// The locks of one namespace. Must be called within a tokio runtime: tasks keep its session
     /// alive until it is closed.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        Arc::new(self.cut(namespace))
+    }
+
+    fn cut(&self, namespace: &Namespace) -> Etcd {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
@@ -117,7 +126,7 @@ impl Store {
         tokio::spawn(Arc::clone(&session).run(move || lost.lose_all()));
         let expiries = Arc::clone(&ends).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
-        Arc::new(Etcd {
+        Etcd {
             replica: Arc::new(Replica {
                 turns: Turns::begin(Arc::clone(&link)),
                 keys,
@@ -127,9 +136,11 @@ impl Store {
                 ends,
                 scenes,
                 names,
+                arrivals: Arrivals::default(),
+                under_way: UnderWay::default(),
             }),
             wakes,
-        })
+        }
     }
 }
 
@@ -143,6 +154,8 @@ struct Replica {
     ends: Arc<Ends>,
     scenes: Arc<Scenes>,
     names: Arc<Names>,
+    arrivals: Arrivals,
+    under_way: UnderWay,
     turns: Turns,
 }
 
@@ -176,8 +189,18 @@ impl Etcd {
 impl Backend for Etcd {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let replica = self.replica()?;
-        let named = replica.names.give(claim);
-        let place = replica.enter(lock, &named).await?;
+        let line = match claim.patience {
+            Patience::Try => None,
+            Patience::Wait => Some(replica.arrivals.come(lock).await),
+        };
+        let ready = replica.session.ready().await;
+        if let (Err(_), Some(line)) = (&ready, &line) {
+            line.failed();
+        }
+        // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
+        // to bring a name that was given up meanwhile.
+        let (ticket, named) = (ready?, replica.names.give(claim));
+        let place = replica.enter((line, ticket), lock, &named).await?;
         replica.names.placed(claim, named.id, &place);
         Ok(place)
     }
@@ -271,5 +294,28 @@ impl Backend for Etcd {
 
     async fn close(&self) {
         self.replica.session.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Refusal;
+
+    #[tokio::test]
+    async fn calls_that_an_absent_store_refuses_use_up_no_name() {
+        let nowhere = Settings {
+            timeout: Duration::from_millis(20),
+            ..Settings::new(vec!["http://127.0.0.1:1".into()])
+        };
+        let etcd = Store::open(nowhere).cut(&Namespace::new("n").unwrap());
+        let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.names);
+        let free = NewClaim::numbered(1);
+        names.placed(&free, free.id, &Place::Refused(Refusal::Full { limit: 1 }));
+        for number in 2..10 {
+            let refused = etcd.enter(&lock, &NewClaim::numbered(number)).await;
+            assert!(refused.is_err_and(|error| error.is_without_effect()));
+        }
+        assert_eq!(names.give(&NewClaim::numbered(10)).id, free.id);
     }
 }

@@ -62,6 +62,33 @@ pub struct NewClaim {
     pub arrived: Instant,
 }
 
+#[cfg(test)]
+impl NewClaim {
+    /// A patient exclusive claim for tests, whose ids are all made of this number.
+    pub fn numbered(number: u8) -> Self {
+        let good = "a good value";
+        Self {
+            id: ClaimId::from_bytes([number; 16]),
+            call: CallId::from_bytes([number; 16]),
+            secret: Secret::from_bytes([number; 16]),
+            retryable: false,
+            owner: Owner::new("tester").expect(good),
+            identity: Identity::anonymous(),
+            mode: Mode::Exclusive,
+            reentrant: false,
+            ttl: Ttl::new(Duration::from_secs(60)).expect(good),
+            metadata: Metadata::default(),
+            patience: Patience::Wait,
+            limits: ClaimLimits {
+                queue: 100,
+                finished: 100,
+                holds: 10,
+            },
+            arrived: Instant::now(),
+        }
+    }
+}
+
 /// Who leaves.
 #[derive(Debug, Clone, Copy)]
 pub enum Leaving<'a> {
@@ -164,7 +191,7 @@ impl Grant {
 /// What a waiting claim knows of those ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// Orders the waiting claims of one lock as the queue does (ties by claim id).
+    /// Orders the waiting claims of one lock as the queue does (ties by arrival).
     pub turn: u64,
     /// When the next holder's TTL runs out, if nobody renews it.
     pub frees_in: Option<Duration>,

@@ -103,7 +103,8 @@ impl Figures {
         let now = Instant::now();
         let granted = Granted {
             lock,
-            claim: grant.claim,
+            call: claim.call,
+            secret: grant.secret,
             token: grant.token,
             sent,
             arrived: claim.arrived,
@@ -135,11 +136,11 @@ impl Figures {
         let mut seen = self.seen();
         match (who, departure.found) {
             (Leaving::Hold(lease), Found::Ended(_)) => {
-                seen.ended(lease.claim);
+                seen.ended(&lease.secret);
                 seen.released(lock, sent);
             }
-            (Leaving::Hold(lease), Found::EndedBefore(_) | Found::Nothing) => seen.ended(lease.claim),
-            (Leaving::Call(claim, _), Found::Ended(_)) => seen.ended(*claim),
+            (Leaving::Hold(lease), Found::EndedBefore(_) | Found::Nothing) => seen.ended(&lease.secret),
+            (Leaving::Call(_, call), Found::Ended(_)) => seen.undone(call),
             (Leaving::Forced(token), Found::Ended(_)) => {
                 seen.forced(lock, token);
                 seen.released(lock, sent);
@@ -165,10 +166,10 @@ impl Figures {
         match renewal {
             Renewal::Renewed(grant) => {
                 let until = sent + grant.ttl;
-                self.seen().hold(&lease.lock.name, lease.claim, grant.token, until);
+                self.seen().hold(&lease.lock.name, lease.secret, grant.token, until);
             }
             Renewal::Gone(cause) => {
-                self.seen().ended(lease.claim);
+                self.seen().ended(&lease.secret);
                 self.lost[cause_index(*cause)].inc();
             }
         }

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tokio::time::Instant;
 
-use crate::name::{ClaimId, FencingToken, LockName};
+use crate::name::{CallId, FencingToken, LockName, Secret};
 
 /// How many leases are followed; the gauge stays at this where there are more.
 const LEASES: usize = 200_000;
@@ -14,19 +14,21 @@ const LEASES: usize = 200_000;
 const LOCKS: usize = 10_000;
 
 /// A lease that was granted or renewed here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Held {
     /// The hash of its lock's name, which may be long.
     lock: u64,
     token: FencingToken,
     until: Instant,
+    /// Which call was answered with it last, if that was here.
+    call: Option<CallId>,
 }
 
 /// What a lock showed last.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     token: FencingToken,
-    claim: ClaimId,
+    secret: Secret,
     /// When the answer with that token was here.
     seen: Instant,
     /// When its last release over this server was sent, until somebody was granted.
@@ -38,8 +40,10 @@ struct Last {
 pub struct Granted<'a> {
     /// On which lock.
     pub lock: &'a LockName,
-    /// To which claim or hold.
-    pub claim: ClaimId,
+    /// To which call.
+    pub call: CallId,
+    /// The secret of its hold.
+    pub secret: Secret,
     /// Its token.
     pub token: FencingToken,
     /// When its step was sent.
@@ -63,10 +67,13 @@ pub struct Shown {
     pub released: Option<Instant>,
 }
 
-/// All of it.
+/// All of it. A lease goes by its secret: that of a hold is drawn for it alone, whereas the id of its claim may
+/// be used again.
 #[derive(Debug, Default)]
 pub struct Seen {
-    leases: HashMap<ClaimId, Held>,
+    leases: HashMap<Secret, Held>,
+    /// Who undoes a call knows no secret.
+    by_call: HashMap<CallId, Secret>,
     hasher: RandomState,
     young: HashMap<LockName, Last>,
     old: HashMap<LockName, Last>,
@@ -75,11 +82,12 @@ pub struct Seen {
 impl Seen {
     /// A grant was answered `now`.
     pub fn granted(&mut self, grant: &Granted<'_>, now: Instant) -> Shown {
-        let known = self.leases.get(&grant.claim).map(|held| held.token);
-        self.hold(grant.lock, grant.claim, grant.token, grant.until);
+        let known = self.leases.contains_key(&grant.secret);
+        self.hold(grant.lock, grant.secret, grant.token, grant.until);
+        self.answered(grant.call, grant.secret);
         let last = self.last(grant.lock);
-        let is_last = last.is_some_and(|last| (last.claim, last.token) == (grant.claim, grant.token));
-        let new = known != Some(grant.token) && !is_last;
+        let is_last = last.is_some_and(|last| last.secret == grant.secret);
+        let new = !known && !is_last;
         // Only a step that was sent after a higher token was known can have been granted later.
         let regression =
             new && grant.alone && last.is_some_and(|last| grant.token <= last.token && grant.sent > last.seen);
@@ -88,7 +96,7 @@ impl Seen {
             Some(last) if last.token > grant.token => Last { released: None, ..last },
             _ => Last {
                 token: grant.token,
-                claim: grant.claim,
+                secret: grant.secret,
                 seen: now,
                 released: None,
             },
@@ -102,22 +110,60 @@ impl Seen {
     }
 
     /// A lease was renewed.
-    pub fn hold(&mut self, lock: &LockName, claim: ClaimId, token: FencingToken, until: Instant) {
-        let lock = self.hashed(lock);
-        if self.leases.len() < LEASES || self.leases.contains_key(&claim) {
-            self.leases.insert(claim, Held { lock, token, until });
+    pub fn hold(&mut self, lock: &LockName, secret: Secret, token: FencingToken, until: Instant) {
+        if let Some(held) = self.leases.get_mut(&secret) {
+            held.until = until;
+        } else if self.leases.len() < LEASES {
+            let held = Held {
+                lock: self.hashed(lock),
+                token,
+                until,
+                call: None,
+            };
+            self.leases.insert(secret, held);
         }
     }
 
+    /// A lease was this call's answer.
+    fn answered(&mut self, call: CallId, secret: Secret) {
+        let Some(held) = self.leases.get_mut(&secret) else {
+            return;
+        };
+        if let Some(before) = held.call.replace(call) {
+            self.by_call.remove(&before);
+        }
+        self.by_call.insert(call, secret);
+    }
+
     /// A lease is over.
-    pub fn ended(&mut self, claim: ClaimId) {
-        self.leases.remove(&claim);
+    pub fn ended(&mut self, secret: &Secret) {
+        if let Some(Held { call: Some(call), .. }) = self.leases.remove(secret) {
+            self.by_call.remove(&call);
+        }
+    }
+
+    /// A call was undone, and with it the lease that it got, if it did.
+    pub fn undone(&mut self, call: CallId) {
+        if let Some(secret) = self.by_call.remove(&call) {
+            self.leases.remove(&secret);
+        }
     }
 
     /// A token of a lock was forced: all holds of its claim are over. Another lock may have the same token.
     pub fn forced(&mut self, lock: &LockName, token: FencingToken) {
         let lock = self.hashed(lock);
-        self.leases.retain(|_, held| (held.lock, held.token) != (lock, token));
+        self.keep(|held| (held.lock, held.token) != (lock, token));
+    }
+
+    fn keep(&mut self, keep: impl Fn(&Held) -> bool) {
+        let Self { leases, by_call, .. } = self;
+        leases.retain(|_, held| {
+            let kept = keep(held);
+            if let Some(call) = held.call.filter(|_| !kept) {
+                by_call.remove(&call);
+            }
+            kept
+        });
     }
 
     /// A release that ended a lease was sent at `sent`.
@@ -132,9 +178,10 @@ impl Seen {
     /// and how many are left.
     pub fn sweep(&mut self, now: Instant) -> (usize, usize) {
         let before = self.leases.len();
-        self.leases.retain(|_, held| held.until > now);
+        self.keep(|held| held.until > now);
         if self.leases.len() < self.leases.capacity() / 4 {
             self.leases.shrink_to_fit();
+            self.by_call.shrink_to_fit();
         }
         (before - self.leases.len(), self.leases.len())
     }
@@ -173,11 +220,16 @@ mod tests {
         FencingToken::new(number).expect("a token")
     }
 
+    fn secret(claim: u8) -> Secret {
+        Secret::from_bytes([claim; 16])
+    }
+
     /// The grant of a claim whose call arrived, and whose step was sent, at `sent`.
     fn grant(lock: &LockName, claim: u8, number: u64, sent: Instant) -> Granted<'_> {
         Granted {
             lock,
-            claim: ClaimId::from_bytes([claim; 16]),
+            call: CallId::from_bytes([claim; 16]),
+            secret: secret(claim),
             token: token(number),
             sent,
             arrived: sent,
@@ -244,15 +296,53 @@ mod tests {
         for claim in 1..=4 {
             seen.granted(&grant(&name, claim, u64::from(claim), start), start);
         }
-        seen.ended(ClaimId::from_bytes([1; 16]));
+        seen.ended(&secret(1));
+        seen.forced(&lock("b"), token(3));
         seen.forced(&name, token(2));
         assert_eq!(seen.sweep(start), (0, 2));
-        seen.forced(&lock("b"), token(3));
-        assert_eq!(seen.sweep(start), (0, 2), "the same token of another lock");
-        let later = start + Duration::from_secs(20);
-        seen.hold(&name, ClaimId::from_bytes([3; 16]), token(3), later);
+        seen.hold(&name, secret(3), token(3), start + Duration::from_secs(20));
         assert_eq!(seen.sweep(start + Duration::from_secs(10)), (1, 1));
         assert_eq!(seen.sweep(start + Duration::from_secs(20)), (1, 0));
+        assert!(seen.by_call.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_is_taken_back_is_held_no_more_whatever_name_its_claim_had() {
+        let (mut seen, name, start) = (Seen::default(), lock("a"), Instant::now());
+        let until = start + Duration::from_secs(10);
+        seen.granted(&grant(&name, 1, 1, start), start);
+        seen.undone(CallId::from_bytes([1; 16]));
+        assert_eq!(seen.sweep(start), (0, 0));
+        // A retry found it: the older call is not its owner any more.
+        let (first, retry) = (grant(&name, 2, 2, start), CallId::from_bytes([9; 16]));
+        seen.granted(&first, start);
+        assert!(!seen.granted(&Granted { call: retry, ..first }, start).new);
+        seen.undone(CallId::from_bytes([2; 16]));
+        assert_eq!(seen.sweep(start), (0, 1));
+        seen.undone(retry);
+        assert_eq!(seen.sweep(start), (0, 0));
+        // One that another server granted and this one renewed belongs to no call here.
+        seen.hold(&name, secret(3), token(3), until);
+        seen.ended(&secret(1));
+        assert_eq!(seen.sweep(start), (0, 1));
+        assert!(seen.by_call.is_empty());
+    }
+
+    #[test]
+    fn each_hold_of_a_claim_is_a_lease() {
+        let (mut seen, name, start) = (Seen::default(), lock("a"), Instant::now());
+        let reentered = |hold| Granted {
+            alone: false,
+            ..grant(&name, hold, 1, start)
+        };
+        for hold in [1, 2] {
+            let shown = seen.granted(&reentered(hold), start);
+            assert!(shown.new && !shown.regression);
+        }
+        seen.ended(&secret(1));
+        assert_eq!(seen.sweep(start), (0, 1));
+        seen.forced(&name, token(1));
+        assert_eq!(seen.sweep(start), (0, 0));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod batches;
 mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
+mod crowds;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod history;

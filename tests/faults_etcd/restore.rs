@@ -145,3 +145,32 @@ async fn tokens_rise_over_an_old_copy_put_back_under_a_replica_that_has_not_seen
     let next = next.expect("the store comes back");
     assert!(next > last, "{next} after {last}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_claims_that_an_old_copy_brings_back_are_not_given_again() {
+    let Some(mut cluster) = cluster(1, &[]) else {
+        return;
+    };
+    let locks = replica(&cluster).await;
+    let long = Duration::from_secs(60);
+    let first = take(&locks, "b", long).await;
+    put_back(&mut cluster, || async {
+        // Its name is free for the next claim here, and in use in the copy.
+        locks.release(&first.key).await.expect("it was held");
+    })
+    .await;
+    let again = async {
+        loop {
+            match acquire(&locks, "b", long, Duration::ZERO).await {
+                Err(Error::Backend(error)) => {
+                    assert!(!error.to_string().contains("in use already"), "{error}");
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                other => return other,
+            }
+        }
+    };
+    let tried = tokio::time::timeout(Duration::from_secs(40), again).await;
+    let tried = tried.expect("the store comes back");
+    assert!(matches!(tried, Err(Error::LockHeld { .. })), "{tried:?}");
+}

@@ -121,3 +121,58 @@ async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
         leave(&*other, &younger, None).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = backend(&cluster).await;
+    for modes in [[Mode::Exclusive; 2], [Mode::Exclusive, Mode::Shared]] {
+        let [held, waits] = modes.map(claim);
+        let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
+        assert!(matches!(entered, Place::Held(_)), "{entered:?}");
+        // Its name is free for the next claim.
+        let tried = NewClaim {
+            patience: Patience::Try,
+            ..claim(Mode::Exclusive)
+        };
+        let entered = locks.enter(&name("a"), &tried).await.expect("etcd answers");
+        assert!(matches!(entered, Place::Busy(_)), "{entered:?}");
+        let entered = locks.enter(&name("a"), &waits).await.expect("etcd answers");
+        assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
+        let who = Leaving::Call(&held.id, held.call);
+        let left = locks.leave(&name("a"), who, Some(&waits)).await;
+        let granted = left.expect("etcd answers").next.expect("it is next");
+        assert_eq!(granted.claim, tried.id, "it goes by the name of another one");
+        // It asked before it heard of that.
+        let place = locks.take_up(&name("a"), &waits).await.expect("etcd answers");
+        let Place::Held(again) = place else { panic!("{place:?}") };
+        assert_eq!((again.token, again.secret), (granted.token, granted.secret));
+        leave(&*locks, &waits, None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
+    let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
+    let entered = other.enter(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(entered, Place::Held(_)), "{entered:?}");
+    let entered = other.enter(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
+    for there in [&held, &waits] {
+        for patience in [Patience::Try, Patience::Wait] {
+            let new = NewClaim {
+                id: there.id,
+                patience,
+                ..claim(Mode::Exclusive)
+            };
+            let entered = locks.enter(&name("a"), &new).await;
+            assert!(entered.is_err(), "{entered:?}");
+        }
+    }
+    let queue = locks.look(&name("a"), Most::of_each(9)).await.expect("etcd answers");
+    assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
+    leave(&*other, &waits, None).await;
+    leave(&*other, &held, None).await;
+}

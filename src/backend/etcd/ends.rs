@@ -83,7 +83,14 @@ impl Ends {
             due: Instant::now() + span(entry.claim.span_s),
             alive,
         };
-        lock(&self.granted).insert(entry.id, granted);
+        let mut all = lock(&self.granted);
+        // Names are used again: what is heard late of an earlier holder says nothing of this one.
+        if all
+            .get(&entry.id)
+            .is_none_or(|known| known.entry.token() <= entry.token())
+        {
+            all.insert(entry.id, granted);
+        }
     }
 
     /// A holder as this replica last saw it; it may have changed since.
@@ -278,4 +285,52 @@ fn latest(holds: &[Hold]) -> &[Hold] {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Claim;
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::backend::NewClaim;
+    use crate::name::{Kind, LockKey, Namespace};
+
+    #[tokio::test]
+    async fn what_is_heard_of_an_earlier_claim_of_a_name_does_not_hide_the_later_one() {
+        let namespace = Namespace::new("n").unwrap();
+        let link = Arc::new(Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
+        let leases = Arc::new(Leases::new(Arc::clone(&link)));
+        let ends = Ends::new(Keys::new("r", &namespace), link, leases);
+        let name = LockName::new("a").unwrap();
+        let new = NewClaim::numbered(1);
+        let holder = |base, created| Entry {
+            id: new.id,
+            claim: Claim {
+                base,
+                ..Claim::of(&new)
+            },
+            created,
+            modified: created,
+            lease: 1,
+        };
+        let lease = |entry: &Entry| LeaseKey {
+            lock: LockKey {
+                namespace: namespace.clone(),
+                name: name.clone(),
+            },
+            kind: Kind::Exclusive,
+            claim: entry.id,
+            token: entry.token().unwrap(),
+            secret: new.secret,
+        };
+        let (earlier, later) = (holder(1_000, 7), holder(1_000, 9));
+        ends.granted_on(&name, &later, Instant::now());
+        ends.granted(&name, &earlier);
+        assert!(ends.known(&lease(&later)).is_some());
+        assert!(ends.known(&lease(&earlier)).is_none());
+        // Revisions fall with an old copy that was put back, and the base rises.
+        let restored = holder(2_000, 3);
+        ends.granted(&name, &restored);
+        assert!(ends.known(&lease(&restored)).is_some());
+    }
 }

@@ -117,10 +117,7 @@ impl Replica {
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
         self.scenes.part(going.name, id, call);
         let view = scenes::read(&self.link, &going.lock).await?;
-        // Once it was granted, its name is known by its record alone.
-        let named = view.waiters.get(id).is_some() || view.holder_with(id).is_some();
-        let named = (!named).then(|| view.hold_of_call(call)).flatten();
-        let id = named.as_ref().unwrap_or(id);
+        let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
                 return self.take_out_waiter(going, entry).await;

@@ -134,32 +134,12 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
-    use crate::backend::{ClaimLimits, Patience, Refusal};
-    use crate::name::{CallId, Identity, LockName, Metadata, Mode, Owner, Secret, Ttl};
+    use crate::backend::Refusal;
+    use crate::name::LockName;
 
-    fn claim(id: u8) -> NewClaim {
-        NewClaim {
-            id: ClaimId::from_bytes([id; 16]),
-            call: CallId::from_bytes([id; 16]),
-            secret: Secret::from_bytes([id; 16]),
-            retryable: false,
-            owner: Owner::new("a").unwrap(),
-            identity: Identity::anonymous(),
-            mode: Mode::Exclusive,
-            reentrant: false,
-            ttl: Ttl::new(std::time::Duration::from_secs(1)).unwrap(),
-            metadata: Metadata::default(),
-            patience: Patience::Wait,
-            limits: ClaimLimits {
-                queue: 1,
-                finished: 1,
-                holds: 1,
-            },
-            arrived: Instant::now(),
-        }
+    fn claim(number: u8) -> NewClaim {
+        NewClaim::numbered(number)
     }
 
     fn full() -> Place {

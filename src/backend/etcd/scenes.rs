@@ -12,10 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::keys::{Keys, LockKeys};
 use super::link::{Failure, Link, failure};
+use super::under_way::Others;
 use super::view::{Entry, Step, View};
 use super::wakes::Wakes;
 use crate::backend::{NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
+
+#[cfg(test)]
+mod tests;
 
 /// How soon a watch that broke is opened again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -83,9 +87,10 @@ impl Scene {
         due
     }
 
-    /// Whether a waiting claim of this replica is no more what it was.
+    /// Whether a waiting claim of this replica is no more what it was. It is forgotten then: it joins
+    /// again if it still waits, and one that was granted meanwhile never parts.
     fn is_lost(&mut self, id: &ClaimId) -> bool {
-        let (Some(view), Some(mine)) = (&self.view, self.mine.get_mut(id)) else {
+        let (Some(view), Some(mine)) = (&self.view, self.mine.get(id)) else {
             return false;
         };
         let there = view.waiters.get(id);
@@ -93,7 +98,7 @@ impl Scene {
         if mine.told || kept || view.revision < mine.since {
             return false;
         }
-        mine.told = true;
+        self.mine.remove(id);
         true
     }
 }
@@ -123,25 +128,37 @@ impl Scenes {
     }
 
     fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, mine: Mine, view: Option<&View>) {
-        let mut opened = false;
-        let scene = Arc::clone(lock(&self.by_lock).entry(name.clone()).or_insert_with(|| {
-            opened = true;
-            Arc::default()
-        }));
-        let due = {
-            let mut scene = lock(&scene);
-            scene.mine.insert(waiter, mine);
-            if let Some(view) = view {
-                scene.freshen(view);
-            }
-            let mut due = scene.due();
-            due.extend(scene.is_lost(&waiter).then_some(waiter));
-            due
-        };
+        let (due, opened) = self.sit(name, waiter, mine, view);
         self.tell(name, due);
-        if opened {
+        if let Some(scene) = opened {
             tokio::spawn(Arc::clone(self).follow(name.clone(), scene));
         }
+    }
+
+    /// Lets a waiter in; who should ask now, and the scene if it is a new one.
+    fn sit(
+        &self,
+        name: &LockName,
+        waiter: ClaimId,
+        mine: Mine,
+        view: Option<&View>,
+    ) -> (Vec<ClaimId>, Option<Arc<Mutex<Scene>>>) {
+        let mut opened = None;
+        // Kept to the end: a scene where nobody waits may be taken down at any time.
+        let mut by_lock = lock(&self.by_lock);
+        let scene = Arc::clone(by_lock.entry(name.clone()).or_insert_with(|| {
+            let scene = Arc::default();
+            opened = Some(Arc::clone(&scene));
+            scene
+        }));
+        let mut scene = lock(&scene);
+        scene.mine.insert(waiter, mine);
+        if let Some(view) = view {
+            scene.freshen(view);
+        }
+        let mut due = scene.due();
+        due.extend(scene.is_lost(&waiter).then_some(waiter));
+        (due, opened)
     }
 
     /// This call does not wait any more.
@@ -194,14 +211,15 @@ impl Scenes {
         lock(&scene).view.as_ref().map(question)
     }
 
-    /// How many waiters of this replica are not in the view of their lock yet.
-    pub fn unseen(&self, name: &LockName) -> usize {
+    /// Whether a queue of `limit` claims has room for one more, by this view of it or the one that is kept up,
+    /// beside the waiters of this replica that came after it and the claims that are on their way.
+    pub fn has_room(&self, name: &LockName, view: Option<&View>, coming: &Others, limit: usize) -> bool {
         let Some(scene) = self.scene(name) else {
-            return 0;
+            return view.is_some_and(|view| has_room(view, &HashMap::new(), coming, limit));
         };
         let scene = lock(&scene);
-        let seen = scene.view.as_ref().map_or(0, |view| view.revision);
-        scene.mine.values().filter(|mine| mine.since > seen).count()
+        let view = view.or(scene.view.as_ref());
+        view.is_some_and(|view| has_room(view, &scene.mine, coming, limit))
     }
 
     /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
@@ -349,6 +367,18 @@ impl Scenes {
         self.tell(name, due);
         Ok(())
     }
+}
+
+/// See [`Scenes::has_room`].
+fn has_room(view: &View, mine: &HashMap<ClaimId, Mine>, coming: &Others, limit: usize) -> bool {
+    // Far from the limit nobody is counted.
+    if view.len() + mine.len() + coming.len() < limit {
+        return true;
+    }
+    let is_new = |id: &ClaimId| view.waiters.get(id).is_none() && view.holders.get(id).is_none();
+    let queued = mine.iter().filter(|(_, mine)| mine.since > view.revision);
+    let queued = queued.filter(|(id, _)| is_new(id) && !coming.contains_key(id)).count();
+    view.len() + queued + coming.keys().filter(|id| is_new(id)).count() < limit
 }
 
 /// See [`Scenes::hand_over`].

@@ -111,6 +111,15 @@ impl Session {
         }
     }
 
+    /// The session that a call may enter under.
+    ///
+    /// # Errors
+    /// [`Failure::Unsent`]: nothing was sent for the call.
+    pub async fn ready(&self) -> Result<Ticket, Failure> {
+        self.has_space().map_err(Failure::unsent)?;
+        self.ticket().await.map_err(Failure::unsent)
+    }
+
     /// The ticket, if its base was proven since the last connection broke.
     fn proven(&self, standing: &Standing) -> Option<Ticket> {
         let connection = standing.connection + self.link.proving.broken();

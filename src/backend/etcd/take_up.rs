@@ -45,12 +45,13 @@ impl Replica {
         if survey.marked {
             return Ok(Some(Place::Left));
         }
-        if let Some(entry) = survey.view.waiters.get(&new.id) {
-            let ours = entry.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call);
+        let id = survey.view.name_of(&new.id, new.call);
+        if let Some(entry) = survey.view.waiters.get(&id) {
+            let ours = entry.claim.hold(&id).is_some_and(|hold| hold.call == new.call);
             return Ok((!ours).then_some(Place::Superseded));
         }
-        if let Some(entry) = survey.view.holder_with(&new.id) {
-            let Some(hold) = entry.claim.hold(&new.id).filter(|hold| hold.call == new.call) else {
+        if let Some(entry) = survey.view.holder_with(&id) {
+            let Some(hold) = entry.claim.hold(&id).filter(|hold| hold.call == new.call) else {
                 return Ok(Some(Place::Superseded));
             };
             let left = self.remaining(entry).await?;

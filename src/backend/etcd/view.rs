@@ -1,5 +1,5 @@
 //! A lock's queue as it was at some revision: every holder ahead of every waiter, each in the order
-//! of (create revision, claim id), for the queue puts of one batch share a revision.
+//! of (create revision, place, claim id), for the queue puts of one batch share a revision.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -54,24 +54,26 @@ impl Entry {
 /// The claims of one stage, by their order.
 #[derive(Debug, Clone, Default)]
 pub struct Line {
-    by_place: BTreeMap<(i64, ClaimId), Entry>,
-    places: HashMap<ClaimId, i64>,
+    by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
+    places: HashMap<ClaimId, (i64, u64)>,
 }
 
 impl Line {
     fn insert(&mut self, entry: Entry) {
         self.remove(&entry.id);
-        self.places.insert(entry.id, entry.created);
-        self.by_place.insert((entry.created, entry.id), entry);
+        let (created, place) = (entry.created, entry.claim.place);
+        self.places.insert(entry.id, (created, place));
+        self.by_place.insert((created, place, entry.id), entry);
     }
 
     fn remove(&mut self, id: &ClaimId) -> Option<Entry> {
-        let created = self.places.remove(id)?;
-        self.by_place.remove(&(created, *id))
+        let (created, place) = self.places.remove(id)?;
+        self.by_place.remove(&(created, place, *id))
     }
 
     pub fn get(&self, id: &ClaimId) -> Option<&Entry> {
-        self.by_place.get(&(*self.places.get(id)?, *id))
+        let (created, place) = self.places.get(id)?;
+        self.by_place.get(&(*created, *place, *id))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -225,12 +227,15 @@ impl View {
             .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
     }
 
-    /// The hold that this call has here, or is to have.
-    pub fn hold_of_call(&self, call: CallId) -> Option<ClaimId> {
-        let all = self.waiters.iter().chain(self.holders.iter());
-        all.flat_map(|entry| &entry.claim.holds)
-            .find(|hold| hold.call == call)
-            .map(|hold| hold.id)
+    /// By which name a call's claim goes here: its own, unless nothing is there of that. Once it was granted,
+    /// a name that was another's before is known by the record alone.
+    pub fn name_of(&self, id: &ClaimId, call: CallId) -> ClaimId {
+        if self.waiters.get(id).is_some() || self.holder_with(id).is_some() {
+            return *id;
+        }
+        let mut all = self.waiters.iter().chain(self.holders.iter());
+        let hold = all.find_map(|entry| entry.claim.holds.iter().find(|hold| hold.call == call));
+        hold.map_or(*id, |hold| hold.id)
     }
 
     /// Whether another call's claim goes by this one's name.
