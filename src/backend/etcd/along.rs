@@ -19,7 +19,7 @@ use super::turns::Answer;
 /// How long a step waits for a turn that it can go along with: a few turns' time.
 pub const MOMENT: Duration = Duration::from_millis(3);
 
-type Answered = Result<Answer, Failure>;
+pub type Answered = Result<Answer, Failure>;
 
 /// Steps that wait for a turn to go along with. There are no more of them than callers.
 #[derive(Debug, Default)]
@@ -69,6 +69,17 @@ pub enum Where {
     Here,
     /// With a turn.
     Taken,
+}
+
+/// Those that go along with a turn.
+#[derive(Debug)]
+pub struct Riders {
+    /// Their steps, in the order in which they came.
+    pub steps: Vec<Step>,
+    /// Who waits for the answer of each.
+    pub callers: Vec<oneshot::Sender<Answered>>,
+    /// Dropped when the turn is over.
+    pub riding: Riding,
 }
 
 /// The locks of which a turn has steps, until it is over.
@@ -151,7 +162,7 @@ impl Along {
     }
 
     /// What goes along with a turn of these steps, in its order; so many at most.
-    pub fn take(self: &Arc<Self>, most: usize, asked: &[Step]) -> (Vec<Step>, Vec<oneshot::Sender<Answered>>, Riding) {
+    pub fn take(self: &Arc<Self>, most: usize, asked: &[Step]) -> Riders {
         let mut waiting = self.waiting();
         let brought = asked.iter().filter(|step| step.company == Company::FarTail);
         let mut locks: HashSet<String> = brought.map(|step| step.lock.clone()).collect();
@@ -168,11 +179,9 @@ impl Along {
         let taken: Vec<Standing> = taken.iter().filter_map(|at| waiting.steps.remove(at)).collect();
         waiting.under_way.extend(locks.iter().cloned());
         let riding = Riding(Arc::clone(self), locks.into_iter().collect());
-        let (steps, callers) = taken
-            .into_iter()
-            .map(|standing| (standing.step, standing.answer))
-            .unzip();
-        (steps, callers, riding)
+        let taken = taken.into_iter().map(|standing| (standing.step, standing.answer));
+        let (steps, callers) = taken.unzip();
+        Riders { steps, callers, riding }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -201,7 +210,11 @@ mod tests {
         drop(left);
         assert!(matches!(back.take_back(), Where::Back(step) if step.lock == "b"));
         let _later = along.put(step("e"));
-        let (steps, callers, _riding) = along.take(2, &[]);
+        let Riders {
+            steps,
+            callers,
+            riding: _riding,
+        } = along.take(2, &[]);
         let locks: Vec<_> = steps.iter().map(|step| step.lock.as_str()).collect();
         assert_eq!((locks, callers.len()), (vec!["a", "d"], 2));
         // A turn has it: it must be waited for.
@@ -210,7 +223,7 @@ mod tests {
             let _ = caller.send(Err(closed()));
         }
         assert!(answered.blocking_recv().unwrap().is_err());
-        assert_eq!(along.take(2, &[]).0.len(), 1);
+        assert_eq!(along.take(2, &[]).steps.len(), 1);
     }
 
     #[test]
@@ -221,16 +234,16 @@ mod tests {
         let Where::Back(brought) = all[0].0.take_back() else {
             panic!("nobody is before it");
         };
-        assert!(along.take(9, &[]).0.is_empty(), "another turn would overtake it");
-        let (steps, _callers, riding) = along.take(2, &[brought]);
-        assert_eq!(steps.len(), 2);
+        assert!(along.take(9, &[]).steps.is_empty(), "another turn would overtake it");
+        let riders = along.take(2, &[brought]);
+        assert_eq!(riders.steps.len(), 2);
         assert!(matches!(all[3].0.take_back(), Where::Here), "that turn is not over");
-        assert!(along.take(9, &[]).0.is_empty());
-        drop(riding);
+        assert!(along.take(9, &[]).steps.is_empty());
+        drop(riders);
         assert!(matches!(all[3].0.take_back(), Where::Back(_)));
         along.is_over("a");
         let _waits = along.put(step("a"));
-        assert_eq!(along.take(9, &[]).0.len(), 1);
+        assert_eq!(along.take(9, &[]).steps.len(), 1);
     }
 
     #[test]
@@ -242,9 +255,9 @@ mod tests {
         let Where::Back(brought) = all[0].0.take_back() else {
             panic!("nobody is before it");
         };
-        let (_steps, _callers, riding) = along.take(1, &[brought]);
+        let riders = along.take(1, &[brought]);
         assert!(!all.iter().any(|(stand, _)| told(stand)), "it is not over");
-        drop(riding);
+        drop(riders);
         let now: Vec<_> = all.iter().map(|(stand, _)| told(stand)).collect();
         assert_eq!(now, [false, false, true, false, false]);
         // It was told, and goes before it has done anything about that.

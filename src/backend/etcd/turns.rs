@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::join_all;
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::along::{Along, MOMENT, Riding, Where};
+use super::along::{Along, MOMENT, Riders, Where};
 use super::link::{Failure, Link};
 use super::packing::{Company, Step, pack};
 use crate::batch::{self, Batch, Bounds};
@@ -98,8 +97,8 @@ impl Turns {
         let along = Arc::new(Along::default());
         let (way, beside) = (Arc::clone(&link), Arc::clone(&along));
         tokio::spawn(turns.run_many(move |steps| {
-            let along = beside.take(ALONG, &steps);
-            turn_with(Arc::clone(&way), steps, along)
+            let riders = beside.take(ALONG, &steps);
+            turn_with(Arc::clone(&way), steps, riders)
         }));
         Self {
             link,
@@ -186,16 +185,12 @@ fn closed() -> Failure {
 }
 
 /// A turn, with steps that go along with it and are answered beside it.
-async fn turn_with(
-    link: Arc<Link>,
-    mut steps: Vec<Step>,
-    (along, callers, riding): (Vec<Step>, Vec<oneshot::Sender<Result<Answer, Failure>>>, Riding),
-) -> Vec<Result<Answer, Failure>> {
+async fn turn_with(link: Arc<Link>, mut steps: Vec<Step>, riders: Riders) -> Vec<Result<Answer, Failure>> {
     let asked = steps.len();
-    steps.extend(along);
+    steps.extend(riders.steps);
     let mut answers = turn(link, steps).await;
-    drop(riding);
-    for (caller, answer) in callers.into_iter().zip(answers.split_off(asked)) {
+    drop(riders.riding);
+    for (caller, answer) in riders.callers.into_iter().zip(answers.split_off(asked)) {
         // A caller that went away meanwhile does not want its answer.
         let _ = caller.send(answer);
     }
@@ -263,10 +258,10 @@ mod tests {
         let far = Step::new("a", Company::FarTail, Vec::new(), Vec::new(), Vec::new());
         let mut asked = pin!(turns.ask(far));
         assert!(asked.as_mut().now_or_never().is_none());
-        let (steps, callers, _riding) = turns.along.take(BOUNDS.turn, &[]);
-        assert_eq!(steps.len(), 1);
+        let riders = turns.along.take(BOUNDS.turn, &[]);
+        assert_eq!(riders.steps.len(), 1);
         let answer = || Err(Failure::Refused("the turn's answer".into()));
-        for caller in callers {
+        for caller in riders.callers {
             assert!(caller.send(answer()).is_ok());
         }
         assert_eq!(asked.await.err(), answer().err());
