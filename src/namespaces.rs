@@ -254,7 +254,7 @@ impl Stores {
             return Ok(());
         };
         let longest = settings.limits.ttl_max;
-        if !self.has_redis() {
+        if !self.current.values().any(|one| one.backend.is_redis()) {
             self.longest_ttl = longest;
         }
         if longest <= self.longest_ttl {
@@ -264,20 +264,6 @@ impl Stores {
             namespace: namespace.clone(),
             longest: self.longest_ttl,
         })
-    }
-
-    /// Whether any Redis is open.
-    #[cfg(any(feature = "redis", feature = "redlock"))]
-    fn has_redis(&self) -> bool {
-        #[cfg(feature = "redis")]
-        if !self.redis.is_empty() {
-            return true;
-        }
-        #[cfg(feature = "redlock")]
-        if !self.redlock.is_empty() {
-            return true;
-        }
-        false
     }
 
     #[cfg(not(any(feature = "redis", feature = "redlock")))]

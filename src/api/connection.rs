@@ -176,6 +176,9 @@ impl Terms {
         let Arrival { transport, mut remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
             self.closed(remote.peer, "too many connections: closing the newest");
+            if let Some(strangers) = &self.strangers {
+                strangers.cut_oldest();
+            }
             return None;
         };
         let cut = match &self.strangers {

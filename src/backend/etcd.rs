@@ -7,11 +7,11 @@
 //! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
-//! [`watching`] what people see; [`turns`] is the group commit of them all; [`session`] and [`leases`] are
-//! the etcd leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`arrivals`] are the claims
-//! that nobody sees yet, and [`names`] those that they are known by; [`view`], [`survey`], [`record`] and
-//! [`keys`] are what is read and written; [`link`] is the way to the cluster, [`proving`] what proves this
-//! server there, and [`checks`] what it is asked about itself.
+//! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
+//! place there for each; [`turns`] is the group commit of all steps; [`session`] and [`leases`] are the etcd
+//! leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`names`] are those that claims are
+//! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
+//! to the cluster, [`proving`] what proves this server there, and [`checks`] what it is asked about itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,11 +31,12 @@ use self::scenes::Scenes;
 use self::session::Session;
 use self::settings::{Proof, Settings};
 use self::turns::Turns;
+use self::under_way::UnderWay;
 use self::wakes::Wakes;
 use self::watching::Watching;
 use super::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
-    Renewal, Seen, Wake,
+    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Patience,
+    Place, Renewal, Seen, Wake,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
@@ -65,6 +66,7 @@ pub mod settings;
 mod survey;
 mod take_up;
 mod turns;
+mod under_way;
 mod view;
 mod wakes;
 mod watching;
@@ -135,6 +137,7 @@ impl Store {
                 scenes,
                 names,
                 arrivals: Arrivals::default(),
+                under_way: UnderWay::default(),
             }),
             wakes,
         }
@@ -152,6 +155,7 @@ struct Replica {
     scenes: Arc<Scenes>,
     names: Arc<Names>,
     arrivals: Arrivals,
+    under_way: UnderWay,
     turns: Turns,
 }
 
@@ -185,11 +189,18 @@ impl Etcd {
 impl Backend for Etcd {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let replica = self.replica()?;
-        // First: a call that is not sent needs no name, and one that waits for a session is not to bring a
-        // name that was given up meanwhile.
-        let ticket = replica.session.ready().await?;
-        let named = replica.names.give(claim);
-        let place = replica.enter(ticket, lock, &named).await?;
+        let line = match claim.patience {
+            Patience::Try => None,
+            Patience::Wait => Some(replica.arrivals.come(lock).await),
+        };
+        let ready = replica.session.ready().await;
+        if let (Err(_), Some(line)) = (&ready, &line) {
+            line.failed();
+        }
+        // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
+        // to bring a name that was given up meanwhile.
+        let (ticket, named) = (ready?, replica.names.give(claim));
+        let place = replica.enter((line, ticket), lock, &named).await?;
         replica.names.placed(claim, named.id, &place);
         Ok(place)
     }

@@ -191,7 +191,7 @@ impl Grant {
 /// What a waiting claim knows of those ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// Orders the waiting claims of one lock as the queue does (ties by claim id).
+    /// Orders the waiting claims of one lock as the queue does (ties by arrival).
     pub turn: u64,
     /// When the next holder's TTL runs out, if nobody renews it.
     pub frees_in: Option<Duration>,

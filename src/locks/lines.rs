@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::backend::{Grant, NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
@@ -90,7 +91,7 @@ struct Line {
     /// With a request id, an older and a newer call may wait on one claim.
     by_claim: HashMap<ClaimId, Vec<Arc<Waiter>>>,
     /// Those that are known to wait, in the store's order.
-    queue: BTreeMap<(u64, ClaimId, CallId), Arc<Waiter>>,
+    queue: BTreeMap<Key, Arc<Waiter>>,
 }
 
 /// The waiters of one namespace.
@@ -215,8 +216,12 @@ impl Drop for Joined {
     }
 }
 
-fn key(turn: u64, waiter: &Waiter) -> (u64, ClaimId, CallId) {
-    (turn, waiter.claim.id, waiter.claim.call)
+/// Where a waiter stands.
+type Key = (u64, Instant, ClaimId, CallId);
+
+/// A store may give several the same turn: they are in the order of their arrival.
+fn key(turn: u64, waiter: &Waiter) -> Key {
+    (turn, waiter.claim.arrived, waiter.claim.id, waiter.claim.call)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

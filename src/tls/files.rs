@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::crypto::ring;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
@@ -61,7 +61,7 @@ pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     let chain = certificates(&settings.certificate)?;
     let path = &settings.key;
     let key = PrivateKeyDer::from_pem_file(path).map_err(|source| unreadable(path, source))?;
-    let own = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    let own = CertifiedKey::from_der(chain, key, &default_provider());
     let own = own.map_err(|source| unusable(settings, source))?;
     Ok(Arc::new(own.into()))
 }
@@ -72,7 +72,7 @@ pub(super) fn configs(
     own: &Own,
     clients: &Clients,
 ) -> Result<(Arc<ServerConfig>, Arc<ServerConfig>), TlsError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(default_provider());
     let config = |clients, protocol: &[u8]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
@@ -102,7 +102,7 @@ pub(super) fn clients(settings: &TlsSettings) -> Result<Clients, TlsError> {
             source,
         })?;
     }
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let verifier = match settings.client_auth {
         ClientAuth::Optional => verifier.allow_unauthenticated(),

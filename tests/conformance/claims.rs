@@ -50,6 +50,8 @@ pub trait Asking: Sized {
     fn proven(self, identity: &str) -> Self;
     /// Says `note` about itself.
     fn noting(self, note: &str) -> Self;
+    /// With an id that no retry looks for.
+    fn unrepeated(self) -> Self;
     /// Under these limits.
     fn within(self, limits: ClaimLimits) -> Self;
     /// The same request in another call: a retry.
@@ -99,6 +101,13 @@ impl Asking for NewClaim {
     fn noting(self, note: &str) -> Self {
         Self {
             metadata: note_of(note),
+            ..self
+        }
+    }
+
+    fn unrepeated(self) -> Self {
+        Self {
+            retryable: false,
             ..self
         }
     }

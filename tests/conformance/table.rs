@@ -15,6 +15,7 @@ macro_rules! conformance_suite {
                     a_try_does_not_overtake_a_waiter,
                     a_newcomer_does_not_overtake_a_waiter,
                     waiters_are_granted_in_the_order_of_their_arrival,
+                    waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_arrival,
                     waiters_of_several_replicas_keep_one_order: GlobalOrder,
                     a_waiter_that_leaves_lets_nobody_overtake,
                     two_claims_of_one_owner_exclude_each_other,

@@ -1,10 +1,11 @@
 //! What waiting and waking cost etcd, counted by etcd itself.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
 use futures::future::join_all;
+use tokio::task::unconstrained;
 
 use crate::bench::{acquire, calls, cluster, etcd, namespace, replica, take, token, waiters};
 use crate::servers::Cluster;
@@ -46,6 +47,35 @@ async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_rea
     );
     // The view is read anew every few seconds.
     assert!(reads <= hand_offs / 10, "{reads} reads for {hand_offs} hand-offs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_waiters_that_come_in_one_moment_are_served_in_the_order_of_their_arrival() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = replica(&cluster).await;
+    let held = take(&locks, "a", TTL).await;
+    let begun = Instant::now();
+    // One task begins all calls, one after another. (Tokio makes a task that does much in one go put off the
+    // rest, in whatever order.)
+    let calls = (0..200).map(|n| {
+        let locks = &locks;
+        async move {
+            let lease = acquire(locks, "a", TTL, Duration::from_secs(120)).await;
+            let lease = lease.expect("it is next");
+            locks.release(&lease.key).await.expect("it is held");
+            (token(&lease), n)
+        }
+    });
+    let calls = unconstrained(join_all(calls));
+    let opens = async {
+        waiters(&locks, "a", 200).await;
+        println!("queued within {:?}", begun.elapsed());
+        locks.release(&held.key).await.expect("it is held");
+    };
+    let (mut served, ()) = tokio::join!(calls, opens);
+    served.sort_unstable();
+    let order: Vec<_> = served.into_iter().map(|(_, n)| n).collect();
+    assert_eq!(order, Vec::from_iter(0..200));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
-use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, Most, NewClaim, Patience, Place};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
@@ -128,6 +128,53 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
         tries += 1;
     };
     assert!(grant.token > unheard.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_only_once_it_has() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    let quorum = of(&servers, LONG);
+    let (here, there) = (backend(&quorum).await, backend(&quorum).await);
+    let lock = LockName::new("a").unwrap();
+    let brief = Ttl::new(Duration::from_secs(1)).unwrap();
+    let (other, claim) = (claim(1), NewClaim { ttl: brief, ..claim(2) });
+    let held = there.enter(&lock, &other).await.unwrap();
+    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    let waits = here.enter(&lock, &claim).await.unwrap();
+    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
+    let gone = Leaving::Call(&other.id, other.call);
+    there.leave(&lock, gone, None).await.unwrap();
+    eventually("no node holds", Duration::from_secs(10), || {
+        (holding(&servers, "a") == 0).then_some(())
+    });
+    // Its own attempt, of which it hears nothing, and whose time passes at every node.
+    let Place::Held(unheard) = there.enter(&lock, &claim).await.unwrap() else {
+        panic!("somebody is in the way");
+    };
+    let end = Instant::now() + Duration::from_secs(10);
+    while holding(&servers, "a") > 0 {
+        assert!(Instant::now() < end, "its time does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Nodes end it with the next step of anybody.
+        there.look(&lock, Most::of_each(1)).await.unwrap();
+    }
+    let mut tries = 0;
+    let grant = loop {
+        match here.take_up(&lock, &claim).await.unwrap() {
+            Place::Held(grant) => break grant,
+            place => assert!(tries < 4 && matches!(place, Place::Waiting(_)), "{place:?}"),
+        }
+        tries += 1;
+    };
+    assert!(grant.token > unheard.token);
+    // After its end there is nothing left of it, whichever of its rounds comes.
+    let gone = Leaving::Call(&claim.id, claim.call);
+    here.leave(&lock, gone, None).await.unwrap();
+    let left = there.enter(&lock, &claim).await.unwrap();
+    assert!(matches!(left, Place::Left), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

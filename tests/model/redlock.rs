@@ -215,7 +215,6 @@ fn larger_worlds_are_sound() {
         explore(World {
             clocks: 0,
             jumps: 0,
-            ends: 0,
             strays: 0,
             attempts: &[(0, 0), (0, 1), (1, 0)],
             ..CALLS

@@ -54,6 +54,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says how long a quarantine still lasts",
     ),
     (
+        "src/backend/etcd/arrivals.rs",
+        Clock::Running,
+        "counts from when on calls came, to order those that were queued in one transaction",
+    ),
+    (
         "src/backend/etcd/clock.rs",
         Clock::Wall,
         "scales tokens and dates what people see; decides nothing",

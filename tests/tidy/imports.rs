@@ -48,7 +48,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("monitor", &["api", "backend", "metrics", "namespaces", "tls"]),
-    ("reload", &["api", "auth", "config", "metrics", "namespaces", "tls"]),
+    (
+        "reload",
+        &["api", "auth", "config", "metrics", "name", "namespaces", "tls"],
+    ),
     // The messages, and the addresses that a server listens on.
     ("client", &["api", "clock"]),
     (

@@ -49,6 +49,14 @@ impl Strangers {
         (place, oldest.is_some())
     }
 
+    /// Cuts the oldest, so that there is a place for whoever comes next.
+    pub(super) fn cut_oldest(&self) {
+        let oldest = self.line().by_age.pop_first();
+        if let Some((_, oldest)) = oldest {
+            oldest.cancel();
+        }
+    }
+
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }

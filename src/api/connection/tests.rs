@@ -91,3 +91,25 @@ async fn each_burst_of_answers_has_time_to_gather_once() {
         assert_eq!(&burst, b"ab");
     }
 }
+
+#[tokio::test]
+async fn where_all_places_are_taken_the_oldest_stranger_makes_room_for_whoever_comes_next() {
+    let (terms, _cut) = terms(2);
+    let terms = terms.asking();
+    let (_known_client, known) = pair(&terms).await;
+    let mut known = known.unwrap();
+    known.remote.proven();
+    let (_client, stranger) = pair(&terms).await;
+    let mut stranger = stranger.unwrap();
+    assert!(pair(&terms).await.1.is_none(), "it is full");
+    assert_eq!(
+        stranger.read_u8().await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionAborted
+    );
+    drop(stranger);
+    assert!(pair(&terms).await.1.is_some());
+    assert!(
+        futures::poll!(pin!(known.read_u8())).is_pending(),
+        "who is proven stays"
+    );
+}

@@ -42,6 +42,7 @@ impl Replica {
         }
         let adopted = Claim {
             since: entry.claim.since,
+            place: entry.claim.place,
             ..Claim::of(new)
         };
         self.put_waiter(coming, when, &adopted).await

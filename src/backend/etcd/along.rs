@@ -3,14 +3,17 @@
 //! On a hot lock each hand-off is a turn, and who has just released comes back to the tail of the queue a
 //! little after the next holder's turn has begun. A turn of its own for that would stand in the way of the
 //! next hand-off, which nothing waits for but this does.
+//!
+//! Turns may overtake each other. So those of one lock go with one turn at a time, and keep their order.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::link::Failure;
-use super::packing::Step;
+use super::packing::{Company, Step};
 use super::turns::Answer;
 
 /// How long a step waits for a turn that it can go along with: a few turns' time.
@@ -27,39 +30,160 @@ pub struct Along {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    steps: Vec<(u64, Step, oneshot::Sender<Answered>)>,
+    /// In the order in which they came.
+    steps: BTreeMap<u64, Standing>,
+    /// The locks whose steps are with a turn, or with the caller that brings them one.
+    under_way: HashSet<String>,
+}
+
+#[derive(Debug)]
+struct Standing {
+    step: Step,
+    answer: oneshot::Sender<Answered>,
+    /// Told when nobody of its lock is before it any more.
+    first: Arc<Notify>,
+}
+
+impl Waiting {
+    /// Tells the first of a lock that it is, where none of that is under way.
+    fn tell_first(&self, lock: &str) {
+        if !self.under_way.contains(lock)
+            && let Some(first) = self.steps.values().find(|standing| standing.step.lock == lock)
+        {
+            first.first.notify_one();
+        }
+    }
+
+    fn is_over(&mut self, lock: &str) {
+        self.under_way.remove(lock);
+        self.tell_first(lock);
+    }
+}
+
+/// Where a step is.
+#[derive(Debug)]
+pub enum Where {
+    /// With its caller again, who asks for a turn.
+    Back(Step),
+    /// Still here, behind others of its lock: its caller is told when it is the first.
+    Here,
+    /// With a turn.
+    Taken,
+}
+
+/// The locks of which a turn has steps, until it is over.
+#[derive(Debug)]
+pub struct Riding(Arc<Along>, Vec<String>);
+
+impl Drop for Riding {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting();
+        self.1.iter().for_each(|lock| waiting.is_over(lock));
+    }
+}
+
+/// A step's place; dropped, the step is taken out, unless a turn has it.
+#[derive(Debug)]
+pub struct Stand<'a> {
+    along: &'a Along,
+    at: u64,
+    first: Arc<Notify>,
+}
+
+impl Stand<'_> {
+    /// Waits until it may be the first of its lock.
+    ///
+    /// # Cancellation safety
+    /// Dropped before it was ready, nothing is lost.
+    pub async fn first(&self) {
+        self.first.notified().await;
+    }
+
+    /// Takes the step back, if it is the first of its lock and none of that is with a turn: it brings the others
+    /// theirs.
+    pub fn take_back(&self) -> Where {
+        let mut waiting = self.along.waiting();
+        let Some(standing) = waiting.steps.get(&self.at) else {
+            return Where::Taken;
+        };
+        let lock = standing.step.lock.clone();
+        let mut before = waiting.steps.range(..self.at);
+        if before.any(|(_, other)| other.step.lock == lock) || !waiting.under_way.insert(lock) {
+            return Where::Here;
+        }
+        match waiting.steps.remove(&self.at) {
+            Some(standing) => Where::Back(standing.step),
+            None => Where::Taken,
+        }
+    }
+}
+
+impl Drop for Stand<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.along.waiting();
+        if let Some(left) = waiting.steps.remove(&self.at) {
+            waiting.tell_first(&left.step.lock);
+        }
+    }
 }
 
 impl Along {
-    /// Lets a step wait; by what it can be taken back, and its answer.
-    pub fn put(&self, step: Step) -> (u64, oneshot::Receiver<Answered>) {
+    /// Lets a step wait; answers its place, and what its answer comes by.
+    pub fn put(&self, step: Step) -> (Stand<'_>, oneshot::Receiver<Answered>) {
         let (answer, answered) = oneshot::channel();
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = Arc::new(Notify::new());
+        let mut waiting = self.waiting();
         waiting.last += 1;
         let at = waiting.last;
-        waiting.steps.push((at, step, answer));
-        (at, answered)
+        let standing = Standing {
+            step,
+            answer,
+            first: Arc::clone(&first),
+        };
+        waiting.steps.insert(at, standing);
+        let along = self;
+        (Stand { along, at, first }, answered)
     }
 
-    /// Takes a step back that no turn has taken.
-    pub fn take_back(&self, at: u64) -> Option<Step> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = waiting.steps.iter().position(|(there, ..)| *there == at)?;
-        Some(waiting.steps.remove(found).1)
+    /// A step that was taken back was not brought to any turn, or is over.
+    pub fn is_over(&self, lock: &str) {
+        self.waiting().is_over(lock);
     }
 
-    /// What waits, in its order, for a turn; so many at most, and without those whose callers went away.
-    pub fn take(&self, most: usize) -> (Vec<Step>, Vec<oneshot::Sender<Answered>>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.steps.retain(|(_, _, answer)| !answer.is_closed());
-        let taken = waiting.steps.len().min(most);
-        let steps = waiting.steps.drain(..taken);
-        steps.map(|(_, step, answer)| (step, answer)).unzip()
+    /// What goes along with a turn of these steps, in its order; so many at most.
+    pub fn take(self: &Arc<Self>, most: usize, asked: &[Step]) -> (Vec<Step>, Vec<oneshot::Sender<Answered>>, Riding) {
+        let mut waiting = self.waiting();
+        let brought = asked.iter().filter(|step| step.company == Company::FarTail);
+        let mut locks: HashSet<String> = brought.map(|step| step.lock.clone()).collect();
+        let mut taken = Vec::new();
+        for (at, Standing { step, .. }) in &waiting.steps {
+            if taken.len() == most {
+                break;
+            }
+            if locks.contains(&step.lock) || !waiting.under_way.contains(&step.lock) {
+                locks.insert(step.lock.clone());
+                taken.push(*at);
+            }
+        }
+        let taken: Vec<Standing> = taken.iter().filter_map(|at| waiting.steps.remove(at)).collect();
+        waiting.under_way.extend(locks.iter().cloned());
+        let riding = Riding(Arc::clone(self), locks.into_iter().collect());
+        let (steps, callers) = taken
+            .into_iter()
+            .map(|standing| (standing.step, standing.answer))
+            .unzip();
+        (steps, callers, riding)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
     use crate::backend::etcd::packing::Company;
 
@@ -69,24 +193,65 @@ mod tests {
 
     #[test]
     fn a_turn_takes_what_waits_within_its_bound_and_nothing_that_was_taken_back_or_left() {
-        let along = Along::default();
-        let (_, first) = along.put(step("a"));
+        let along = Arc::new(Along::default());
+        let (_first, answered) = along.put(step("a"));
         let (back, _taken_back) = along.put(step("b"));
-        let (_, left) = along.put(step("c"));
+        let left = along.put(step("c"));
         let (late, _last) = along.put(step("d"));
         drop(left);
-        assert!(along.take_back(back).is_some_and(|step| step.lock == "b"));
-        let (_, _later) = along.put(step("e"));
-        let (steps, callers) = along.take(2);
+        assert!(matches!(back.take_back(), Where::Back(step) if step.lock == "b"));
+        let _later = along.put(step("e"));
+        let (steps, callers, _riding) = along.take(2, &[]);
         let locks: Vec<_> = steps.iter().map(|step| step.lock.as_str()).collect();
         assert_eq!((locks, callers.len()), (vec!["a", "d"], 2));
         // A turn has it: it must be waited for.
-        assert!(along.take_back(late).is_none());
+        assert!(matches!(late.take_back(), Where::Taken));
         for caller in callers {
             let _ = caller.send(Err(closed()));
         }
-        assert!(first.blocking_recv().unwrap().is_err());
-        assert_eq!(along.take(2).0.len(), 1);
+        assert!(answered.blocking_recv().unwrap().is_err());
+        assert_eq!(along.take(2, &[]).0.len(), 1);
+    }
+
+    #[test]
+    fn steps_of_one_lock_go_with_one_turn_at_a_time_and_the_first_of_them_brings_it() {
+        let along = Arc::new(Along::default());
+        let all: Vec<_> = (0..4).map(|_| along.put(step("a"))).collect();
+        assert!(matches!(all[1].0.take_back(), Where::Here), "the first one does");
+        let Where::Back(brought) = all[0].0.take_back() else {
+            panic!("nobody is before it");
+        };
+        assert!(along.take(9, &[]).0.is_empty(), "another turn would overtake it");
+        let (steps, _callers, riding) = along.take(2, &[brought]);
+        assert_eq!(steps.len(), 2);
+        assert!(matches!(all[3].0.take_back(), Where::Here), "that turn is not over");
+        assert!(along.take(9, &[]).0.is_empty());
+        drop(riding);
+        assert!(matches!(all[3].0.take_back(), Where::Back(_)));
+        along.is_over("a");
+        let _waits = along.put(step("a"));
+        assert_eq!(along.take(9, &[]).0.len(), 1);
+    }
+
+    #[test]
+    fn whoever_becomes_the_first_of_its_lock_is_told_and_nobody_else() {
+        let along = Arc::new(Along::default());
+        let mut all: Vec<_> = (0..5).map(|_| along.put(step("a"))).collect();
+        let other = along.put(step("b"));
+        let told = |stand: &Stand<'_>| stand.first().now_or_never().is_some();
+        let Where::Back(brought) = all[0].0.take_back() else {
+            panic!("nobody is before it");
+        };
+        let (_steps, _callers, riding) = along.take(1, &[brought]);
+        assert!(!all.iter().any(|(stand, _)| told(stand)), "it is not over");
+        drop(riding);
+        let now: Vec<_> = all.iter().map(|(stand, _)| told(stand)).collect();
+        assert_eq!(now, [false, false, true, false, false]);
+        // It was told, and goes before it has done anything about that.
+        drop(all.remove(2));
+        let now: Vec<_> = all.iter().map(|(stand, _)| told(stand)).collect();
+        assert_eq!(now, [false, false, true, false]);
+        assert!(!told(&other.0));
     }
 
     fn closed() -> Failure {

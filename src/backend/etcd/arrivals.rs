@@ -1,93 +1,187 @@
-//! Claims of this replica on their way to the tails of queues. The store shows none of them before it has
-//! answered, so without this any number of calls at once would find room in a queue of which one place is left.
-//! It counts for one replica: a queue that several fill at once may be longer by what the others send meanwhile.
+//! Those on their way to the queue of a lock keep the order in which they came here.
+//!
+//! Etcd orders waiters by the revisions of their keys. Those that go together in one transaction share its revision,
+//! so each says when it came. Steps that are sent at the same time may reach etcd in any order; so a call that would
+//! wait begins when the one before it has its place, or stands where it goes along with the next turn.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::name::{ClaimId, LockName};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
-/// The claims that are on their way to one queue, and how many calls bring each.
-pub type Coming = HashMap<ClaimId, usize>;
+use crate::name::LockName;
 
-/// See the module.
-#[derive(Debug, Default)]
-pub struct Arrivals(Mutex<HashMap<LockName, Coming>>);
+/// How long a call stays behind those before it: a store that is away is to be told of in time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Arrivals {
-    /// Lets a claim on its way if there is room for it beside those that are; its place is kept until the
-    /// answer is dropped.
-    pub fn begin<'a>(
-        &'a self,
-        name: &'a LockName,
-        claim: ClaimId,
-        has_room: impl FnOnce(&Coming) -> bool,
-    ) -> Option<Arriving<'a>> {
-        let mut by_lock = self.lock();
-        let room = match by_lock.get(name) {
-            // Another call brings the same one, and it is put there once.
-            Some(coming) if coming.contains_key(&claim) => true,
-            Some(coming) => has_room(coming),
-            None => has_room(&Coming::new()),
-        };
-        room.then(|| {
-            *by_lock.entry(name.clone()).or_default().entry(claim).or_default() += 1;
-            Arriving {
-                arrivals: self,
-                name,
-                claim,
-            }
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Coming>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// See the module. No more stand in these lines than call.
+#[derive(Debug)]
+pub struct Arrivals {
+    /// From when on places are counted.
+    opened: Instant,
+    by_lock: Mutex<HashMap<LockName, Arc<Semaphore>>>,
 }
 
-/// See [`Arrivals::begin`].
+/// A call's place among those on their way to one lock, until it is dropped.
 #[derive(Debug)]
-pub struct Arriving<'a> {
+pub struct Arrival<'a> {
     arrivals: &'a Arrivals,
     name: &'a LockName,
-    claim: ClaimId,
+    line: Arc<Semaphore>,
+    /// It is this call's turn. Nothing while it stands in line, and where it lost its patience.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Arriving<'_> {
-    fn drop(&mut self) {
-        let mut by_lock = self.arrivals.lock();
-        let Some(coming) = by_lock.get_mut(self.name) else {
-            return;
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self {
+            opened: Instant::now(),
+            by_lock: Mutex::default(),
+        }
+    }
+}
+
+impl Arrivals {
+    /// The place of a call that came then, among those that are queued in one transaction: they are all of one
+    /// replica.
+    pub fn place(&self, arrived: Instant) -> u64 {
+        let since = arrived.saturating_duration_since(self.opened).as_nanos();
+        u64::try_from(since).unwrap_or(u64::MAX)
+    }
+
+    /// Waits until all that came to this lock before have their places, or cannot have them.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it is out of the line.
+    pub async fn come<'a>(&'a self, name: &'a LockName) -> Arrival<'a> {
+        let line = Arc::clone(
+            self.lines()
+                .entry(name.clone())
+                .or_insert_with(|| Arc::new(Semaphore::new(1))),
+        );
+        let mut arrival = Arrival {
+            arrivals: self,
+            name,
+            line: Arc::clone(&line),
+            turn: None,
         };
-        if let Some(calls) = coming.get_mut(&self.claim) {
-            *calls -= 1;
-            if *calls == 0 {
-                coming.remove(&self.claim);
+        arrival.turn = match line.try_acquire_owned() {
+            Ok(turn) => Some(turn),
+            Err(_) => {
+                let turn = timeout(PATIENCE, Arc::clone(&arrival.line).acquire_owned()).await;
+                turn.ok().and_then(Result::ok)
             }
+        };
+        arrival
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Semaphore>>> {
+        self.by_lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Arrival<'_> {
+    /// The store did not answer: lets all go on that stand in line, for each might wait as long.
+    pub fn failed(&self) {
+        self.line.close();
+        self.take_down(true);
+    }
+
+    fn take_down(&self, closed: bool) {
+        let mut lines = self.arrivals.lines();
+        let ours = lines.get(self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line));
+        // Two are the table's and this one's.
+        if ours && (closed || Arc::strong_count(&self.line) <= 2) {
+            lines.remove(self.name);
         }
-        if coming.is_empty() {
-            by_lock.remove(self.name);
-        }
+    }
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        self.turn = None;
+        self.take_down(false);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use futures::FutureExt;
+    use futures::future::join_all;
+    use tokio::time::{Instant, sleep};
+
     use super::*;
 
-    #[test]
-    fn a_place_is_kept_for_a_claim_until_each_call_that_brings_it_is_answered() {
-        let (arrivals, name) = (Arrivals::default(), LockName::new("a").unwrap());
-        let claim = |number| ClaimId::from_bytes([number; 16]);
-        let begin = |number| arrivals.begin(&name, claim(number), |coming| coming.len() < 2);
-        let (first, second) = (begin(1).unwrap(), begin(2).unwrap());
-        assert!(begin(3).is_none());
-        let again = begin(1).unwrap();
+    fn lock(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
+    fn len(arrivals: &Arrivals) -> usize {
+        arrivals.lines().len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_come_to_one_lock_go_one_after_another_in_their_order() {
+        let (arrivals, name, seen) = (Arrivals::default(), lock("a"), RefCell::new(Vec::new()));
+        let come = |n: u64| {
+            let (arrivals, name, seen) = (&arrivals, &name, &seen);
+            async move {
+                let _arrival = arrivals.come(name).await;
+                seen.borrow_mut().push((n, true));
+                sleep(Duration::from_millis(20 - n)).await;
+                seen.borrow_mut().push((n, false));
+            }
+        };
+        join_all((0..20).map(come)).await;
+        let one_by_one: Vec<_> = (0..20).flat_map(|n| [(n, true), (n, false)]).collect();
+        assert_eq!(*seen.borrow(), one_by_one);
+        assert_eq!(len(&arrivals), 0, "nothing is left of them");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_locks_have_lines_of_their_own() {
+        let (arrivals, names) = (Arrivals::default(), [lock("a"), lock("b")]);
+        let first = arrivals.come(&names[0]).await;
+        let other = arrivals.come(&names[1]).now_or_never().expect("nobody is before it");
+        assert!(arrivals.come(&names[0]).now_or_never().is_none());
+        drop((first, other));
+        assert_eq!(len(&arrivals), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_leaves_the_line_holds_nobody_up() {
+        let (arrivals, name) = (Arrivals::default(), lock("a"));
+        let first = arrivals.come(&name).await;
+        let (mut leaves, mut stays) = (Box::pin(arrivals.come(&name)), Box::pin(arrivals.come(&name)));
+        assert!(futures::poll!(&mut leaves).is_pending());
+        assert!(futures::poll!(&mut stays).is_pending());
         drop(first);
-        assert!(begin(3).is_none(), "another call still brings it");
-        drop(again);
-        assert!(begin(3).is_some());
-        drop(second);
-        assert!(arrivals.lock().is_empty());
+        // Its turn has come, and it never learns of it.
+        drop(leaves);
+        assert!(stays.await.turn.is_some());
+        assert_eq!(len(&arrivals), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_stands_in_line_behind_a_store_that_does_not_answer() {
+        let (arrivals, name) = (Arrivals::default(), lock("a"));
+        let first = arrivals.come(&name).await;
+        let came = Instant::now();
+        let arrival = arrivals.come(&name).await;
+        assert!(arrival.turn.is_none() && came.elapsed() >= PATIENCE);
+        let rest = async {
+            let all = join_all([arrivals.come(&name), arrivals.come(&name)]).await;
+            all.iter().all(|arrival| arrival.turn.is_none())
+        };
+        let fails = async { first.failed() };
+        let (all_went, ()) = tokio::join!(rest, fails);
+        assert!(all_went && came.elapsed() < PATIENCE + Duration::from_secs(1));
+        assert!(arrivals.come(&name).await.turn.is_some(), "the next begin a new line");
+        drop((first, arrival));
+        assert_eq!(len(&arrivals), 0);
     }
 }

@@ -1,9 +1,12 @@
 //! How a call comes to a lock: granted at once, queued, or (in [`super::adopt`]) finding a claim that is there already.
 
+use std::task::Poll;
+
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+use futures::poll;
 
 use super::Replica;
-use super::arrivals::Arriving;
+use super::arrivals::Arrival;
 use super::grant::{Granting, absent, guard, none_made_after, none_under, present, some_under};
 use super::keys::LockKeys;
 use super::link::Failure;
@@ -12,9 +15,10 @@ use super::record::Claim;
 use super::session::Ticket;
 use super::survey::Survey;
 use super::turns::Answer;
+use super::under_way::Sending;
 use super::view::{Entry, View};
 use crate::backend::{Ahead, NewClaim, Patience, Place, Refusal};
-use crate::name::{LockName, Mode};
+use crate::name::{ClaimId, LockName, Mode};
 
 /// How often a step is tried against others that change the lock meanwhile.
 const TRIES: usize = 64;
@@ -37,7 +41,54 @@ pub enum Tried {
 
 impl Replica {
     /// See [`crate::backend::Backend::enter`].
-    pub async fn enter(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
+    pub async fn enter(
+        &self,
+        (line, ticket): (Option<Arrival<'_>>, Ticket),
+        name: &LockName,
+        new: &NewClaim,
+    ) -> Result<Place, Failure> {
+        let Some(arrival) = line else {
+            return self.enter_now(ticket, name, new).await;
+        };
+        let entering = self.enter_now(ticket, name, new);
+        tokio::pin!(entering);
+        // Who goes along with the next turn stands in line there from the first moment on. And one whom a retry may
+        // look for goes with nobody: others are held up by it only while nobody is known to wait.
+        if self.goes_far_behind(name, new) || (new.retryable && self.waits_behind(name, new)) {
+            let first = poll!(&mut entering);
+            drop(arrival);
+            return match first {
+                Poll::Ready(place) => place,
+                Poll::Pending => entering.await,
+            };
+        }
+        let place = entering.await;
+        if place.is_err() {
+            arrival.failed();
+        }
+        place
+    }
+
+    /// Whether a newcomer's step is in no hurry.
+    fn goes_far_behind(&self, name: &LockName, new: &NewClaim) -> bool {
+        !new.retryable && self.waits_behind(name, new) && self.last_far(name).is_some()
+    }
+
+    /// Whether this replica knows that a newcomer has to wait.
+    fn waits_behind(&self, name: &LockName, new: &NewClaim) -> bool {
+        self.scenes.ask(name, |view| is_behind(view, new)) == Some(true)
+    }
+
+    /// The last of those who are known to wait, if they are so many that a newcomer is in no hurry.
+    fn last_far(&self, name: &LockName) -> Option<ClaimId> {
+        let last = |view: &View| {
+            let last = view.waiters.last().map(|last| last.id);
+            last.filter(|_| view.waiters.len() >= FAR)
+        };
+        self.scenes.ask(name, last).flatten()
+    }
+
+    async fn enter_now(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Place, Failure> {
         let mut coming = Coming {
             lock: self.keys.lock(name),
             ticket,
@@ -67,8 +118,9 @@ impl Replica {
     /// otherwise the lock itself. The store judges the step, so an old view costs one more.
     async fn enter_first(&self, coming: &Coming<'_>) -> Result<Result<Place, Survey>, Failure> {
         let Coming { name, new, .. } = coming;
-        let behind = self.scenes.ask(name, |view| is_behind(view, new)) == Some(true);
-        if behind && let Some(_arriving) = self.arrive(coming, None) {
+        if self.waits_behind(name, new)
+            && let Some(_sending) = self.reserve(coming, None)
+        {
             match self.queue_behind(coming).await? {
                 Tried::Placed(place) => return Ok(Ok(place)),
                 Tried::Again(Some(survey)) => return Ok(Err(survey)),
@@ -153,7 +205,7 @@ impl Replica {
         if fits {
             return self.enter_fitting(coming, view).await;
         }
-        let Some(_arriving) = self.arrive(coming, Some(view)) else {
+        let Some(_sending) = self.reserve(coming, Some(view)) else {
             return full;
         };
         self.queue(coming, view).await
@@ -161,11 +213,11 @@ impl Replica {
 
     /// Keeps a place in the queue for a claim on its way, if this view of it, or the one that is kept up,
     /// has room for that beside what this replica has sent.
-    fn arrive<'a>(&'a self, coming: &'a Coming<'_>, view: Option<&View>) -> Option<Arriving<'a>> {
+    fn reserve<'a>(&'a self, coming: &'a Coming<'_>, view: Option<&View>) -> Option<Sending<'a>> {
         let Coming { name, new, .. } = coming;
         let limit = new.limits.queue as usize;
         let has_room = |others: &_| self.scenes.has_room(name, view, others, limit);
-        self.arrivals.begin(name, new.id, has_room)
+        self.under_way.begin(name, new.id, has_room)
     }
 
     /// Grants a newcomer that fits behind all that are there; nobody may have come meanwhile.
@@ -192,7 +244,7 @@ impl Replica {
             // It might be a holder by now that this one could join, or has joined.
             when.push(none_made_after(&lock.holders(), view.revision));
         }
-        self.put_waiter(coming, when, &Claim::of(new)).await
+        self.put_waiter(coming, when, &self.waiting(new)).await
     }
 
     /// Puts a claim at the tail of a lock whose view is kept up, if somebody keeps it out still: nothing
@@ -200,17 +252,13 @@ impl Replica {
     async fn queue_behind(&self, coming: &Coming<'_>) -> Result<Tried, Failure> {
         let Coming { name, new, .. } = coming;
         let mut when = self.newcomer(coming);
-        let last = self.scenes.ask(name, |view| {
-            let last = view.waiters.last().map(|last| last.id);
-            last.filter(|_| view.waiters.len() >= FAR)
-        });
-        let (company, blocked) = match last.flatten() {
+        let (company, blocked) = match self.last_far(name) {
             // Somebody who is known to wait is looked up by name, and not in the history of the lock.
             Some(last) if !new.retryable => (Company::FarTail, present(coming.lock.waiter(last))),
             _ => (tail(new), some_under(&blockers(&coming.lock, new.mode))),
         };
         when.push(blocked);
-        let claim = Claim::of(new);
+        let claim = self.waiting(new);
         let write = self.write_waiter(coming, company, (when, &claim, Vec::new()));
         let answer = match write.await? {
             Ok(answer) => answer,
@@ -229,6 +277,14 @@ impl Replica {
                 None => None,
             },
         })))
+    }
+
+    /// A newcomer as it begins to wait.
+    fn waiting(&self, new: &NewClaim) -> Claim {
+        Claim {
+            place: self.arrivals.place(new.arrived),
+            ..Claim::of(new)
+        }
     }
 
     /// What must be so for a claim to be put at the tail.

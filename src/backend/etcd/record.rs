@@ -78,6 +78,8 @@ pub struct Claim {
     /// More than its own call may count on its lease, which is therefore never used again.
     pub entangled: bool,
     pub holds: Vec<Hold>,
+    /// When it came to its replica, as that one counts: the order of those that were queued in one transaction.
+    pub place: u64,
 }
 
 impl Claim {
@@ -97,6 +99,7 @@ impl Claim {
             moving_to: 0,
             entangled: false,
             holds: vec![Hold::of(new)],
+            place: 0,
         }
     }
 
@@ -119,7 +122,7 @@ impl Claim {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        write(&ClaimRecord {
+        let record = ClaimRecord {
             owner: self.owner.as_str().into(),
             identity: self.identity.as_str().into(),
             mode: match self.mode {
@@ -137,12 +140,19 @@ impl Claim {
             moving_to: self.moving_to,
             entangled: self.entangled,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
-        })
+        };
+        // A release that knows of no place does not read on.
+        let mut bytes = write(&record);
+        if self.place > 0 {
+            bytes.extend(self.place.to_be_bytes());
+        }
+        bytes
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
-        let record: ClaimRecord = read(bytes)?;
+        let (record, rest) = read_first::<ClaimRecord>(bytes)?;
         Ok(Self {
+            place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
             owner: Owner::new(&record.owner)?,
             identity: Identity::proven(&record.identity),
             mode: match record.mode {
@@ -276,9 +286,50 @@ fn write(record: &impl Serialize) -> Vec<u8> {
 }
 
 fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
+    Ok(read_first(bytes)?.0)
+}
+
+/// The record, and what stands behind it.
+fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), RecordError> {
     match bytes.split_first() {
         None => Err(RecordError::Empty),
-        Some((&VERSION, body)) => Ok(postcard::from_bytes(body)?),
+        Some((&VERSION, body)) => Ok(postcard::take_from_bytes(body)?),
         Some((&found, _)) => Err(RecordError::Version { found }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(place: u64) -> Claim {
+        Claim {
+            owner: Owner::new("a").unwrap(),
+            identity: Identity::anonymous(),
+            mode: Mode::semaphore(2, 3).unwrap(),
+            reentrant: false,
+            metadata: Metadata::default(),
+            since: UNIX_EPOCH + Duration::from_secs(1),
+            ttl: Duration::from_secs(30),
+            finished_limit: 9,
+            base: 0,
+            span_s: 0,
+            moving_to: 0,
+            entangled: false,
+            holds: Vec::new(),
+            place,
+        }
+    }
+
+    #[test]
+    fn a_record_without_a_place_is_read_and_one_with_a_place_is_read_by_a_release_that_knows_none() {
+        for place in [0, 1, u64::MAX] {
+            let written = claim(place);
+            assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
+        }
+        let (before, now) = (claim(0).encode(), claim(7).encode());
+        assert!(now.starts_with(&before) && now.len() > before.len());
+        // As such a release does.
+        assert!(postcard::from_bytes::<ClaimRecord>(&now[1..]).is_ok());
     }
 }

@@ -10,9 +10,9 @@ use etcd_client::{GetOptions, WatchOptions, WatchStream};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::arrivals::Coming;
 use super::keys::{Keys, LockKeys};
 use super::link::{Failure, Link, failure};
+use super::under_way::Others;
 use super::view::{Entry, Step, View};
 use super::wakes::Wakes;
 use crate::backend::{NewClaim, Wake};
@@ -213,7 +213,7 @@ impl Scenes {
 
     /// Whether a queue of `limit` claims has room for one more, by this view of it or the one that is kept up,
     /// beside the waiters of this replica that came after it and the claims that are on their way.
-    pub fn has_room(&self, name: &LockName, view: Option<&View>, coming: &Coming, limit: usize) -> bool {
+    pub fn has_room(&self, name: &LockName, view: Option<&View>, coming: &Others, limit: usize) -> bool {
         let Some(scene) = self.scene(name) else {
             return view.is_some_and(|view| has_room(view, &HashMap::new(), coming, limit));
         };
@@ -370,7 +370,7 @@ impl Scenes {
 }
 
 /// See [`Scenes::has_room`].
-fn has_room(view: &View, mine: &HashMap<ClaimId, Mine>, coming: &Coming, limit: usize) -> bool {
+fn has_room(view: &View, mine: &HashMap<ClaimId, Mine>, coming: &Others, limit: usize) -> bool {
     // Far from the limit nobody is counted.
     if view.len() + mine.len() + coming.len() < limit {
         return true;

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::along::{Along, MOMENT};
+use super::along::{Along, MOMENT, Riding, Where};
 use super::link::{Failure, Link};
 use super::packing::{Company, Step, pack};
 use crate::batch::{self, Batch, Bounds};
@@ -22,6 +22,9 @@ const BOUNDS: Bounds = Bounds {
     turns: 2,
     queue: 4096,
 };
+
+/// How many go along with a turn: they fit into one transaction, for others would not keep their order.
+const ALONG: usize = 96;
 
 /// What came of a step.
 #[derive(Debug)]
@@ -94,7 +97,10 @@ impl Turns {
         let (batch, turns) = batch::batch(BOUNDS);
         let along = Arc::new(Along::default());
         let (way, beside) = (Arc::clone(&link), Arc::clone(&along));
-        tokio::spawn(turns.run_many(move |steps| turn_with(Arc::clone(&way), steps, beside.take(BOUNDS.turn))));
+        tokio::spawn(turns.run_many(move |steps| {
+            let along = beside.take(ALONG, &steps);
+            turn_with(Arc::clone(&way), steps, along)
+        }));
         Self {
             link,
             batch,
@@ -125,15 +131,27 @@ impl Turns {
     /// A step in no hurry goes along with the next turn, if there is one in a moment.
     async fn ask_along(&self, step: Step) -> Result<Answer, Failure> {
         self.met.store(true, Ordering::Relaxed);
-        let (at, mut answered) = self.along.put(step);
-        tokio::select! {
-            biased;
-            answer = &mut answered => return answer.map_err(|_| closed())?,
-            () = sleep(MOMENT) => {}
-        }
-        match self.along.take_back(at) {
-            Some(step) => self.batch.ask(step).await.map_err(|_| closed())?,
-            None => answered.await.map_err(|_| closed())?,
+        let (stand, mut answered) = self.along.put(step);
+        let moment = sleep(MOMENT);
+        tokio::pin!(moment);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answered => return answer.map_err(|_| closed())?,
+                () = &mut moment, if !moment.is_elapsed() => {}
+                () = stand.first(), if moment.is_elapsed() => {}
+            }
+            match stand.take_back() {
+                Where::Back(step) => {
+                    let mut bringing = Bringing(&self.along, Some(step.lock.clone()));
+                    let answer = self.batch.ask(step).await;
+                    // Its turn was over before its answer came.
+                    bringing.1 = None;
+                    return answer.map_err(|_| closed())?;
+                }
+                Where::Here => {}
+                Where::Taken => return answered.await.map_err(|_| closed())?,
+            }
         }
     }
 
@@ -152,6 +170,17 @@ impl Drop for Asked<'_> {
     }
 }
 
+/// A step that its caller brings to a turn. Dropped before it was with one, it keeps nobody waiting.
+struct Bringing<'a>(&'a Along, Option<String>);
+
+impl Drop for Bringing<'_> {
+    fn drop(&mut self) {
+        if let Some(lock) = &self.1 {
+            self.0.is_over(lock);
+        }
+    }
+}
+
 fn closed() -> Failure {
     Failure::Away("the namespace is closed".into())
 }
@@ -160,11 +189,12 @@ fn closed() -> Failure {
 async fn turn_with(
     link: Arc<Link>,
     mut steps: Vec<Step>,
-    (along, callers): (Vec<Step>, Vec<oneshot::Sender<Result<Answer, Failure>>>),
+    (along, callers, riding): (Vec<Step>, Vec<oneshot::Sender<Result<Answer, Failure>>>, Riding),
 ) -> Vec<Result<Answer, Failure>> {
     let asked = steps.len();
     steps.extend(along);
     let mut answers = turn(link, steps).await;
+    drop(riding);
     for (caller, answer) in callers.into_iter().zip(answers.split_off(asked)) {
         // A caller that went away meanwhile does not want its answer.
         let _ = caller.send(answer);
@@ -233,7 +263,7 @@ mod tests {
         let far = Step::new("a", Company::FarTail, Vec::new(), Vec::new(), Vec::new());
         let mut asked = pin!(turns.ask(far));
         assert!(asked.as_mut().now_or_never().is_none());
-        let (steps, callers) = turns.along.take(BOUNDS.turn);
+        let (steps, callers, _riding) = turns.along.take(BOUNDS.turn, &[]);
         assert_eq!(steps.len(), 1);
         let answer = || Err(Failure::Refused("the turn's answer".into()));
         for caller in callers {

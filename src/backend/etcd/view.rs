@@ -1,5 +1,5 @@
 //! A lock's queue as it was at some revision: every holder ahead of every waiter, each in the order
-//! of (create revision, claim id), for the queue puts of one batch share a revision.
+//! of (create revision, place, claim id), for the queue puts of one batch share a revision.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -54,24 +54,26 @@ impl Entry {
 /// The claims of one stage, by their order.
 #[derive(Debug, Clone, Default)]
 pub struct Line {
-    by_place: BTreeMap<(i64, ClaimId), Entry>,
-    places: HashMap<ClaimId, i64>,
+    by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
+    places: HashMap<ClaimId, (i64, u64)>,
 }
 
 impl Line {
     fn insert(&mut self, entry: Entry) {
         self.remove(&entry.id);
-        self.places.insert(entry.id, entry.created);
-        self.by_place.insert((entry.created, entry.id), entry);
+        let (created, place) = (entry.created, entry.claim.place);
+        self.places.insert(entry.id, (created, place));
+        self.by_place.insert((created, place, entry.id), entry);
     }
 
     fn remove(&mut self, id: &ClaimId) -> Option<Entry> {
-        let created = self.places.remove(id)?;
-        self.by_place.remove(&(created, *id))
+        let (created, place) = self.places.remove(id)?;
+        self.by_place.remove(&(created, place, *id))
     }
 
     pub fn get(&self, id: &ClaimId) -> Option<&Entry> {
-        self.by_place.get(&(*self.places.get(id)?, *id))
+        let (created, place) = self.places.get(id)?;
+        self.by_place.get(&(*created, *place, *id))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {

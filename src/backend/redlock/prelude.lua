@@ -8,7 +8,8 @@
 --   named   whether the lock is among the names in use; freed: when its last lease ended
 --   waits, watched   until when somebody wants to hear that the lock is free, or of each change
 --   lt, lc, ls       the token, the cause and the note of the last end
---   s<secret>        why a lease, or which attempts of it, ended: cause, round, token, until when it is kept
+--   s<secret>        why a lease, or which attempts of it, ended: cause (- for none), the last round that is over,
+--                    token, until when it is kept
 --   m<call>          the mark of a call that left
 --   x<n>             both, oldest first, from+1 to `to`; most: how many are kept
 --   wide             nothing: a value so long that Redis stores the hash as a table. A short list of pairs, as it
@@ -109,10 +110,11 @@ local function freed(val)
   end
 end
 
--- Ends the lease that holds here, and says its number.
+-- Ends the lease that holds here, and says its number. Time ends a vote as the end of its attempt would: its
+-- call may never have heard of it, and goes on with later rounds.
 local function finish(cause)
   local val = holder.val
-  entomb(holder.secret, cause, ALL, val, holder.ttl)
+  entomb(holder.secret, cause, cause == 'E' and holder.round or ALL, val, holder.ttl)
   call('HSET', key, 'lt', digits(val), 'lc', cause, 'ls', holder.shown, 'freed', digits(now))
   clear()
   return val

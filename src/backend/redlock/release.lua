@@ -15,8 +15,8 @@ local function before(cause, was)
 end
 if what == 'A' then
   local round = tonumber(ARGV[7])
-  local cause, last = ended(secret)
-  if not cause or last < round then entomb(secret, '-', round, 0, longest) end
+  local cause, last, was = ended(secret)
+  if not cause or last < round then entomb(secret, cause or '-', round, was or 0, longest) end
   if not holder or holder.secret ~= secret or holder.round > round then return {'nothing', now} end
   clear()
   return {'ended', now, 'L'}
@@ -45,5 +45,5 @@ if holder and holder.secret == secret then
   return over('R')
 end
 local cause, last, was = ended(secret)
-if not cause or last < ALL then entomb(secret, '-', ALL, 0, longest) end
+if not cause or last < ALL then entomb(secret, cause or '-', ALL, was or 0, longest) end
 return before(cause, was)

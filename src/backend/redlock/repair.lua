@@ -5,8 +5,9 @@
 -- Returns  {ok | no | untrusted, now}
 if not votes then return {'untrusted', now} end
 local token, ttl = tonumber(ARGV[6]), tonumber(ARGV[7])
-local _, over = ended(ARGV[4])
-if over and over >= ALL then return {'no', now} end
+local cause, over = ended(ARGV[4])
+-- Nor one whose time has ended here, though its attempts may go on.
+if cause and (cause ~= '-' or over >= ALL) then return {'no', now} end
 if holder then
   if holder.secret ~= ARGV[4] or (holder.val ~= token and c >= token) then return {'no', now} end
 elseif c and c > token then

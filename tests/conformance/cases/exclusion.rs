@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 
 use fencepost::backend::{ClaimLimits, Found};
 use fencepost::claim::Cause;
+use futures::future::join_all;
+use tokio::task::unconstrained;
 
 use crate::bed::{Bed, LONG};
 use crate::claims::{Asking, ROOMY, claim};
 use crate::replica::{busy, held, waiting};
+
+/// How many come in one moment.
+const CROWD: usize = 40;
 
 /// Names that a careless key or path would mix up.
 const ODD_NAMES: [&str; 22] = [
@@ -91,6 +96,25 @@ pub async fn a_newcomer_does_not_overtake_a_waiter(bed: &Bed) {
 
 pub async fn waiters_are_granted_in_the_order_of_their_arrival(bed: &Bed) {
     in_order(bed, |_| bed.here()).await;
+}
+
+pub async fn waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_arrival(bed: &Bed) {
+    let lock = bed.here();
+    let mut holder = lock.hold(claim("first")).await;
+    let crowd: Vec<_> = (0..CROWD).map(|n| claim(&format!("w{n}")).unrepeated()).collect();
+    // The calls are begun one after another, and none waits for the answer to the one before. (Tokio makes
+    // a task that does much in one go put off the rest, in whatever order.)
+    let calls = crowd.iter().map(|next| lock.enter(next));
+    for entered in unconstrained(join_all(calls)).await {
+        waiting(entered);
+    }
+    for (n, next) in crowd.iter().enumerate() {
+        lock.release(&holder).await;
+        if let Some(later) = crowd.get(n + 1) {
+            waiting(lock.take_up(later).await);
+        }
+        holder = lock.take(next).await;
+    }
 }
 
 pub async fn waiters_of_several_replicas_keep_one_order(bed: &Bed) {

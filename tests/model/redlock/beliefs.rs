@@ -78,6 +78,8 @@ impl State {
         })
     }
 
+    /// Its time is over. A node remembers which rounds that ended, and lets those that follow go on. Here it
+    /// remembers nothing, so that every round may come again: more than may happen.
     pub fn expire(&mut self, node: usize) {
         if let Some((at, lengthened)) = self.of_holder(node) {
             let one = &mut self.attempts[at];
