@@ -299,6 +299,16 @@ fn documented<T: Section + Default>() -> Vec<String> {
 }
 
 #[test]
+fn one_call_of_a_hundred_is_traced_unless_another_part_is_named() {
+    let ratio = |more: &str| {
+        let config = valid(&format!("[traces]\nendpoint = 'http://c:4317'\n{more}"));
+        config.traces().map(|(_, ratio)| ratio)
+    };
+    assert_eq!(ratio(""), Some(0.01));
+    assert_eq!(ratio("sample_ratio = 1.0\n"), Some(1.0));
+}
+
+#[test]
 fn no_key_is_read_that_is_not_documented() {
     assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
     assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());

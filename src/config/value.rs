@@ -155,8 +155,8 @@ impl<const MIN_MS: u64, const MAX_MS: u64> Visitor<'_> for PeriodVisitor<MIN_MS,
 pub struct Ratio(f64);
 
 impl Ratio {
-    /// All of it.
-    pub const ALL: Self = Self(1.0);
+    /// One of a hundred.
+    pub const HUNDREDTH: Self = Self(0.01);
 
     /// The number.
     pub fn get(self) -> f64 {
