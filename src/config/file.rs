@@ -127,8 +127,8 @@ section! {
     pub struct TracesSection {
         /// Where to send them: http:// or https://. No call is traced without it.
         endpoint: Option<String> = None,
-        /// The part of the calls without a context that is traced: 1 for all of them, which takes a
-        /// quarter of what a busy server can do. Of those with one a caller who is known decides.
+        /// The part of the calls without a context that is traced: 1 for all of them, which a busy server
+        /// feels (benches/README.md). Of those with one a caller who is known decides.
         sample_ratio: Ratio = Ratio::HUNDREDTH,
     }
 }

@@ -216,7 +216,9 @@ fn ran(command: &mut Command) -> Output {
     ran
 }
 
+/// It is fetched and linked for many minutes, so it is for long runs.
 #[test]
+#[cfg_attr(not(feature = "soak"), ignore = "an image is made in long runs alone")]
 fn the_image_is_made_and_runs_where_there_is_an_engine() {
     let Some(engine) = engine() else {
         eprintln!("skipped: neither docker nor podman can make an image here");
