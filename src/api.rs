@@ -56,6 +56,7 @@ mod request_log;
 mod settings;
 pub mod status;
 mod traced;
+mod verifications;
 
 pub use self::access::Access;
 pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};

@@ -6,29 +6,50 @@
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::available_parallelism;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 pub use self::bearer::{BadBearer, BearerHash};
+pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{Door, Policy, PolicyError, PolicySettings};
+pub use self::proven::{Proven, Shown, Signed, Until};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
 use crate::name::Identity;
 
 mod bearer;
+mod bearer_file;
 pub mod certificate;
 mod clock;
 mod jwt;
 mod policy;
+mod proven;
 pub mod rules;
 
 /// The longest identity, in bytes: as long as an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
 
 /// The policy of a server, which can be swapped while it runs. Clones share it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Auth {
     /// Nothing: nobody is authenticated, and everybody may do everything. Never held for longer than
     /// it takes to read or replace it.
     policy: Arc<RwLock<Option<Arc<Policy>>>>,
+    /// One permit for each signature that may be verified at once.
+    verifying: Arc<Semaphore>,
+}
+
+impl Default for Auth {
+    /// Half of the processors verify at most: a flood of forged tokens leaves the other half to callers.
+    fn default() -> Self {
+        let processors = available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            policy: Arc::default(),
+            verifying: Arc::new(Semaphore::new((processors / 2).max(1))),
+        }
+    }
 }
 
 impl Auth {
@@ -43,6 +64,23 @@ impl Auth {
     pub fn replace(&self, policy: Option<Policy>) {
         let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         *current = policy.map(Arc::new);
+    }
+
+    /// Verifies the signature of a token, in turn: signatures take processor time, which is bounded.
+    ///
+    /// # Errors
+    /// [`Unproven`].
+    ///
+    /// # Cancellation safety
+    /// Dropped, a verification that has begun goes on for the fraction of a millisecond that it takes.
+    pub async fn verify(&self, signed: Signed) -> Result<Proven, Unproven> {
+        // It is never closed.
+        let permit = Arc::clone(&self.verifying).acquire_owned().await;
+        let verified = spawn_blocking(move || {
+            let _permit = permit;
+            signed.verify()
+        });
+        verified.await.unwrap_or(Err(Unproven::Invalid))
     }
 
     /// The policy of this moment.

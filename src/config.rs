@@ -7,6 +7,7 @@
 mod access_config;
 mod backend;
 mod changes;
+mod check;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd_config;
@@ -90,25 +91,32 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with the place, the key and the bound of what is wrong.
     pub fn load(mut overrides: Overrides) -> Result<Self, ConfigError> {
-        let source = Source::read(overrides.config.take())?;
-        Self::read(source, overrides, default_data_dir())
+        let mut source = Source::read(overrides.config.take())?;
+        Self::of(&mut source, overrides, default_data_dir())
     }
 
+    #[cfg(all(test, feature = "embedded"))]
     fn read(mut source: Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
+        Self::of(&mut source, overrides, data_dir)
+    }
+
+    fn of(source: &mut Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
         let mut file: File = source.parse()?;
-        overrides.apply(&mut file, &mut source);
-        let tls = access_config::tls(&file, &source)?;
-        check_listen(&file, &source)?;
-        check_metrics_listen(&file, &source)?;
-        check_server(&file, &source)?;
-        check_traces(&file, &source)?;
-        file.data_dir = absolute_data_dir(&file, &source)?.or(data_dir);
-        let namespaces = namespaces(&mut file, &source)?;
-        check_ready(&file, &source)?;
+        overrides.apply(&mut file, source);
+        let source: &Source = source;
+        let tls = access_config::tls(&file, source)?;
+        check_listen(&file, source)?;
+        check_metrics_listen(&file, source)?;
+        listen::check_apart(&file, source)?;
+        check_server(&file, source)?;
+        check_traces(&file, source)?;
+        file.data_dir = absolute_data_dir(&file, source)?.or(data_dir);
+        let namespaces = namespaces(&mut file, source)?;
+        check_ready(&file, source)?;
         Ok(Self {
             namespaces,
-            policy: access_config::policy(&file, &source)?,
-            quotas: access_config::quotas(&file, &source)?,
+            policy: access_config::policy(&file, source)?,
+            quotas: access_config::quotas(&file, source)?,
             tls,
             file,
         })
@@ -176,6 +184,7 @@ impl Config {
             max_streams_per_connection: server.connection_call_limit.get(),
             request_bytes: size(server.request_bytes_limit.get()),
             response_bytes: size(server.response_bytes_limit.get()),
+            state_bytes: size(server.state_bytes_limit.get()),
             page_default: size(server.page_default.get()),
             page_limit: size(server.page_limit.get()),
             keepalive_interval: server.keepalive_interval.get(),
@@ -227,7 +236,8 @@ fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError>
 fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {
     let is_url = |url: &str| {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        rest.is_some_and(|rest| !rest.is_empty())
+        let is_bad = |rest: &str| rest.is_empty() || rest.contains(|c: char| c.is_whitespace() || c.is_control());
+        rest.is_some_and(|rest| !is_bad(rest))
     };
     match &file.traces.endpoint {
         Some(url) if !is_url(url) => {

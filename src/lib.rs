@@ -14,7 +14,7 @@
 //! - [`metrics`]: what is counted and measured.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
 //! - [`namespaces`]: which namespace has which backend.
-//! - [`config`], [`telemetry`], [`error`].
+//! - [`config`], [`telemetry`], [`error`], [`files`].
 //! - [`api`]: the gRPC service over all of it.
 //! - [`monitor`]: what those who watch over the server ask it over HTTP.
 //! - [`reload`]: a changed configuration, taken up while the server runs.
@@ -32,6 +32,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod files;
 pub mod limits;
 pub mod locks;
 pub mod metrics;

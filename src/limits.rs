@@ -23,6 +23,8 @@ pub struct Limits {
     pub finished: u32,
     /// How many holds one claim may have by re-entry.
     pub holds: u32,
+    /// How many bytes of owners and metadata the claims have that wait on one server.
+    pub waiting_bytes: u32,
 }
 
 impl Default for Limits {
@@ -36,6 +38,7 @@ impl Default for Limits {
             name_bytes: MAX_NAME_BYTES as u32,
             finished: 100_000,
             holds: 1_000,
+            waiting_bytes: 16 << 20,
         }
     }
 }

@@ -37,6 +37,7 @@ mod lines;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 mod undo;
+mod waiting_bytes;
 
 /// How long closing waits for undos under way: leases of calls that just ended would otherwise stay.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
@@ -166,6 +167,7 @@ impl Locks {
         let arrived = Instant::now();
         let claim = self.room.claim(&ask, arrived)?;
         let wait = self.room.limits.load().wait(ask.wait)?;
+        let _bytes = self.room.waiting_bytes(&ask)?;
         if self.room.draining.is_cancelled() {
             return Err(Error::Draining);
         }

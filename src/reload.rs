@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 pub use self::access::{Encryption, Rights};
@@ -32,6 +32,9 @@ use crate::namespaces::{OpenError, Stores};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How soon files that could not be used are read again though they look the same: nobody sees from outside that
+/// a file can be read again.
+const READ_AGAIN: Duration = Duration::from_secs(3);
 
 /// Why a changed configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +61,16 @@ pub enum Refused {
     },
 }
 
+impl Refused {
+    /// Whether it is refused for what it says, which only another text mends.
+    fn is_of_its_text(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(ConfigError::Refused { .. }) | Self::NeedsRestart { .. }
+        )
+    }
+}
+
 /// What is wrong with what a part has read.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 
@@ -75,8 +88,8 @@ pub trait Part: Send + Sync {
     /// Why it cannot be used; then nothing of the changed configuration is.
     fn prepare(&self, config: &Config) -> Result<Apply, Problem>;
 
-    /// Reads its files anew, by the configuration in force, and uses each that is good: what is wrong with
-    /// one keeps nothing in force that another takes away. Answers what is wrong.
+    /// Reads its files anew, by the configuration in force, and uses what is good of each: what is wrong with
+    /// one keeps nothing in force that it, or another, takes away. Answers what is wrong.
     fn renew(&self, _: &Config) -> Vec<Problem> {
         Vec::new()
     }
@@ -105,6 +118,10 @@ pub struct Reload {
     /// What must be over before the one that was put off is read again.
     awaited: Option<Namespace>,
     retiring: Retiring,
+    /// When what was not read is read again.
+    read_again: Option<Instant>,
+    /// What was wrong when the configuration was last read, so that the same is not logged again and again.
+    faults: Vec<String>,
     /// How its files were before they were last read.
     seen: Seen,
     stores: Stores,
@@ -127,6 +144,8 @@ impl Reload {
             refused: None,
             awaited: None,
             retiring: Retiring::default(),
+            read_again: None,
+            faults: Vec::new(),
             seen,
             stores,
             parts: Vec::new(),
@@ -148,13 +167,18 @@ impl Reload {
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(()) = asked.next() => tracing::info!("asked to read the configuration again"),
+                Some(()) = asked.next() => {
+                    tracing::info!("asked to read the configuration again");
+                    self.faults.clear();
+                }
                 _ = looks.tick() => {
                     let retiring = &mut self.retiring;
                     let is_over = self.awaited.take_if(|namespace| !retiring.has(namespace));
+                    let is_due = self.read_again.is_some_and(|due| Instant::now() >= due);
                     if self.look() != self.seen {
                         tracing::info!("a file has changed: reading the configuration again");
-                    } else if is_over.is_none() {
+                        self.faults.clear();
+                    } else if is_over.is_none() && !is_due {
                         continue;
                     }
                 }
@@ -168,15 +192,19 @@ impl Reload {
         self.retiring.end().await;
     }
 
-    /// Reads the configuration again, and takes it up or says why not.
+    /// Reads the configuration again, and takes it up or says why not. Where anything could not be used that may
+    /// be usable later without a sign of it, it is read again in a moment.
     pub async fn again(&mut self) {
-        match self.reload().await {
+        let before = std::mem::take(&mut self.faults);
+        let reloaded = self.reload().await;
+        let mut is_unread = matches!(&reloaded, Err(error) if !error.is_of_its_text());
+        match reloaded {
             Ok(Some(namespace)) => {
                 tracing::info!(
                     "the changed configuration is put off until the last calls of namespace {namespace} have ended"
                 );
                 self.awaited = Some(namespace);
-                self.renew();
+                is_unread |= self.renew(&before);
             }
             Ok(None) => {
                 tracing::info!("the changed configuration is in force");
@@ -185,24 +213,44 @@ impl Reload {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "the changed configuration is refused, the one before stays in force");
+                if self.is_new(error.to_string(), &before) {
+                    tracing::error!(%error, "the changed configuration is refused, the one before stays in force");
+                }
                 if let Some(metrics) = &self.metrics {
                     metrics.reload_failed.set(1);
                 }
-                self.renew();
+                is_unread |= self.renew(&before);
             }
         }
+        self.read_again = is_unread.then(|| Instant::now() + READ_AGAIN);
     }
 
-    /// Lets each part, and each store, read its files by the configuration in force, and take up those that are
-    /// good.
-    fn renew(&self) {
-        self.stores.renew_proofs();
-        for part in &self.parts {
-            for error in part.renew(&self.current) {
-                tracing::warn!(%error, part = part.name(), "a file stays in force as it was read before");
+    /// Notes a fault. Answers whether it was not there before.
+    fn is_new(&mut self, fault: String, before: &[String]) -> bool {
+        let is_new = !before.contains(&fault);
+        self.faults.push(fault);
+        is_new
+    }
+
+    /// Lets each part, and each store, read its files by the configuration in force, and take up what is good of
+    /// them. Answers whether anything was not.
+    fn renew(&mut self, before: &[String]) -> bool {
+        let known = self.faults.len();
+        for error in self.stores.renew_proofs() {
+            if self.is_new(error.to_string(), before) {
+                tracing::warn!(%error, "what proved this server before stays in use");
             }
         }
+        let faults = self.parts.iter().map(|part| (part.name(), part.renew(&self.current)));
+        let faults: Vec<_> = faults.collect();
+        for (part, errors) in faults {
+            for error in errors {
+                if self.is_new(error.to_string(), before) {
+                    tracing::warn!(%error, part, "a file cannot be used as it is");
+                }
+            }
+        }
+        self.faults.len() > known
     }
 
     /// Takes it up, or answers which namespace must be over first.

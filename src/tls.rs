@@ -177,18 +177,25 @@ impl Tls {
     }
 
     /// Reads its own certificate with its key, and the authorities of clients, each by itself, for all
-    /// handshakes from now on: what is wrong with one keeps nothing in force that the other takes away. Answers
-    /// what is wrong; that counts as it was read before.
+    /// handshakes from now on: what is wrong with one keeps nothing in force that the other takes away. Of the
+    /// authorities those count that can be used, if there is one. Answers what is wrong; a file with nothing that
+    /// can be used counts as it was read before.
     pub fn renew(&self, settings: TlsSettings) -> Vec<TlsError> {
         let (before, mut wrong) = (self.current(), Vec::new());
         let own = files::own(&settings).unwrap_or_else(|error| {
             wrong.push(error);
             before.own
         });
-        let clients = files::clients(&settings).unwrap_or_else(|error| {
-            wrong.push(error);
-            before.clients
-        });
+        let clients = match files::usable_clients(&settings) {
+            Ok((clients, bad)) => {
+                wrong.extend(bad);
+                clients
+            }
+            Err(error) => {
+                wrong.push(error);
+                before.clients
+            }
+        };
         match Certificates::of(settings, own, clients) {
             Ok(read) => self.replace(read),
             Err(error) => wrong.push(error),

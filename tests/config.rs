@@ -112,6 +112,165 @@ fn a_file_that_is_not_there_is_a_fault() {
     );
 }
 
+/// Checks a configuration in a home that has all files of a good one, and answers what is said of it.
+fn said(change: impl FnOnce(&Path), config: &str) -> (Option<i32>, String) {
+    let home = home_with(config);
+    let at = |name: &str| home.path().join(name);
+    for name in ["server", "other"] {
+        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        fs::write(at(&format!("{name}.pem")), signed.cert.pem()).expect("a file");
+        fs::write(at(&format!("{name}.key")), signed.signing_key.serialize_pem()).expect("a file");
+    }
+    fs::write(at("bearers"), format!("a:{}\n", "1".repeat(64))).expect("a file");
+    let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+    let keys = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#);
+    fs::write(at("jwks.json"), keys).expect("a file");
+    fs::write(at("password"), "secret\n").expect("a file");
+    change(home.path());
+    let mut command = fencepost(home.path(), &["config", "check", "--config", "f.toml"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let begun = std::time::Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if begun.elapsed() > std::time::Duration::from_secs(20) {
+            child.kill().expect("a child");
+            panic!("it hangs:\n{config}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("a child");
+    let text = String::from_utf8([stdout, stderr].concat()).expect("text");
+    (status.code(), text)
+}
+
+/// A way in which a file is no good.
+type Spoil = fn(&Path);
+
+const SECURE: &str = "data_dir = 'data'\n[tls]\ncertificate = 'server.pem'\nkey = 'server.key'\nclient_ca = 'other.pem'\n\
+    client_auth = 'optional'\n[auth]\nbearer_file = 'bearers'\n[auth.jwt]\nissuer = 'i'\naudiences = ['a']\n\
+    jwks_file = 'jwks.json'\n[namespaces.r]\nbackend = 'redis'\nredis.password_file = 'password'\n\
+    [namespaces.e]\nbackend = 'etcd'\n[namespaces.e.etcd]\nendpoints = ['https://a:1']\nca_file = 'other.pem'\n\
+    cert_file = 'server.pem'\nkey_file = 'server.key'\n[namespaces.m.embedded]\npath = 'm.redb'\n";
+
+#[test]
+fn check_reads_what_a_server_would_read() {
+    assert_eq!(said(|_| {}, SECURE), (Some(0), "ok\n".to_owned()));
+    let files = [
+        ("server.pem", "3:1: tls.certificate: "),
+        ("server.key", "4:1: tls.key: "),
+        ("other.pem", "5:1: tls.client_ca: "),
+        ("bearers", "8:1: auth.bearer_file: "),
+        ("jwks.json", "12:1: auth.jwt.jwks_file: "),
+        ("password", "15:7: namespaces.r.redis.password_file: "),
+    ];
+    let ways: [(&str, Spoil); 4] = [
+        ("No such file", |file| fs::remove_file(file).expect("a file")),
+        ("is a directory", |file| {
+            fs::remove_file(file).expect("a file");
+            fs::create_dir(file).expect("a directory");
+        }),
+        ("not a regular file", |file| {
+            fs::remove_file(file).expect("a file");
+            let made = Command::new("mkfifo").arg(file).status().expect("mkfifo runs");
+            assert!(made.success());
+        }),
+        ("", |file| fs::write(file, "").expect("a file")),
+    ];
+    for (name, place) in files {
+        for (words, spoil) in &ways {
+            // An empty file has no bearer in it, which is one way to have none.
+            if name == "bearers" && words.is_empty() {
+                continue;
+            }
+            let (code, text) = said(|home| spoil(&home.join(name)), SECURE);
+            assert_eq!(code, Some(1), "{name} {words}: {text}");
+            assert!(text.starts_with(&format!("error: f.toml:{place}")), "{name}: {text}");
+            assert!(text.contains(words) && text.contains(name), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn check_finds_files_that_do_not_fit_together() {
+    let bad_line = |home: &Path| fs::write(home.join("bearers"), "# a\nthe-very-secret\n").expect("a file");
+    let (code, text) = said(bad_line, SECURE);
+    assert_eq!(code, Some(1));
+    assert!(
+        text.starts_with("error: f.toml:8:1: auth.bearer_file: bearers:2: must be a name"),
+        "{text}"
+    );
+    assert!(!text.contains("the-very-secret"), "{text}");
+
+    let (code, text) = said(|_| {}, &SECURE.replace("\nkey = 'server.key'", "\nkey = 'other.key'"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: f.toml:3:1: tls.certificate: server.pem: "),
+        "{text}"
+    );
+
+    let (code, text) = said(
+        |_| {},
+        &SECURE.replace("key_file = 'server.key'", "key_file = 'other.key'"),
+    );
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: f.toml:21:1: namespaces.e.etcd.cert_file: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn check_looks_where_a_server_would_store() {
+    let file = |name: &'static str| move |home: &Path| fs::write(home.join(name), "text").expect("a file");
+    let (code, text) = said(file("data"), SECURE);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: f.toml:1:1: data_dir: must be a directory"),
+        "{text}"
+    );
+
+    let taken = |home: &Path| {
+        fs::create_dir(home.join("data")).expect("a directory");
+        fs::write(home.join("data/m.redb"), "something else").expect("a file");
+    };
+    let (code, text) = said(taken, SECURE);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: f.toml:24:1: namespaces.m.embedded.path: must be a file of"),
+        "{text}"
+    );
+
+    let socket = format!("listen = ['127.0.0.1:0', 'unix:none/f.sock']\n{SECURE}");
+    let (code, text) = said(|_| {}, &socket);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.starts_with("error: f.toml:1:26: listen[1]: must be in a directory"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_fifo_holds_up_neither_check_nor_serve() {
+    let home = home();
+    let made = Command::new("mkfifo")
+        .arg(home.path().join("f.toml"))
+        .status()
+        .expect("mkfifo runs");
+    assert!(made.success());
+    for arguments in [["config", "check"].as_slice(), &["serve"]] {
+        let refused = run(fencepost(home.path(), arguments).env("FENCEPOST_CONFIG", "f.toml"));
+        assert_ne!(refused.code, Some(0), "{arguments:?}");
+        assert!(
+            refused.err.contains("f.toml: cannot be read: it is not a regular file"),
+            "{}",
+            refused.err
+        );
+    }
+}
+
 #[test]
 fn flags_win_over_variables_and_variables_over_the_file() {
     let home = home_with("drain_timeout = '1s'\nlisten = ['127.0.0.1:1']\n[log]\nformat = 'text'\n");

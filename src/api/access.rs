@@ -12,8 +12,9 @@ use tokio::time::sleep;
 use super::authenticate::Caller;
 use super::connection::Peer;
 use super::handover::Deliver;
+use super::verifications::unproven;
 use crate::auth::rules::Reach;
-use crate::auth::{Auth, Denied, Missing, Verb};
+use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
 use crate::backend::BackendError;
 use crate::error::Error;
 use crate::limits::Limits;
@@ -71,10 +72,11 @@ impl Guarded {
     }
 
     /// Where an Acquire may go on: the limits of the namespace that was asked for.
-    pub(super) fn to_acquire(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Entrance, Error> {
+    pub(super) fn to_acquire(&self, caller: Caller, namespace: &str, name: &str) -> Result<Entrance, Error> {
         Ok(Entrance {
-            locks: self.allowed(caller, Verb::Acquire, namespace, Reach::Names(name))?,
+            locks: self.allowed(&caller, Verb::Acquire, namespace, Reach::Names(name))?,
             guarded: self.clone(),
+            caller,
         })
     }
 
@@ -110,17 +112,35 @@ impl Guarded {
     /// Ready when the caller of a watch may look no more: a rule is gone, its proof has expired, or is not
     /// accepted any more.
     pub(super) async fn until_denied(self, caller: Caller, namespace: String, name: String) -> Error {
+        self.until_not_allowed(&caller, Verb::Read, &namespace, &name).await
+    }
+
+    /// Ready when the caller may not go on with what it does to a lock. It is looked at every
+    /// [`LOOK_AGAIN`].
+    async fn until_not_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Error {
         if caller.policy.is_none() {
             return std::future::pending().await;
         }
         loop {
             sleep(LOOK_AGAIN).await;
-            let again = caller.again().map_err(|cause| Error::Unauthenticated { cause });
-            let reach = Reach::Names(&name);
-            let allowed = again.and_then(|caller| self.check(&caller, Verb::Read, &namespace, reach));
-            if let Err(error) = allowed {
+            if let Err(error) = self.still_allowed(caller, verb, namespace, name).await {
                 return error;
             }
+        }
+    }
+
+    /// Whether the caller is still who it was, and may still do something to a lock.
+    async fn still_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Result<(), Error> {
+        if caller.policy.is_none() {
+            return Ok(());
+        }
+        let again = caller.again_in_turn().await.map_err(unproven)?;
+        self.check(&again, verb, namespace, Reach::Names(name))?;
+        // What was done under the one name is not the other's.
+        if again.identity == caller.identity {
+            Ok(())
+        } else {
+            Err(unproven(Unproven::Invalid))
         }
     }
 
@@ -199,6 +219,7 @@ impl Guarded {
 pub(super) struct Entrance {
     locks: Locks,
     guarded: Guarded,
+    caller: Caller,
 }
 
 impl Entrance {
@@ -207,7 +228,8 @@ impl Entrance {
         self.locks.limits()
     }
 
-    /// Takes the lock.
+    /// Takes the lock. A caller that waits is looked at again now and then, and before its grant is answered:
+    /// if it may not have the lock any more, it leaves the queue or its grant is taken back.
     ///
     /// # Cancellation safety
     /// As [`Locks::acquire`].
@@ -219,8 +241,26 @@ impl Entrance {
         let namespace = self.locks.namespace();
         let place = self.guarded.quotas.acquire(&ask.identity, namespace.as_str(), entry);
         let place = place.map_err(|over| self.guarded.counted(namespace, over))?;
-        let granted = self.locks.acquire(ask).await?;
+        let granted = if ask.wait.is_zero() {
+            self.locks.acquire(ask).await?
+        } else {
+            Box::pin(self.wait(ask)).await?
+        };
         Ok(CountedGrant { granted, place })
+    }
+
+    async fn wait(&self, ask: Acquire) -> Result<Granted, Error> {
+        let (namespace, name) = (self.locks.namespace().as_str(), ask.lock.clone());
+        let Self { guarded, caller, .. } = self;
+        let denied = guarded.until_not_allowed(caller, Verb::Acquire, namespace, name.as_str());
+        let granted = tokio::select! {
+            biased;
+            granted = self.locks.acquire(ask) => granted?,
+            // Dropped, the wait leaves its queue.
+            error = denied => return Err(error),
+        };
+        let allowed = guarded.still_allowed(caller, Verb::Acquire, namespace, name.as_str());
+        allowed.await.map(|()| granted)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::header::AUTHORIZATION;
 use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
@@ -11,7 +11,8 @@ use tower::Service;
 
 use super::connection::Remote;
 use super::status;
-use crate::auth::{Auth, Door, Policy, Unproven};
+use super::verifications::{Turn, unproven};
+use crate::auth::{Auth, Door, Policy, Proven, Shown, Unproven, Until};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
@@ -28,6 +29,8 @@ pub(super) struct Caller {
     pub policy: Option<Arc<Policy>>,
     /// Where it is.
     pub peer: Option<Remote>,
+    /// Until when it is proven.
+    until: Until,
     /// What its header shows of who it is; never written anywhere.
     authorization: Option<HeaderValue>,
     /// What says who is who at this moment.
@@ -42,6 +45,7 @@ impl Caller {
             identity: Identity::anonymous(),
             policy: Some(Arc::default()),
             peer: None,
+            until: Until::default(),
             authorization: None,
             auth: Auth::default(),
         })
@@ -52,16 +56,49 @@ impl Caller {
     /// # Errors
     /// When its proof has expired meanwhile, or is not accepted any more.
     pub(super) fn again(&self) -> Result<Self, Unproven> {
+        match self.shown_again()? {
+            None => Ok(self.clone()),
+            Some((policy, Shown::Proven(proven) | Shown::Known(proven))) => Ok(self.renewed(policy, proven)),
+            Some((policy, Shown::Signed(signed))) => Ok(self.renewed(policy, signed.verify()?)),
+        }
+    }
+
+    /// The same where many calls ask at once: signatures are verified in turn.
+    ///
+    /// # Errors
+    /// As [`Self::again`].
+    pub(super) async fn again_in_turn(&self) -> Result<Self, Unproven> {
+        match self.shown_again()? {
+            Some((policy, Shown::Signed(signed))) => Ok(self.renewed(policy, self.auth.verify(signed).await?)),
+            _ => self.again(),
+        }
+    }
+
+    /// What it shows under another policy; nothing while the policy is the same and the proof counts.
+    fn shown_again(&self) -> Result<Option<(Arc<Policy>, Shown)>, Unproven> {
         let Some(policy) = self.auth.policy() else {
-            return Ok(self.clone());
+            return Ok(None);
         };
+        if self.policy.as_ref().is_some_and(|own| Arc::ptr_eq(own, &policy)) {
+            return if self.until.is_over() {
+                Err(Unproven::Expired)
+            } else {
+                Ok(None)
+            };
+        }
         let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
         let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        Ok(Self {
-            identity: policy.identify(certificate, bearer)?,
+        let shown = policy.shown(certificate, bearer)?;
+        Ok(Some((policy, shown)))
+    }
+
+    fn renewed(&self, policy: Arc<Policy>, proven: Proven) -> Self {
+        Self {
+            identity: proven.identity,
+            until: proven.until,
             policy: Some(policy),
             ..self.clone()
-        })
+        }
     }
 }
 
@@ -79,41 +116,96 @@ impl<S> Authenticate<S> {
         Self { inner, auth, figures }
     }
 
-    fn caller(&self, request: &Request<Body>) -> Result<Caller, Unproven> {
+    /// What is known of the caller before its signature is verified.
+    fn shown(&self, request: &Request<Body>) -> Result<Met, Unproven> {
         let peer = request.extensions().get::<Remote>().cloned();
-        let Some(policy) = self.auth.policy() else {
-            return Ok(Caller {
-                identity: Identity::anonymous(),
-                policy: None,
-                peer,
-                authorization: None,
-                auth: self.auth.clone(),
-            });
+        let mut caller = Caller {
+            identity: Identity::anonymous(),
+            policy: self.auth.policy(),
+            peer,
+            until: Until::default(),
+            authorization: None,
+            auth: self.auth.clone(),
         };
-        let certificate = peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let proven = bearer(request.headers()).and_then(|bearer| policy.identify(certificate, bearer));
-        let identity = match proven {
-            Ok(identity) => {
-                if let Some(peer) = &peer {
-                    peer.proven();
-                }
-                identity
-            }
-            Err(_) if door(request.uri().path(), &policy) == Door::Open => Identity::anonymous(),
-            Err(unproven) => return Err(unproven),
+        let Some(policy) = caller.policy.clone() else {
+            return Ok(Met::Known(caller));
         };
         let mut authorization = request.headers().get(AUTHORIZATION).cloned();
         if let Some(shown) = &mut authorization {
             shown.set_sensitive(true);
         }
-        Ok(Caller {
-            identity,
-            policy: Some(policy),
-            peer,
-            authorization,
-            auth: self.auth.clone(),
+        caller.authorization = authorization;
+        let certificate = caller.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
+        let shown = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
+        let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
+        match shown {
+            Ok(Shown::Proven(proven)) => Ok(Met::Known(caller.proven(proven))),
+            Ok(Shown::Known(proven)) if !is_busy => Ok(Met::Known(caller.proven(proven))),
+            Ok(shown) => Ok(Met::Shows(caller, shown)),
+            Err(_) if is_open(request, &caller) => Ok(Met::Known(caller)),
+            Err(unproven) => Err(unproven),
+        }
+    }
+}
+
+/// A caller, as far as it is known at once.
+enum Met {
+    /// Who it is.
+    Known(Caller),
+    /// It shows a token that is still to be verified, or comes behind another call that does.
+    Shows(Caller, Shown),
+}
+
+impl Caller {
+    fn proven(mut self, proven: Proven) -> Self {
+        if let Some(peer) = &self.peer {
+            peer.proven();
+        }
+        self.identity = proven.identity;
+        self.until = proven.until;
+        self
+    }
+}
+
+impl<S: Clone> Authenticate<S> {
+    /// Makes a call once its caller's token is verified.
+    fn verified<B>(&mut self, request: Request<Body>, caller: Caller, shown: Shown) -> Verified<S::Future>
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+        S::Future: Send + Unpin,
+    {
+        // The one that is ready goes with the call.
+        let fresh = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, fresh);
+        let verifications = caller.peer.as_ref().map(|peer| Arc::clone(&peer.verifications));
+        let (auth, is_open) = (self.auth.clone(), is_open(&request, &caller));
+        Box::pin(async move {
+            let proven = verifications.unwrap_or_default().proven(auth, shown).await;
+            let (caller, turn) = match proven {
+                Ok((proven, turn)) => (caller.proven(proven), Some(turn)),
+                Err(Error::Unauthenticated { .. }) if is_open => (caller, None),
+                Err(error) => return Err(error),
+            };
+            Ok((inner.call(admitted(request, caller)), turn))
         })
     }
+}
+
+/// A call whose caller is being verified; the next one of the connection waits for its turn.
+type Verified<F> = Pin<Box<dyn Future<Output = Result<(F, Option<Turn>), Error>> + Send>>;
+
+/// A request that shows who its caller is to what is behind, and not how that was proven: nothing there may log
+/// that or pass it on.
+fn admitted(mut request: Request<Body>, caller: Caller) -> Request<Body> {
+    request.headers_mut().remove(AUTHORIZATION);
+    request.extensions_mut().insert(caller);
+    request
+}
+
+/// Whether a call is for those too who are nobody.
+fn is_open(request: &Request<Body>, caller: &Caller) -> bool {
+    let policy = caller.policy.as_ref();
+    policy.is_some_and(|policy| door(request.uri().path(), policy) == Door::Open)
 }
 
 /// Whether a method is for those too who are nobody.
@@ -151,8 +243,8 @@ fn bearer_of(header: &HeaderValue) -> Result<&[u8], Unproven> {
 
 impl<S, B> Service<Request<Body>> for Authenticate<S>
 where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Unpin,
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send + Unpin,
     B: Default,
 {
     type Response = S::Response;
@@ -163,31 +255,36 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        match self.caller(&request) {
-            Ok(caller) => {
-                // Nothing behind this may log or pass on what proves a caller.
-                request.headers_mut().remove(AUTHORIZATION);
-                request.extensions_mut().insert(caller);
-                AuthenticateFuture::Known(self.inner.call(request))
-            }
-            Err(unproven) => {
-                if let Some(figures) = &self.figures {
-                    figures.unauthenticated.count(unproven.word());
-                }
-                AuthenticateFuture::Unknown(unproven)
-            }
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let step = match self.shown(&request) {
+            Ok(Met::Known(caller)) => Step::Called(self.inner.call(admitted(request, caller))),
+            Ok(Met::Shows(caller, shown)) => Step::Verified(self.verified(request, caller, shown)),
+            Err(cause) => Step::Refused(unproven(cause)),
+        };
+        if let Step::Refused(error) = &step {
+            refused(self.figures.as_ref(), error);
+        }
+        AuthenticateFuture {
+            step,
+            figures: self.figures.clone(),
         }
     }
 }
 
-/// A call whose caller was looked at.
-#[derive(Debug)]
-pub(super) enum AuthenticateFuture<F> {
+/// A call whose caller is looked at.
+pub(super) struct AuthenticateFuture<F> {
+    step: Step<F>,
+    figures: Option<ServerMetrics>,
+}
+
+/// How far it has come.
+enum Step<F> {
+    /// Its caller is being verified.
+    Verified(Verified<F>),
     /// It is under way.
-    Known(F),
+    Called(F),
     /// It was not let in.
-    Unknown(Unproven),
+    Refused(Error),
 }
 
 impl<F, B, E> Future for AuthenticateFuture<F>
@@ -198,10 +295,33 @@ where
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Known(call) => Pin::new(call).poll(cx),
-            Self::Unknown(cause) => Poll::Ready(Ok(status::of(Error::Unauthenticated { cause: *cause }).into_http())),
+        let this = self.get_mut();
+        loop {
+            match &mut this.step {
+                Step::Verified(verified) => match ready!(verified.as_mut().poll(cx)) {
+                    Ok((mut call, turn)) => {
+                        // Begun before the next call of the connection has its turn: the order stays.
+                        let polled = Pin::new(&mut call).poll(cx);
+                        drop(turn);
+                        this.step = Step::Called(call);
+                        return polled;
+                    }
+                    Err(error) => {
+                        refused(this.figures.as_ref(), &error);
+                        this.step = Step::Refused(error);
+                    }
+                },
+                Step::Called(call) => return Pin::new(call).poll(cx),
+                Step::Refused(error) => return Poll::Ready(Ok(status::of(error.clone()).into_http())),
+            }
         }
+    }
+}
+
+/// Counts a caller that has not proven who it is.
+fn refused(figures: Option<&ServerMetrics>, error: &Error) {
+    if let (Some(figures), Error::Unauthenticated { cause }) = (figures, error) {
+        figures.unauthenticated.count(cause.word());
     }
 }
 

@@ -16,6 +16,7 @@ use tonic::transport::server::Connected;
 
 use self::incoming::Arrival;
 use self::socket::Transport;
+use super::verifications::Verifications;
 use crate::auth::certificate::Certified;
 use crate::metrics::ServerMetrics;
 
@@ -54,6 +55,8 @@ pub(super) struct Remote {
     pub peer: Peer,
     /// Who its certificate says that it is, where it has shown one with a name.
     pub certificate: Option<Certified>,
+    /// Where its tokens wait until their signatures are verified.
+    pub verifications: Arc<Verifications>,
     /// Its place among strangers, where callers are asked who they are.
     place: Option<Arc<Place>>,
 }
@@ -64,6 +67,7 @@ impl Remote {
         Self {
             peer,
             certificate,
+            verifications: Arc::default(),
             place: None,
         }
     }

@@ -32,7 +32,7 @@ impl LockApi {
     pub(super) fn new(guarded: Guarded, settings: &Settings) -> Self {
         Self {
             guarded,
-            bounds: Bounds::within(settings.response_bytes),
+            bounds: Bounds::of(settings),
             pages: Pages::of(settings),
         }
     }
@@ -107,9 +107,10 @@ impl LockService for LockApi {
     ) -> Result<Response<proto::AcquireResponse>, Status> {
         let (metadata, mut extensions, ask) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let entrance = self.guarded.to_acquire(&caller, &ask.namespace, &ask.name);
+        let identity = caller.identity.clone();
+        let entrance = self.guarded.to_acquire(caller, &ask.namespace, &ask.name);
         let entrance = entrance.map_err(status::of)?;
-        let mut ask = convert::acquire(ask, caller.identity).map_err(status::of)?;
+        let mut ask = convert::acquire(ask, identity).map_err(status::of)?;
         // Before a deadline shortens it: its bound does not depend on that.
         entrance.limits().wait(ask.wait).map_err(status::of)?;
         ask.wait = deadline::shortened(ask.wait, &metadata);

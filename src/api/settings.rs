@@ -24,6 +24,9 @@ pub struct Settings {
     pub request_bytes: usize,
     /// How large an answer may be, in bytes; default 4 MiB, which clients accept by default.
     pub response_bytes: usize,
+    /// How many bytes the claims may take that one state of a lock shows; default 256 KiB. A state of many
+    /// claims with all their metadata costs a caller a few bytes to ask for.
+    pub state_bytes: usize,
     /// How many locks a page has when the request does not say; default 100.
     pub page_default: usize,
     /// How many locks a page has at most; default 1,000. More are not refused, but cut to this.
@@ -48,6 +51,7 @@ impl Default for Settings {
             max_streams_per_connection: 100_000,
             request_bytes: 64 << 10,
             response_bytes: 4 << 20,
+            state_bytes: 256 << 10,
             page_default: 100,
             page_limit: 1000,
             keepalive_interval: Duration::from_secs(10),

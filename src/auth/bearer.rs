@@ -42,6 +42,16 @@ impl BearerHash {
             hash: unhex(digits.trim()).ok_or(BadBearer)?,
         })
     }
+
+    /// The hash.
+    pub(super) fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    /// Whether the other one is for the same token, whomever it proves.
+    pub fn has_hash_of(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
 }
 
 fn unhex(digits: &str) -> Option<Hash> {
@@ -63,13 +73,23 @@ pub(super) struct Bearers {
 }
 
 impl Bearers {
-    /// Those whose names make an identity. Of several with the same hash the last one counts.
+    /// Those whose names make an identity. Of several with the same hash the first one counts.
     pub(super) fn new(all: impl IntoIterator<Item = BearerHash>) -> Self {
-        let known = all.into_iter().filter_map(|bearer| {
-            let identity = super::identity("token", &bearer.name)?;
-            Some((bearer.hash, identity))
-        });
-        Self { all: known.collect() }
+        let mut known = HashMap::new();
+        for bearer in all {
+            if let Some(identity) = super::identity("token", &bearer.name) {
+                known.entry(bearer.hash).or_insert(identity);
+            }
+        }
+        Self { all: known }
+    }
+
+    /// Those of them that the others have too.
+    pub(super) fn retained(&self, others: &Self) -> Self {
+        let all = self.all.iter().filter(|(hash, who)| others.all.get(*hash) == Some(who));
+        Self {
+            all: all.map(|(hash, who)| (*hash, who.clone())).collect(),
+        }
     }
 
     /// Whom a token of this hash proves.
@@ -96,7 +116,7 @@ mod tests {
         assert_eq!(bearers.prove(&hash(b"secrets")), None);
         let twice = ["a", "b"].map(|name| BearerHash::parse(&format!("{name}:{SECRET}")).unwrap());
         let proven = Bearers::new(twice).prove(&hash(b"secret"));
-        assert_eq!(proven.map(|id| id.as_str().to_owned()).as_deref(), Some("token:b"));
+        assert_eq!(proven.map(|id| id.as_str().to_owned()).as_deref(), Some("token:a"));
         assert_eq!(Bearers::default().prove(&hash(b"secret")), None);
     }
 

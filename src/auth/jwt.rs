@@ -1,22 +1,27 @@
 //! Signed tokens (JWT): proven by the keys of a file, for one issuer and audience, while they last.
 //!
-//! The crate that reads them takes its cryptography from [`verifying`]: `ring`, as TLS does.
+//! The crate that verifies them takes its cryptography from [`verifying`]: `ring`, as TLS does.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::bearer::Hash;
+use super::bearer::{self, Hash};
+use super::proven::{Proven, Until};
 use super::{Unproven, clock};
+use crate::files;
 use crate::name::Identity;
 
+mod token;
 mod verifying;
+
+pub use self::token::Unverified;
 
 /// How many keys a file may have.
 const MAX_KEYS: usize = 100;
@@ -27,7 +32,7 @@ const MAX_TRIED: usize = 4;
 const REMEMBERED: usize = 10_000;
 
 /// Whose tokens are good.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JwtSettings {
     /// The keys that sign, as a JSON Web Key Set.
     pub jwks_file: PathBuf,
@@ -37,6 +42,10 @@ pub struct JwtSettings {
     pub audiences: Vec<String>,
     /// How far the clocks of the issuer and of this server may be apart.
     pub leeway: Duration,
+    /// The type (`typ`) that the header of a token must name, if any.
+    pub token_type: Option<String>,
+    /// How long after its issue (`iat`) a token counts at most; absent: as long as it says itself.
+    pub max_age: Option<Duration>,
 }
 
 /// Why a file has no keys to go by.
@@ -68,19 +77,20 @@ pub enum JwtError {
     },
 }
 
-/// What a token says.
+/// A JSON Web Key Set. Keys of kinds that are not known here do not count.
 #[derive(Debug, Deserialize)]
-struct Claims {
-    sub: String,
-    exp: serde_json::Number,
+struct KeySet {
+    keys: Vec<Value>,
 }
 
 /// A key that signs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Key {
     id: Option<String>,
+    algorithm: Algorithm,
     key: DecodingKey,
-    validation: Validation,
+    /// What the file says of it.
+    jwk: Value,
 }
 
 /// A token that was found good, and until when it is, in seconds since 1970.
@@ -92,9 +102,11 @@ struct Good {
 
 /// The keys, and the tokens that were found good.
 #[derive(Debug)]
-pub(super) struct Jwt {
+pub struct Jwt {
+    settings: JwtSettings,
+    /// The hash of the file.
+    file: Hash,
     keys: Vec<Key>,
-    leeway: u64,
     /// By their hash. Never held while a signature is looked at.
     good: Mutex<HashMap<Hash, Good>>,
 }
@@ -102,65 +114,90 @@ pub(super) struct Jwt {
 impl Jwt {
     /// Reads the keys.
     pub(super) fn open(settings: &JwtSettings) -> Result<Self, JwtError> {
+        let read = Self::read(settings)?;
+        match read.fault() {
+            Some(fault) => Err(fault),
+            None => Ok(read),
+        }
+    }
+
+    /// What these keys become when the file is read again: those that are gone count no more, also where the
+    /// rest of the file cannot be used. Answers what is wrong too.
+    pub(super) fn renewed(&self, settings: &JwtSettings) -> (Option<Self>, Option<JwtError>) {
+        let mut read = match Self::read(settings) {
+            Ok(read) if read.file == self.file && read.settings == self.settings => return (None, read.fault()),
+            Ok(read) => read,
+            Err(error) => return (None, Some(error)),
+        };
+        let fault = read.fault();
+        if fault.is_some() {
+            let listed = |key: &&Key| read.keys.iter().any(|other| other.jwk == key.jwk);
+            read.keys = self.keys.iter().filter(listed).cloned().collect();
+        }
+        (Some(read), fault)
+    }
+
+    fn read(settings: &JwtSettings) -> Result<Self, JwtError> {
         verifying::install();
         let path = &settings.jwks_file;
-        let text = std::fs::read(path).map_err(|source| JwtError::Unreadable {
+        let text = files::read(path).map_err(|source| JwtError::Unreadable {
             path: path.clone(),
             source,
         })?;
-        let set: JwkSet = serde_json::from_slice(&text).map_err(|source| JwtError::NoKeySet {
+        let set: KeySet = serde_json::from_slice(&text).map_err(|source| JwtError::NoKeySet {
             path: path.clone(),
             source,
         })?;
-        let keys: Vec<Key> = set.keys.iter().filter_map(|jwk| key(jwk, settings)).collect();
-        if keys.is_empty() || keys.len() > MAX_KEYS {
-            return Err(JwtError::Keys {
-                path: path.clone(),
-                found: keys.len(),
-            });
-        }
         Ok(Self {
-            keys,
-            leeway: settings.leeway.as_secs(),
+            settings: settings.clone(),
+            file: bearer::hash(&text),
+            keys: set.keys.into_iter().filter_map(key).collect(),
             good: Mutex::default(),
         })
     }
 
-    /// Whom a token proves. `hash` is the token's own.
-    pub(super) fn prove(&self, token: &[u8], hash: &Hash) -> Result<Identity, Unproven> {
-        if let Some(known) = self.remembered(hash) {
-            return known;
-        }
-        let claims = self.claims(token)?;
-        let identity = super::identity("jwt", &claims.sub).ok_or(Unproven::Invalid)?;
-        self.remember(hash, &identity, &claims);
-        Ok(identity)
+    fn fault(&self) -> Option<JwtError> {
+        let found = self.keys.len();
+        (found == 0 || found > MAX_KEYS).then(|| JwtError::Keys {
+            path: self.settings.jwks_file.clone(),
+            found,
+        })
     }
 
-    fn claims(&self, token: &[u8]) -> Result<Claims, Unproven> {
-        let header = decode_header(token).map_err(|_| Unproven::Invalid)?;
-        let mut refused = Unproven::Invalid;
-        for key in self.keys_of(&header) {
-            match decode::<Claims>(token, &key.key, &key.validation) {
-                Ok(good) => return Ok(good.claims),
-                // Said only of a token whose signature is good.
-                Err(error) if matches!(error.kind(), ErrorKind::ExpiredSignature) => refused = Unproven::Expired,
-                Err(error) => tracing::debug!(%error, "a signed token is not accepted"),
-            }
+    /// Reads a token and judges all but its signature: what is cheap to refuse is refused here.
+    pub(super) fn judge(&self, token: &[u8]) -> Result<Unverified, Unproven> {
+        let parts = token::parts(token)?;
+        if self.keys_of(parts.header.alg, parts.header.kid.as_deref()).is_empty() {
+            return Err(Unproven::Invalid);
         }
-        Err(refused)
+        parts.judge(&self.settings, clock::seconds())
+    }
+
+    /// Verifies the signature of a token. `hash` is the token's own.
+    pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<Proven, Unproven> {
+        let keys = self.keys_of(token.algorithm, token.key_id.as_deref());
+        let mut keys = keys.into_iter();
+        let message = token.message.as_bytes();
+        let verifies = |key: &Key| crypto::verify(&token.signature, message, &key.key, token.algorithm);
+        if !keys.any(|key| matches!(verifies(key), Ok(true))) {
+            tracing::debug!("the signature of a token is not that of a key");
+            return Err(Unproven::Invalid);
+        }
+        self.remember(hash, &token);
+        Ok(Proven {
+            identity: token.identity,
+            until: Until(Some(token.until)),
+        })
     }
 
     /// The keys that may have signed a token: that of the id that it names, or else those of its kind where it
     /// names none, or they have none. None where these are too many.
-    fn keys_of(&self, header: &Header) -> Vec<&Key> {
-        let of_kind = |key: &&Key| key.validation.algorithms.contains(&header.alg);
-        let is_named = |key: &&Key| header.kid.is_some() && key.id == header.kid;
-        let all = || self.keys.iter().filter(of_kind);
+    fn keys_of(&self, algorithm: Algorithm, id: Option<&str>) -> Vec<&Key> {
+        let is_named = |key: &&Key| id.is_some() && key.id.as_deref() == id;
+        let all = || self.keys.iter().filter(|key| key.algorithm == algorithm);
         let mut keys: Vec<&Key> = all().filter(is_named).collect();
         if keys.is_empty() {
-            let may_be = |key: &&Key| header.kid.is_none() || key.id.is_none();
-            keys = all().filter(may_be).collect();
+            keys = all().filter(|key| id.is_none() || key.id.is_none()).collect();
         }
         if keys.len() > MAX_TRIED {
             tracing::debug!(keys = keys.len(), "a signed token does not name its key among so many");
@@ -169,18 +206,20 @@ impl Jwt {
         keys
     }
 
-    fn remembered(&self, hash: &Hash) -> Option<Result<Identity, Unproven>> {
+    /// What a token proved when its signature was verified.
+    pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<Proven, Unproven>> {
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         let known = good.get(hash)?;
-        if clock::seconds() <= known.until {
-            return Some(Ok(known.identity.clone()));
+        let until = Until(Some(known.until));
+        if !until.is_over() {
+            let identity = known.identity.clone();
+            return Some(Ok(Proven { identity, until }));
         }
         good.remove(hash);
         Some(Err(Unproven::Expired))
     }
 
-    fn remember(&self, hash: &Hash, identity: &Identity, claims: &Claims) {
-        let Some(expires) = claims.exp.as_u64() else { return };
+    fn remember(&self, hash: &Hash, token: &Unverified) {
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         if good.len() >= REMEMBERED {
             let now = clock::seconds();
@@ -190,15 +229,16 @@ impl Jwt {
             good.clear();
         }
         let known = Good {
-            identity: identity.clone(),
-            until: expires.saturating_add(self.leeway),
+            identity: token.identity.clone(),
+            until: token.until,
         };
         good.insert(*hash, known);
     }
 }
 
 /// A key of the file, if it is for signatures of a kind that is offered.
-fn key(jwk: &Jwk, settings: &JwtSettings) -> Option<Key> {
+fn key(value: Value) -> Option<Key> {
+    let jwk = Jwk::deserialize(&value).ok()?;
     if matches!(jwk.common.public_key_use, Some(ref purpose) if *purpose != PublicKeyUse::Signature) {
         return None;
     }
@@ -215,15 +255,10 @@ fn key(jwk: &Jwk, settings: &JwtSettings) -> Option<Key> {
     if jwk.common.key_algorithm.is_some_and(|named| named != name) {
         return None;
     }
-    let mut validation = Validation::new(algorithm);
-    validation.set_issuer(&[&settings.issuer]);
-    validation.set_audience(&settings.audiences);
-    validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-    validation.validate_nbf = true;
-    validation.leeway = settings.leeway.as_secs();
     Some(Key {
         id: jwk.common.key_id.clone(),
-        key: DecodingKey::from_jwk(jwk).ok()?,
-        validation,
+        algorithm,
+        key: DecodingKey::from_jwk(&jwk).ok()?,
+        jwk: value,
     })
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::bearer::{BearerHash, Bearers, hash};
+use super::bearer_file::{self, BearerFileError};
 use super::certificate::Certified;
-use super::clock;
 use super::jwt::{Jwt, JwtError, JwtSettings};
+use super::proven::{Proven, Shown, Signed, Until};
 use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
@@ -54,24 +55,9 @@ impl PolicySettings {
 /// Why a policy cannot be gone by.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The file of static tokens cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A line of it is none. The line itself is not shown: it may be a secret.
-    #[error("{}:{line}: {source}", path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: usize,
-        /// Why.
-        source: super::BadBearer,
-    },
+    /// The file of static tokens.
+    #[error(transparent)]
+    BearerFile(#[from] BearerFileError),
     /// There are too many static tokens.
     #[error("there must be at most {MAX_BEARERS} static bearer tokens, not {found}")]
     TooMany {
@@ -101,30 +87,44 @@ impl Policy {
     /// [`PolicyError`] names the file that is not what it should be.
     pub fn open(settings: &PolicySettings) -> Result<Self, PolicyError> {
         let jwt = settings.jwt.as_ref().map(Jwt::open).transpose()?;
-        Ok(Self::of(settings, bearers(settings)?.into(), jwt.map(Arc::new)))
+        let (bearers, mut bad) = bearers(settings)?;
+        match bad.pop() {
+            None => Ok(Self::of(settings, bearers.into(), jwt.map(Arc::new))),
+            Some(last) => Err(bad.into_iter().next().unwrap_or(last)),
+        }
     }
 
-    /// The same policy with what its files hold now, each by itself: one that is not what it should be counts as
-    /// it was read before, so that it keeps nothing in force that another one takes away. Answers what is wrong
-    /// with those.
+    /// The same policy with what its files hold now, each by itself. What is gone from a file counts no more, also
+    /// where the rest of it is not what it should be; a file that cannot be read counts as it was read before.
+    /// Answers what is wrong.
     #[must_use]
     pub fn renewed(&self, settings: &PolicySettings) -> (Self, Vec<PolicyError>) {
         let mut wrong = Vec::new();
         let bearers = match bearers(settings) {
-            Ok(read) => read.into(),
+            Ok((read, bad)) => {
+                let is_whole = !bad.iter().any(|error| matches!(error, PolicyError::TooMany { .. }));
+                wrong.extend(bad);
+                if is_whole { read } else { self.bearers.retained(&read) }.into()
+            }
             Err(error) => {
                 wrong.push(error);
                 Arc::clone(&self.bearers)
             }
         };
-        let jwt = match settings.jwt.as_ref().map(Jwt::open).transpose() {
-            Ok(read) => read.map(Arc::new),
-            Err(error) => {
-                wrong.push(error.into());
-                self.jwt.clone()
-            }
-        };
+        let jwt = self.renewed_jwt(settings, &mut wrong);
         (Self::of(settings, bearers, jwt), wrong)
+    }
+
+    /// Keys whose file has not changed stay, with the tokens that they have verified.
+    fn renewed_jwt(&self, settings: &PolicySettings, wrong: &mut Vec<PolicyError>) -> Option<Arc<Jwt>> {
+        let settings = settings.jwt.as_ref()?;
+        let Some(before) = &self.jwt else {
+            let opened = Jwt::open(settings).map_err(|error| wrong.push(error.into()));
+            return opened.ok().map(Arc::new);
+        };
+        let (read, fault) = before.renewed(settings);
+        wrong.extend(fault.map(PolicyError::from));
+        Some(read.map_or_else(|| Arc::clone(before), Arc::new))
     }
 
     fn of(settings: &PolicySettings, bearers: Arc<Bearers>, jwt: Option<Arc<Jwt>>) -> Self {
@@ -153,24 +153,43 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn identify(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Identity, Unproven> {
+    pub fn identify(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Proven, Unproven> {
+        match self.shown(certificate, bearer)? {
+            Shown::Proven(proven) | Shown::Known(proven) => Ok(proven),
+            Shown::Signed(signed) => signed.verify(),
+        }
+    }
+
+    /// The same without the signature of a token, which takes a hundred times as long as the rest.
+    ///
+    /// # Errors
+    /// [`Unproven`].
+    pub fn shown(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Shown, Unproven> {
         let Some(token) = bearer else {
             let shown = certificate.filter(|_| self.certificates).ok_or(Unproven::Missing)?;
-            let is_over = clock::seconds() > shown.until;
-            return if is_over {
-                Err(Unproven::Expired)
-            } else {
-                Ok(shown.identity.clone())
-            };
+            let until = Until(Some(shown.until));
+            if until.is_over() {
+                return Err(Unproven::Expired);
+            }
+            return Ok(Shown::Proven(Proven {
+                identity: shown.identity.clone(),
+                until,
+            }));
         };
         let hash = hash(token);
         if let Some(identity) = self.bearers.prove(&hash) {
-            return Ok(identity);
+            let until = Until::default();
+            return Ok(Shown::Proven(Proven { identity, until }));
         }
-        match &self.jwt {
-            Some(jwt) => jwt.prove(token, &hash),
-            None => Err(Unproven::Invalid),
+        let jwt = self.jwt.as_ref().ok_or(Unproven::Invalid)?;
+        if let Some(known) = jwt.remembered(&hash) {
+            return known.map(Shown::Known);
         }
+        Ok(Shown::Signed(Signed {
+            token: jwt.judge(token)?,
+            jwt: Arc::clone(jwt),
+            hash,
+        }))
     }
 
     /// Whether an identity may do something to these locks of a namespace.
@@ -193,31 +212,17 @@ impl Policy {
     }
 }
 
-/// All static tokens.
-fn bearers(settings: &PolicySettings) -> Result<Bearers, PolicyError> {
-    let mut bearers = settings.bearers.clone();
+/// All static tokens that can be used, and what is wrong with others.
+fn bearers(settings: &PolicySettings) -> Result<(Bearers, Vec<PolicyError>), PolicyError> {
+    let (mut bearers, mut bad) = (settings.bearers.clone(), Vec::new());
     if let Some(path) = &settings.bearer_file {
-        bearers.extend(read(path)?);
+        let lines = bearer_file::read(path, &bearers)?;
+        bearers.extend(lines.good);
+        bad.extend(lines.bad.into_iter().map(PolicyError::from));
     }
-    if bearers.len() > MAX_BEARERS {
-        return Err(PolicyError::TooMany { found: bearers.len() });
+    let found = bearers.len();
+    if found > MAX_BEARERS {
+        bad.push(PolicyError::TooMany { found });
     }
-    Ok(Bearers::new(bearers))
-}
-
-fn read(path: &PathBuf) -> Result<Vec<BearerHash>, PolicyError> {
-    let text = std::fs::read_to_string(path).map_err(|source| PolicyError::Unreadable {
-        path: path.clone(),
-        source,
-    })?;
-    let lines = (1..).zip(text.lines().map(str::trim));
-    let tokens = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let read = tokens.map(|(line, text)| {
-        BearerHash::parse(text).map_err(|source| PolicyError::Line {
-            path: path.clone(),
-            line,
-            source,
-        })
-    });
-    read.collect()
+    Ok((Bearers::new(bearers), bad))
 }

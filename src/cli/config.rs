@@ -26,6 +26,6 @@ pub fn run(command: Command) -> Result<(), Failure> {
 
 fn check(overrides: Overrides) -> Result<String, Failure> {
     // A fault is what this command looks for, not a wrong use of it.
-    Config::load(overrides).map_err(Failure::runtime)?;
+    Config::check(overrides).map_err(Failure::runtime)?;
     Ok("ok\n".to_owned())
 }

@@ -1,14 +1,15 @@
 //! Encryption, authentication and limits: the values of their tables, and what the tables come to.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
-use super::file::{AuthSection, File, JwtSection, TlsSection};
+use super::file::{AuthSection, File, JwtSection, NamespaceSection, TlsSection};
 use super::source::Source;
-use super::value::Bounded;
+use super::value::{Bounded, Period};
 use crate::api::ListenAddress;
 use crate::auth::{BearerHash, Door, JwtSettings, Pattern, PolicySettings, Rule, Rules, Verb};
 use crate::quota::{Quota, QuotaSettings};
@@ -186,12 +187,13 @@ pub(super) fn policy(file: &File, source: &Source) -> Result<Option<PolicySettin
                        client_auth in [tls]";
         return Err(source.refuse(&["auth"], problem));
     }
+    check_bearers(section, source)?;
     Ok(Some(PolicySettings {
         certificates,
         bearers: section.bearer_hashes.iter().map(|one| one.value.clone()).collect(),
         bearer_file: section.bearer_file.clone(),
         jwt,
-        rules: rules(section, source)?,
+        rules: rules(section, &file.namespaces, source)?,
         health: section.health.into(),
         reflection: section.reflection.into(),
     }))
@@ -211,13 +213,42 @@ fn signed(section: &JwtSection, source: &Source) -> Result<JwtSettings, ConfigEr
         issuer: section.issuer.clone(),
         audiences: section.audiences.clone(),
         leeway: section.leeway.get(),
+        token_type: section.token_type.clone(),
+        max_age: section.max_age.map(Period::get),
     })
 }
 
-/// A rule that allows nothing is a mistake.
-fn rules(section: &AuthSection, source: &Source) -> Result<Rules, ConfigError> {
+/// One token must not prove two names.
+fn check_bearers(section: &AuthSection, source: &Source) -> Result<(), ConfigError> {
+    let all = &section.bearer_hashes;
+    for (number, bearer) in all.iter().enumerate() {
+        let is_same = |other: &BearerText| other.value.has_hash_of(&bearer.value);
+        if let Some(before) = all[..number].iter().position(is_same) {
+            let problem = format!("must have a hash of its own, not that of bearer_hashes[{before}]");
+            return Err(source.refuse(&["auth", "bearer_hashes", &format!("[{number}]")], problem));
+        }
+    }
+    Ok(())
+}
+
+/// A rule that allows nothing is a mistake, and so is one for a namespace that is not there.
+fn rules(
+    section: &AuthSection,
+    namespaces: &BTreeMap<String, NamespaceSection>,
+    source: &Source,
+) -> Result<Rules, ConfigError> {
     let mut all = Vec::new();
     for (number, rule) in section.rules.iter().enumerate() {
+        let item = format!("[{number}]");
+        let is_unknown = |text: &PatternText| !text.text.ends_with('*') && !namespaces.contains_key(&text.text);
+        if let Some(at) = rule.namespaces.iter().position(is_unknown) {
+            let problem = format!(
+                "must be a namespace of this configuration, or end in \"*\", and {:?} is none",
+                rule.namespaces[at].text
+            );
+            let key = ["auth", "rules", &item, "namespaces", &format!("[{at}]")];
+            return Err(source.refuse(&key, problem));
+        }
         let empty = [
             ("identities", rule.identities.is_empty()),
             ("namespaces", rule.namespaces.is_empty()),
@@ -225,7 +256,7 @@ fn rules(section: &AuthSection, source: &Source) -> Result<Rules, ConfigError> {
             ("verbs", rule.verbs.is_empty()),
         ];
         if let Some((key, _)) = empty.iter().find(|(_, is_empty)| *is_empty) {
-            return Err(source.refuse(&["auth", "rules", &number.to_string(), key], "must name at least one"));
+            return Err(source.refuse(&["auth", "rules", &item, key], "must name at least one"));
         }
         all.push(Rule {
             identities: patterns(&rule.identities),
@@ -255,7 +286,7 @@ pub(super) fn quotas(file: &File, source: &Source) -> Result<QuotaSettings, Conf
     }
     let limits = file.auth.iter().flat_map(|auth| &auth.limits).enumerate();
     for (number, section) in limits {
-        let refuse = |key: &str, problem| Err(source.refuse(&["auth", "limits", &number.to_string(), key], problem));
+        let refuse = |key: &str, problem| Err(source.refuse(&["auth", "limits", &format!("[{number}]"), key], problem));
         if section.identities.is_empty() {
             return refuse("identities", "must name at least one");
         }

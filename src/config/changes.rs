@@ -124,7 +124,7 @@ mod tests {
     fn secure(rest: &str) -> Config {
         config(&format!(
             "[tls]\ncertificate = '/c'\nkey = '/k'\n[auth]\nbearer_file = '/b'\n[[auth.rules]]\n\
-             identities = ['token:a']\nnamespaces = ['a']\nverbs = ['read']\n{rest}"
+             identities = ['token:a']\nnamespaces = ['a']\nverbs = ['read']\n{rest}[namespaces.a]\n"
         ))
     }
 
@@ -143,7 +143,7 @@ mod tests {
         let other = config(
             "[tls]\ncertificate = '/d'\nkey = '/l'\nclient_ca = '/e'\nclient_auth = 'required'\n\
              handshake_timeout = '1s'\nhandshake_limit = 3\n[auth]\nhealth = 'closed'\n[auth.jwt]\njwks_file = '/j'\n\
-             issuer = 'i'\naudiences = ['a']\n[[auth.limits]]\nidentities = ['*']\nrate_limit = 3\n",
+             issuer = 'i'\naudiences = ['a']\n[[auth.limits]]\nidentities = ['*']\nrate_limit = 3\n[namespaces.a]\n",
         );
         assert_eq!(old.needs_restart(&other), Vec::<String>::new());
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::file::EtcdSection;
 use super::namespace::Origin;
+use crate::files;
 use crate::tls::proof::{ProofError, check_authorities, check_pair};
 
 /// Where a password is looked for that no file holds.
@@ -98,6 +99,25 @@ impl EtcdConfig {
     }
 }
 
+impl EtcdConfig {
+    /// The key that names the file that cannot be used.
+    pub(super) fn key_of(&self, error: &EtcdFileError) -> &'static str {
+        let (EtcdFileError::Unreadable { path, .. }
+        | EtcdFileError::Empty { path }
+        | EtcdFileError::Unusable { path, .. }) = error;
+        let own = self.own_files.as_ref();
+        if self.password_file.as_ref() == Some(path) {
+            "password_file"
+        } else if self.ca_file.as_ref() == Some(path) {
+            "ca_file"
+        } else if own.is_some_and(|(_, key)| key == path) {
+            "key_file"
+        } else {
+            "cert_file"
+        }
+    }
+}
+
 fn password(path: &PathBuf) -> Result<String, EtcdFileError> {
     let text = String::from_utf8_lossy(&read(path)?).into_owned();
     match text.trim_end_matches(['\r', '\n']) {
@@ -108,7 +128,7 @@ fn password(path: &PathBuf) -> Result<String, EtcdFileError> {
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, EtcdFileError> {
-    std::fs::read(path).map_err(|source| EtcdFileError::Unreadable {
+    files::read(path).map_err(|source| EtcdFileError::Unreadable {
         path: path.clone(),
         source,
     })

@@ -86,6 +86,9 @@ section! {
         request_bytes_limit: Count<{ 16 * KIB }, { 4 * MIB }> = Count::nearest(64 * KIB),
         /// The largest response, in bytes.
         response_bytes_limit: Count<{ 64 * KIB }, { 64 * MIB }> = Count::nearest(4 * MIB),
+        /// How many bytes the claims take that one state of a lock shows (GetLock, WatchLock); its counts tell
+        /// how many there are. Three quarters of response_bytes_limit at most.
+        state_bytes_limit: Count<{ 16 * KIB }, { 48 * MIB }> = Count::nearest(256 * KIB),
         /// How many Acquire calls may be under way or waiting at once; more are refused with
         /// OVERLOADED.
         acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
@@ -159,6 +162,9 @@ section! {
         finished_limit: Count<0, 10_000_000> = Count::nearest(Limits::default().finished),
         /// How many holds a holder may have by re-entry.
         hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
+        /// How many bytes the owners and the metadata of all Acquires that wait on this server may have; more
+        /// are refused with OVERLOADED.
+        waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
         /// How many calls a second this server takes for the namespace, but for Renew, Release and
         /// what operators do; more are refused with OVERLOADED. Absent: any number, as with the
         /// limits below.
@@ -317,6 +323,7 @@ impl NamespaceSection {
             name_bytes: self.name_limit.get(),
             finished: self.finished_limit.get(),
             holds: self.hold_limit.get(),
+            waiting_bytes: self.waiting_bytes_limit.get(),
         }
     }
 }

@@ -3,7 +3,11 @@
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
+use super::error::ConfigError;
+use super::file::File;
+use super::source::Source;
 use super::value::Bounded;
 use crate::api::ListenAddress;
 
@@ -27,6 +31,63 @@ impl Listen {
             ListenAddress::Tcp { .. } => true,
         }
     }
+}
+
+/// Refuses addresses of which only one can be listened on: one that is given twice, or that another one covers.
+pub(super) fn check_apart(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let listen = file.listen.iter().enumerate();
+    let all = listen.map(|(number, address)| (format!("[{number}]"), address));
+    let all: Vec<_> = all.collect();
+    for (at, (number, address)) in all.iter().enumerate() {
+        if let Some((before, other)) = all[..at].iter().find(|(_, other)| other.clashes_with(address)) {
+            let problem = format!(
+                "must not be listened on twice, and listen{before} ({}) is the same",
+                other.0
+            );
+            return Err(source.refuse(&["listen", number], problem));
+        }
+    }
+    let Some(metrics) = &file.metrics_listen else {
+        return Ok(());
+    };
+    match all.iter().find(|(_, other)| other.clashes_with(metrics)) {
+        Some((number, other)) => {
+            let problem = format!(
+                "must not be listened on twice, and listen{number} ({}) is the same",
+                other.0
+            );
+            Err(source.refuse(&["metrics_listen"], problem))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Listen {
+    fn clashes_with(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (ListenAddress::Unix(one), ListenAddress::Unix(other)) => {
+                let whole = |path| std::path::absolute(path).ok();
+                whole(one) == whole(other)
+            }
+            (ListenAddress::Tcp { host: one, port }, ListenAddress::Tcp { host, port: same }) => {
+                // Of port 0 each takes a free one.
+                port == same && *port != 0 && (one == host || are_one(one, host))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether two hosts are one address, or one of them stands for all addresses, the other's among them.
+fn are_one(one: &str, other: &str) -> bool {
+    let address = |host: &str| match host {
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => host.trim_matches(['[', ']']).parse::<IpAddr>().ok(),
+    };
+    let (Some(one), Some(other)) = (address(one), address(other)) else {
+        return false;
+    };
+    one == other || (one.is_ipv4() == other.is_ipv4() && (one.is_unspecified() || other.is_unspecified()))
 }
 
 impl Default for Listen {

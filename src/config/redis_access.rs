@@ -6,6 +6,7 @@ use super::error::ConfigError;
 use super::namespace::Origin;
 use crate::backend::redis_server::proof::{Access, Login, Tls};
 use crate::backend::redis_server::settings::connection_info;
+use crate::files;
 use crate::tls::proof::{check_authorities, check_pair};
 
 /// A user, and where the password is: neither a config file nor a log shows it.
@@ -52,7 +53,7 @@ pub(super) fn unusable(key: &'static str, problem: impl ToString) -> RedisSettin
 }
 
 fn file(key: &'static str, path: &Path) -> Result<Vec<u8>, RedisSettingsError> {
-    std::fs::read(path).map_err(|error| unusable(key, format!("{path:?}: {error}")))
+    files::read(path).map_err(|error| unusable(key, format!("{path:?}: {error}")))
 }
 
 impl PasswordFrom {

@@ -1,13 +1,14 @@
 //! The text of a configuration file, and where in it a key stands.
 
-use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, Place};
+use crate::files;
 
 /// Where a configuration came from, to name the place of a value that is refused.
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ impl Source {
     /// [`ConfigError::Unreadable`] when it cannot be read, or is no UTF-8.
     pub fn read(path: Option<PathBuf>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
-        match fs::read_to_string(&path) {
+        match files::read_text(&path) {
             Ok(text) => Ok(Self::new(path, text)),
             Err(source) => Err(ConfigError::Unreadable { path, source }),
         }
@@ -59,7 +60,7 @@ impl Source {
     pub fn refuse(&self, key: &[&str], problem: impl Into<String>) -> ConfigError {
         ConfigError::Refused {
             place: self.place(key),
-            key: key.join("."),
+            key: path(key),
             problem: problem.into(),
         }
     }
@@ -102,15 +103,44 @@ impl Source {
         let Ok(document) = DeTable::parse(self.text()) else {
             return 0..0;
         };
-        let mut found = 0..0;
-        let mut table = Some(document.get_ref());
+        let (mut found, mut within): (_, Option<&DeValue<'_>>) = (0..0, None);
         for part in key {
-            let Some((name, value)) = table.and_then(|table| table.get_key_value(*part)) else {
-                break;
+            let next = match (item(part), within) {
+                (Some(number), Some(DeValue::Array(items))) => items.get(number).map(|item| (item.span(), item)),
+                (None, None) => document.get_ref().get_key_value(*part).map(named),
+                (None, Some(DeValue::Table(table))) => table.get_key_value(*part).map(named),
+                _ => None,
             };
-            table = value.get_ref().as_table();
-            found = name.span();
+            let Some((span, value)) = next else { break };
+            // The tables of a list have no place of their own, but where their list has one.
+            if !span.is_empty() {
+                found = span;
+            }
+            within = Some(value.get_ref());
         }
         found
     }
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+fn named<'a, 'b>((name, value): (&'b Spanned<DeString<'a>>, &'b Value<'a>)) -> (Range<usize>, &'b Value<'a>) {
+    (name.span(), value)
+}
+
+/// The number of an item of a list, which a path shows as `[3]`.
+fn item(part: &str) -> Option<usize> {
+    part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
+/// The parts of a key as one text, such as `auth.rules[1].verbs`.
+fn path(key: &[&str]) -> String {
+    let mut path = String::new();
+    for part in key {
+        if !path.is_empty() && item(part).is_none() {
+            path.push('.');
+        }
+        path.push_str(part);
+    }
+    path
 }

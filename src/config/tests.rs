@@ -173,10 +173,10 @@ fn no_limit_can_be_raised_above_what_the_service_promises() {
 
 #[test]
 fn an_open_address_needs_the_word_insecure() {
-    let open = "listen = ['127.0.0.1:1', '0.0.0.0:1']";
+    let open = "listen = ['127.0.0.1:1', '0.0.0.0:2']";
     refused(
         open,
-        "f.toml:1:1: listen: 0.0.0.0:1 must be a loopback address",
+        "f.toml:1:1: listen: 0.0.0.0:2 must be a loopback address",
         "unless insecure = true",
     );
     assert!(read(&format!("insecure = true\n{open}")).is_ok());

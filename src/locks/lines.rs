@@ -2,6 +2,7 @@
 //! next of a release.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -98,6 +99,8 @@ struct Line {
 #[derive(Debug, Default)]
 pub struct Lines {
     by_lock: Mutex<HashMap<LockName, Line>>,
+    /// How many bytes of their own the waiters have brought.
+    pub bytes: AtomicUsize,
 }
 
 impl Lines {

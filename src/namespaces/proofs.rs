@@ -37,14 +37,16 @@ impl Stores {
         read.collect::<Result<_, _>>().map(Proofs)
     }
 
-    /// Reads what proves this server to its stores, and uses it where it is good.
-    pub fn renew_proofs(&self) {
+    /// Reads what proves this server to its stores, and uses it where it is good. Answers what is wrong.
+    pub fn renew_proofs(&self) -> Vec<OpenError> {
+        let mut wrong = Vec::new();
         for (namespace, store) in each_store(&self.current) {
             match self.proof(namespace, store) {
                 Ok(proof) => proof.into_iter().for_each(|proof| proof()),
-                Err(error) => tracing::warn!(%error, "what proved this server before stays in use"),
+                Err(error) => wrong.push(error),
             }
         }
+        wrong
     }
 
     /// What is read for a store; nothing where it is not open yet or asks for none.

@@ -12,11 +12,20 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::{ClientAuth, H2, HTTP1, TlsSettings};
+use crate::files;
 
 /// Why the files make no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or is no PEM.
+    /// A file cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Unread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is no PEM.
     #[error("{}: no PEM can be read: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -51,6 +60,20 @@ pub enum TlsError {
     NoAuthorities,
 }
 
+impl TlsError {
+    /// The file that is not what it should be.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Unread { path, .. }
+            | Self::Unreadable { path, .. }
+            | Self::NoCertificate { path }
+            | Self::Unusable { path, .. }
+            | Self::Authorities { path, .. } => Some(path),
+            Self::NoAuthorities => None,
+        }
+    }
+}
+
 /// The server's own certificate with its key.
 pub(super) type Own = Arc<SingleCertAndKey>;
 /// Which certificates of clients are good.
@@ -60,7 +83,7 @@ pub(super) type Clients = Arc<dyn ClientCertVerifier>;
 pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     let chain = certificates(&settings.certificate)?;
     let path = &settings.key;
-    let key = PrivateKeyDer::from_pem_file(path).map_err(|source| unreadable(path, source))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|source| unreadable(path, source))?;
     let own = CertifiedKey::from_der(chain, key, &default_provider());
     let own = own.map_err(|source| unusable(settings, source))?;
     Ok(Arc::new(own.into()))
@@ -91,16 +114,32 @@ pub(super) fn configs(
 
 /// Reads which certificates of clients are good.
 pub(super) fn clients(settings: &TlsSettings) -> Result<Clients, TlsError> {
+    let (clients, mut bad) = usable_clients(settings)?;
+    bad.pop().map_or(Ok(clients), Err)
+}
+
+/// The same from those certificates of authorities that can be used, at least one. Answers what is wrong with the
+/// others too.
+pub(super) fn usable_clients(settings: &TlsSettings) -> Result<(Clients, Vec<TlsError>), TlsError> {
     if settings.client_auth == ClientAuth::None {
-        return Ok(WebPkiClientVerifier::no_client_auth());
+        return Ok((WebPkiClientVerifier::no_client_auth(), Vec::new()));
     }
     let path = settings.client_ca.as_ref().ok_or(TlsError::NoAuthorities)?;
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(path)? {
-        roots.add(authority).map_err(|source| TlsError::Unusable {
-            path: path.clone(),
-            source,
-        })?;
+    let (mut roots, mut bad) = (RootCertStore::empty(), Vec::new());
+    for authority in CertificateDer::pem_slice_iter(&read(path)?) {
+        let authority = authority.map_err(|source| unreadable(path, source));
+        let added = authority.and_then(|authority| {
+            roots.add(authority).map_err(|source| TlsError::Unusable {
+                path: path.clone(),
+                source,
+            })
+        });
+        bad.extend(added.err());
+    }
+    if roots.is_empty() {
+        return Err(bad
+            .pop()
+            .unwrap_or_else(|| TlsError::NoCertificate { path: path.clone() }));
     }
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -108,15 +147,23 @@ pub(super) fn clients(settings: &TlsSettings) -> Result<Clients, TlsError> {
         ClientAuth::Optional => verifier.allow_unauthenticated(),
         ClientAuth::None | ClientAuth::Required => verifier,
     };
-    verifier.build().map_err(|source| TlsError::Authorities {
+    let built = verifier.build().map_err(|source| TlsError::Authorities {
         path: path.clone(),
+        source,
+    });
+    Ok((built?, bad))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    files::read(path).map_err(|source| TlsError::Unread {
+        path: path.into(),
         source,
     })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let all = read.map_err(|source| unreadable(path, source))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let all = all.map_err(|source| unreadable(path, source))?;
     if all.is_empty() {
         return Err(TlsError::NoCertificate { path: path.into() });
     }

@@ -15,19 +15,30 @@ fn configuration(objects: &[Value]) -> String {
     maps.map(str::to_owned).next().expect("the configuration")
 }
 
+/// A JSON Web Key Set.
+const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
 /// What the program says against a configuration.
 fn check(config: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path().to_str().expect("a path");
     // The files that a pod would have mounted.
     let config = config.replace("/etc/fencepost", home);
+    let config = config.replace("/var/lib/fencepost", &format!("{home}/data"));
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).expect("a certificate");
-    for line in config.lines().filter(|line| line.contains(home)) {
+    let names_a_file = |line: &&str| line.contains(home) && !line.starts_with("data_dir");
+    for line in config.lines().filter(names_a_file) {
         let file = line.split('"').nth(1).expect("a path");
         fs::create_dir_all(std::path::Path::new(file).parent().expect("a folder")).expect("a folder");
         let is_key = file.ends_with(".key");
         let key = certificate.signing_key.serialize_pem();
-        fs::write(file, if is_key { key } else { certificate.cert.pem() }).expect("a file");
+        let text = match line.split(' ').next().expect("a key") {
+            "bearer_file" => "# none\n".to_owned(),
+            "jwks_file" => KEYS.to_owned(),
+            _ if is_key => key,
+            _ => certificate.cert.pem(),
+        };
+        fs::write(file, text).expect("a file");
     }
     let file = folder.path().join("fencepost.toml");
     fs::write(&file, config).expect("the file");

@@ -152,6 +152,7 @@ impl Issued {
                 issuer: "https://issuer.example".into(),
                 audiences: vec!["fencepost".into(), "locks".into()],
                 leeway: Duration::from_secs(5),
+                ..JwtSettings::default()
             }),
             ..settings()
         };

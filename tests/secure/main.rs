@@ -18,6 +18,8 @@ mod revoked;
 mod rules;
 #[path = "../server/mod.rs"]
 mod server;
+mod signed;
 mod signer;
 mod tls;
+mod waiters;
 mod watches;

@@ -83,6 +83,7 @@ async fn a_watch_ends_with_its_signed_token() {
         issuer: "https://issuer.example".into(),
         audiences: vec!["fencepost".into()],
         leeway: Duration::ZERO,
+        ..JwtSettings::default()
     };
     let bed = Bed::open(access(&PolicySettings {
         jwt: Some(jwt),

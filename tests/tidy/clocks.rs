@@ -99,6 +99,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells the log of closed connections now and then",
     ),
     (
+        "src/reload.rs",
+        Clock::Running,
+        "reads a file again that could not be read some time ago",
+    ),
+    (
         "src/monitor.rs",
         Clock::Running,
         "lets a connection have its time before it is given up for another",

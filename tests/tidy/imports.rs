@@ -8,14 +8,15 @@ use crate::source::{Source, place};
 /// The rooms of the house, from the ground floor up, each with all the rooms that it imports.
 const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
+    ("files", &[]),
     ("name", &[]),
     ("claim", &["name"]),
     ("limits", &["name"]),
     ("backend", &["batch", "claim", "clock", "name"]),
     ("batch", &[]),
-    ("auth", &["name"]),
+    ("auth", &["files", "name"]),
     ("quota", &["auth", "name"]),
-    ("tls", &[]),
+    ("tls", &["files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
     ("metrics", &["backend", "claim", "name", "telemetry"]),
@@ -24,7 +25,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     // Settings and addresses are the service's own types: the file only fills them.
     (
         "config",
-        &["api", "auth", "backend", "limits", "name", "quota", "telemetry", "tls"],
+        &[
+            "api",
+            "auth",
+            "backend",
+            "files",
+            "limits",
+            "name",
+            "quota",
+            "telemetry",
+            "tls",
+        ],
     ),
     (
         "namespaces",

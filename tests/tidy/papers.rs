@@ -178,10 +178,26 @@ fn is_valid(example: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("fencepost.toml");
     // The files that it names are there.
-    let example = example.replace("/etc/fencepost", folder.path().to_str().expect("a path"));
-    std::fs::write(folder.path().join("redis-password"), "secret\n").expect("a password");
+    let home = folder.path().to_str().expect("a path");
+    let example = ["/etc/fencepost", "/run/fencepost", "/var/lib/fencepost"]
+        .iter()
+        .fold(example.to_owned(), |text, path| text.replace(path, home));
     let certificate = rcgen::generate_simple_self_signed(["redis".to_owned()]).expect("a certificate");
-    std::fs::write(folder.path().join("redis-ca.pem"), certificate.cert.pem()).expect("a certificate");
+    let keys = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    let files = [
+        ("redis-password", "secret\n"),
+        ("redis-ca.pem", &certificate.cert.pem()),
+        ("etcd-password", "secret\n"),
+        ("etcd-ca.pem", &certificate.cert.pem()),
+        ("server.pem", &certificate.cert.pem()),
+        ("server.key", &certificate.signing_key.serialize_pem()),
+        ("clients.pem", &certificate.cert.pem()),
+        ("bearers", "# none\n"),
+        ("jwks.json", keys),
+    ];
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).expect("a file");
+    }
     std::fs::write(&file, example).expect("the example is written");
     let mut check = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     check

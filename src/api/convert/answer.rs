@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use prost::Message;
 use tokio::time::Instant;
 
+use super::super::settings::Settings;
 use super::proto;
 use crate::backend::{Change, ChangeKind, Guarantee, Health, Offers, Summary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
@@ -23,12 +24,12 @@ pub(in crate::api) struct Bounds {
 }
 
 impl Bounds {
-    /// What surely fits into an answer of `response_bytes`: the rest of the message takes well
-    /// below a quarter of it.
-    pub(in crate::api) fn within(response_bytes: usize) -> Self {
+    /// What the settings allow, and surely fits into an answer: the rest of the message takes well below a
+    /// quarter of it.
+    pub(in crate::api) fn of(settings: &Settings) -> Self {
         Self {
             claims: 1000,
-            bytes: response_bytes / 4 * 3,
+            bytes: settings.state_bytes.min(settings.response_bytes / 4 * 3),
         }
     }
 }

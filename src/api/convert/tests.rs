@@ -227,11 +227,22 @@ fn a_long_queue_fits_into_its_message_and_is_counted_in_full() {
         waiter_count: 2000,
     };
     let (namespace, name) = (Namespace::new("n").unwrap(), LockName::new("l").unwrap());
-    let bounds = Bounds::within(128 << 10);
+    let bounds = Bounds::of(&Settings {
+        response_bytes: 128 << 10,
+        ..Settings::default()
+    });
     let state = lock_state(&namespace, &name, &queue, bounds);
     assert!(state.encoded_len() <= 128 << 10, "{}", state.encoded_len());
     assert_eq!(state.holders.len(), 20);
     assert!((1..20).contains(&state.waiters.len()), "{}", state.waiters.len());
+    assert_eq!((state.holder_count, state.waiter_count), (20, 2000));
+    let bounds = Bounds::of(&Settings {
+        state_bytes: 32 << 10,
+        ..Settings::default()
+    });
+    let state = lock_state(&namespace, &name, &queue, bounds);
+    assert!(state.encoded_len() <= 33 << 10, "{}", state.encoded_len());
+    assert!((1..20).contains(&state.holders.len()), "{}", state.holders.len());
     assert_eq!((state.holder_count, state.waiter_count), (20, 2000));
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{QuotaCount, SECOND, period_s, rate};
+use super::{QuotaCount, SECOND, YEAR, period_s, rate};
 use crate::config::access_config::{BearerText, ClientCertificates, DoorWord, Encrypted, PatternText, VerbWord};
 use crate::config::section::section;
 use crate::config::value::{Count, Period};
@@ -70,6 +70,11 @@ section! {
         audiences: Vec<String> = Vec::new(),
         /// How far the clocks of the issuer and of this server may be apart.
         leeway: Period<0, { 600 * SECOND }> = period_s(30),
+        /// The type (typ) that the header of a token must name, such as "at+jwt". Absent: any.
+        token_type: Option<String> = None,
+        /// How long after its issue (iat, which it must have then) a token counts at most. Absent: until its
+        /// exp.
+        max_age: Option<Period<SECOND, YEAR>> = None,
     }
 }
 

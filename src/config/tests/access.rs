@@ -11,7 +11,7 @@ const HASH: &str = "bearer_hashes = ['ci:000000000000000000000000000000000000000
 
 #[test]
 fn with_certificates_an_open_address_is_encrypted_and_local_ones_as_the_file_says() {
-    let listen = "listen = ['0.0.0.0:1', '127.0.0.1:1', 'unix:/s']\n";
+    let listen = "listen = ['0.0.0.0:1', '127.0.0.1:2', 'unix:/s']\n";
     for (listeners, expected) in [
         ("", [true, false, false]),
         ("listeners = 'remote'", [true, false, false]),
@@ -78,7 +78,7 @@ fn a_policy_says_who_may_do_what() {
     let config = valid(&format!(
         "[auth]\n{HASH}reflection = 'open'\n[[auth.rules]]\nidentities = ['token:*']\nnamespaces = ['jobs']\n\
          locks = ['a/']\nverbs = ['acquire', 'read']\n[[auth.rules]]\nidentities = ['token:ops']\nnamespaces = ['*']\n\
-         verbs = ['admin']"
+         verbs = ['admin']\n[namespaces.jobs]"
     ));
     let policy = config.policy.expect("a policy");
     assert_eq!((policy.health, policy.reflection), (Door::Open, Door::Open));
@@ -123,7 +123,9 @@ fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
         ),
         ("verbs", "identities = ['*']\nnamespaces = ['*']"),
     ] {
-        let begin = format!("f.toml:3:8: auth.rules.0.{key}: must");
+        // A key that is there is named where it stands, another one where its table begins.
+        let line = if key == "locks" { 6 } else { 3 };
+        let begin = format!("f.toml:{line}:1: auth.rules[0].{key}: must");
         refused(&with(&format!("[[auth.rules]]\n{rule}")), &begin, "name at least one");
     }
     refused(
@@ -153,6 +155,58 @@ fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
 }
 
 #[test]
+fn what_only_one_may_have_is_refused_when_it_is_given_twice_and_what_is_not_there() {
+    let digits = "0".repeat(64);
+    refused(
+        &format!("[auth]\nbearer_hashes = [\n 'ci:{digits}',\n 'ops:{digits}']"),
+        "f.toml:4:2: auth.bearer_hashes[1]: must have a hash of its own",
+        "not that of bearer_hashes[0]",
+    );
+    let rule = |namespaces: &str| {
+        format!(
+            "[auth]\n{HASH}[[auth.rules]]\nidentities = ['*']\nnamespaces = ['*']\nverbs = ['read']\n\
+             [[auth.rules]]\nidentities = ['*']\nnamespaces = {namespaces}\nverbs = ['read']\n[namespaces.a]\n"
+        )
+    };
+    assert!(read(&rule("['a', 'b*']")).is_ok());
+    refused(
+        &rule("['a', 'b']"),
+        "f.toml:9:20: auth.rules[1].namespaces[1]: must be a namespace of this configuration",
+        "and \"b\" is none",
+    );
+}
+
+#[test]
+fn addresses_that_cannot_both_be_listened_on_are_refused() {
+    for (listen, at) in [
+        ("listen = ['127.0.0.1:1', '127.0.0.1:1']", "1:26: listen[1]"),
+        ("listen = ['unix:/a', '127.0.0.1:1', 'unix:/a']", "1:37: listen[2]"),
+        ("listen = ['127.0.0.1:1', 'localhost:1']", "1:26: listen[1]"),
+        (
+            "insecure = true\nlisten = ['127.0.0.1:1', '0.0.0.0:1']",
+            "2:26: listen[1]",
+        ),
+        ("listen = ['[::1]:1', '[::1]:1']", "1:22: listen[1]"),
+        (
+            "listen = ['127.0.0.1:1']\nmetrics_listen = '127.0.0.1:1'",
+            "2:1: metrics_listen",
+        ),
+    ] {
+        refused(
+            listen,
+            &format!("f.toml:{at}: must not be listened on twice"),
+            "is the same",
+        );
+    }
+    for good in [
+        "listen = ['127.0.0.1:0', '127.0.0.1:0']\nmetrics_listen = '127.0.0.1:0'",
+        "listen = ['127.0.0.1:1', '127.0.0.1:2', '[::1]:1', 'unix:/a', 'unix:/b']\nmetrics_listen = '127.0.0.2:1'",
+    ] {
+        assert!(read(good).is_ok(), "{good}: {:?}", read(good));
+    }
+}
+
+#[test]
 fn limits_are_of_namespaces_and_of_identities() {
     let config = valid(&format!(
         "[auth]\n{HASH}[[auth.limits]]\nidentities = ['token:*']\nrate_limit = 5\n[namespaces.a]\nrate_limit = 7\n\
@@ -179,12 +233,12 @@ fn limits_are_of_namespaces_and_of_identities() {
     let limits = |keys: &str| format!("[auth]\n{HASH}[[auth.limits]]\n{keys}");
     refused(
         &limits(""),
-        "f.toml:3:8: auth.limits.0.identities: must",
+        "f.toml:3:1: auth.limits[0].identities: must",
         "name at least one",
     );
     refused(
         &limits("identities = ['*']\nrate_burst = 1"),
-        "f.toml:3:8: auth.limits.0.rate_burst: must",
+        "f.toml:5:1: auth.limits[0].rate_burst: must",
         "rate_limit",
     );
 }
@@ -194,7 +248,7 @@ fn what_is_shown_of_access_reads_as_the_same_configuration() {
     let config = valid(&format!(
         "{TLS}client_ca = 'a'\nclient_auth = 'required'\n[auth]\n{HASH}[auth.jwt]\nissuer = 'i'\naudiences = ['a']\n\
          jwks_file = 'f'\n[[auth.rules]]\nidentities = ['*']\nnamespaces = ['a*']\nverbs = ['read', 'admin']\n\
-         [[auth.rules]]\nidentities = ['x']\nnamespaces = ['y']\nverbs = ['acquire']\n[[auth.limits]]\n\
+         [[auth.rules]]\nidentities = ['x']\nnamespaces = ['default']\nverbs = ['acquire']\n[[auth.limits]]\n\
          identities = ['*']\nlease_limit = 3"
     ));
     assert_eq!(valid(&config.show()), config);

@@ -1,0 +1,81 @@
+//! Reads the files that a configuration names: regular files of bounded size, without waiting for anybody.
+
+use std::fs::File;
+use std::io::{self, Error, ErrorKind, Read};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// The largest file that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Reads a whole file.
+///
+/// # Errors
+/// When the file cannot be opened or read, is not a regular file, or is larger than [`MAX_FILE_BYTES`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Without NONBLOCK a FIFO that nobody writes to would block the open for good.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    check(&file.metadata()?)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    check_size(bytes.len() as u64)?;
+    Ok(bytes)
+}
+
+/// Reads a whole file of text.
+///
+/// # Errors
+/// As [`read`], and when the file is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+fn check(found: &std::fs::Metadata) -> io::Result<()> {
+    if found.is_dir() {
+        return Err(Error::new(ErrorKind::IsADirectory, "it is a directory"));
+    }
+    if !found.is_file() {
+        return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    check_size(found.len())
+}
+
+fn check_size(bytes: u64) -> io::Result<()> {
+    if bytes <= MAX_FILE_BYTES {
+        return Ok(());
+    }
+    let problem = format!("it is larger than {MAX_FILE_BYTES} bytes");
+    Err(Error::new(ErrorKind::FileTooLarge, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::fs::{CWD, FileType, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_of_bounded_size_are_read_and_none_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "text").expect("a file");
+        std::os::unix::fs::symlink("file", at("link")).expect("a link");
+        assert_eq!(read_text(&at("link")).expect("it is one"), "text");
+        fs::write(at("bytes"), b"\xff").expect("a file");
+        fs::create_dir(at("folder")).expect("a folder");
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        File::create(at("large"))
+            .and_then(|file| file.set_len(MAX_FILE_BYTES + 1))
+            .expect("a file");
+        let refused = |name: &str| read_text(&at(name)).expect_err(name).kind();
+        assert_eq!(refused("bytes"), ErrorKind::InvalidData);
+        assert_eq!(refused("folder"), ErrorKind::IsADirectory);
+        assert_eq!(refused("fifo"), ErrorKind::InvalidInput);
+        assert_eq!(refused("large"), ErrorKind::FileTooLarge);
+        assert_eq!(refused("none"), ErrorKind::NotFound);
+    }
+}

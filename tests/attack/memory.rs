@@ -1,0 +1,129 @@
+//! What callers within their rights can make the server keep in its memory.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fencepost::api::proto::{AcquireRequest, GetLockRequest};
+use futures::future::join_all;
+use tonic::{Code, Status};
+
+use super::bed::{Attacker, Client, NAMESPACE, PATIENCE, ask, bearers, runtime, start, work};
+use super::server::{Server, resident};
+
+const LONG: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// As much metadata as a claim may have, so far as the largest owner leaves it.
+fn heavy(lock: &str, wait: Duration) -> AcquireRequest {
+    let entries = (0..16).map(|number| (format!("{number:02}"), "x".repeat(254)));
+    AcquireRequest {
+        metadata: entries.collect::<BTreeMap<_, _>>().into_iter().collect(),
+        ..ask(lock, wait)
+    }
+}
+
+fn grown(server: &Server, before: u64) -> u64 {
+    resident(server.id()).saturating_sub(before)
+}
+
+/// Waits until as many wait for a lock as should.
+async fn until_waiting(client: &Client, lock: &str, is_right: impl Fn(u32) -> bool) -> u32 {
+    let begun = Instant::now();
+    loop {
+        let waiting = state(client, lock).await.expect("it may look");
+        if is_right(waiting) {
+            return waiting;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{waiting} wait");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Fails unless a normal client works beside it.
+async fn fares(normal: &Client) {
+    let fared = work(normal, Duration::from_secs(2)).await;
+    println!("normal client: the worst pair {:?}", fared.worst_pair);
+    assert!(fared.failures.is_empty(), "{fared:?}");
+    assert!(fared.pairs > 0 && fared.renewals > 0, "{fared:?}");
+}
+
+async fn state(client: &Client, lock: &str) -> Result<u32, Status> {
+    let ask = GetLockRequest {
+        namespace: NAMESPACE.into(),
+        name: lock.into(),
+    };
+    let answer = client.locks.clone().get_lock(client.with_token(ask)).await?;
+    Ok(answer.into_inner().lock.expect("a state").waiter_count)
+}
+
+#[test]
+fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_and_no_more() {
+    const WAITERS: usize = 2500;
+    let _alone = super::alone();
+    let home = tempfile::tempdir().expect("a directory");
+    let limit = "[namespaces.default]\nwaiting_bytes_limit = 4194304\n";
+    let server = start(&home, &format!("{}{limit}", bearers(&["attacker", "normal"])));
+    runtime().block_on(async {
+        let attacker = Client::connect(&server.address, Some("attacker")).await;
+        let normal = Client::connect(&server.address, Some("normal")).await;
+        attacker.acquire(ask("held", Duration::ZERO)).await.expect("it is free");
+        let before = resident(server.id());
+        let calls = (0..WAITERS).map(|_| {
+            let attacker = attacker.clone();
+            tokio::spawn(async move { attacker.acquire(heavy("held", LONG)).await })
+        });
+        let calls: Vec<_> = calls.collect();
+        let refused = || calls.iter().filter(|call| call.is_finished()).count();
+        let waiting = until_waiting(&normal, "held", |waiting| waiting as usize + refused() == WAITERS).await;
+        let (grown, refused) = (grown(&server, before), refused());
+        println!(
+            "{waiting} wait, {refused} were refused, the server grew by {} MiB",
+            grown / MIB
+        );
+        // 4 MiB of owners and metadata.
+        assert!((900..1030).contains(&waiting), "{waiting}");
+        assert!(grown < 64 * MIB, "{grown}");
+        fares(&normal).await;
+        let refused = calls
+            .into_iter()
+            .find(tokio::task::JoinHandle::is_finished)
+            .expect("one");
+        let refused = refused.await.expect("no panic").expect_err("it is refused");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("waiting_bytes_limit"), "{refused}");
+    });
+}
+
+#[test]
+fn answers_that_nobody_takes_are_small_however_many_claims_a_lock_has() {
+    const CLAIMS: usize = 1000;
+    const STALLED: usize = 300;
+    let _alone = super::alone();
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &bearers(&["attacker", "normal"]));
+    runtime().block_on(async {
+        let client = Client::connect(&server.address, Some("attacker")).await;
+        client
+            .acquire(heavy("crowded", Duration::ZERO))
+            .await
+            .expect("it is free");
+        for _ in 0..CLAIMS {
+            let client = client.clone();
+            tokio::spawn(async move { client.acquire(heavy("crowded", LONG)).await });
+        }
+        until_waiting(&client, "crowded", |waiting| waiting as usize == CLAIMS).await;
+        let before = resident(server.id());
+        let attacker = Attacker::connect(&server.address, Some("attacker"), 0).await;
+        let ask = GetLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "crowded".into(),
+        };
+        let calls = (0..STALLED).map(|_| attacker.call("/fencepost.v1.LockService/GetLock", &ask));
+        let _stalled = join_all(calls).await;
+        let normal = Client::connect(&server.address, Some("normal")).await;
+        fares(&normal).await;
+        let grown = grown(&server, before);
+        println!("{STALLED} stalled answers: the server grew by {} MiB", grown / MIB);
+        assert!(grown < 160 * MIB, "{grown}");
+    });
+}
