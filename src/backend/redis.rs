@@ -72,7 +72,7 @@ impl Store {
         // Only the first installation counts, and every other part of the program installs the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = Arc::new(settings);
-        let topology = Arc::new(Topology::start(&settings));
+        let topology = Arc::new(Topology::start(&settings, scripts::ALL));
         let hub = Hub::start(Arc::clone(&settings), &topology);
         let inner = Arc::new(Shared {
             settings,

@@ -11,8 +11,10 @@ mod certificates;
 mod claims;
 mod failover;
 mod long_queues;
+mod order;
 mod program;
 mod quarantine;
+mod scripts;
 #[path = "../common/redis.rs"]
 mod servers;
 mod wait_replicas;

@@ -16,7 +16,7 @@ use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
 use super::proof::located;
-use super::script::{Answer, Ask, Script};
+use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
 use super::topology::{Needs, check};
@@ -35,6 +35,7 @@ const MEET: Duration = Duration::from_secs(1);
 pub struct Cluster {
     settings: Arc<Settings>,
     seeds: Vec<ConnectionInfo>,
+    scripts: Scripts,
     map: Mutex<Map>,
     stale: Notify,
     health: watch::Sender<Health>,
@@ -67,13 +68,14 @@ pub fn slot(key: &[u8]) -> u16 {
 
 impl Cluster {
     /// Begins to watch over the Cluster that any of the seeds belongs to.
-    pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>) -> Arc<Self> {
+    pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
         let (health, _) = watch::channel(Health::Away {
             reason: "not connected yet".into(),
         });
         let cluster = Arc::new(Self {
             settings,
             seeds,
+            scripts,
             map: Mutex::default(),
             stale: Notify::new(),
             health,
@@ -236,7 +238,8 @@ impl Cluster {
                 self.settings.first_start,
                 self.settings.longest_ttl,
             );
-            Arc::new(Node::start(Arc::clone(&self.settings), Finder::Fixed(info), marker))
+            let finder = Finder::Fixed(info);
+            Arc::new(Node::start(Arc::clone(&self.settings), finder, marker, self.scripts))
         });
         Arc::clone(made)
     }

@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script};
+use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
@@ -36,12 +36,12 @@ pub enum Needs {
 }
 
 impl Topology {
-    /// Begins to watch over the servers.
-    pub fn start(settings: &Arc<Settings>) -> Self {
+    /// Begins to watch over the servers, which are to know these scripts.
+    pub fn start(settings: &Arc<Settings>, scripts: Scripts) -> Self {
         let single = |finder: Finder| {
             let key = format!("{}:admitted", settings.prefix).into_bytes();
             let marker = Marker::new(key, settings.first_start, settings.longest_ttl);
-            Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker)))
+            Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker, scripts)))
         };
         match settings.servers.clone() {
             Servers::Standalone(info) => single(Finder::Fixed(info)),
@@ -54,7 +54,7 @@ impl Topology {
                 sentinels,
                 login,
             }),
-            Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds)),
+            Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds, scripts)),
         }
     }
 

@@ -11,6 +11,7 @@ use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::Clocks;
+use super::scripts;
 use crate::backend::redis_server;
 use crate::backend::redis_server::failure::of_script;
 use crate::backend::redis_server::hub::Hub;
@@ -97,7 +98,7 @@ impl Voters {
             };
             let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, voter);
             let name = info.addr().to_string();
-            let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker));
+            let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
             let hub = Hub::start(own, &topology);
             Voter {
