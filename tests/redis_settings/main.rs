@@ -10,6 +10,7 @@ mod bench;
 mod certificates;
 mod claims;
 mod failover;
+mod gone;
 mod long_queues;
 mod order;
 mod program;
