@@ -11,6 +11,7 @@ mod certificates;
 mod claims;
 mod failover;
 mod gone;
+mod lists;
 mod long_queues;
 mod order;
 mod program;
