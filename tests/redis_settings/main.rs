@@ -15,6 +15,7 @@ mod lists;
 mod long_queues;
 mod order;
 mod program;
+mod promoted;
 mod quarantine;
 mod scripts;
 #[path = "../common/redis.rs"]
