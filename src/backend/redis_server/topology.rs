@@ -11,7 +11,7 @@ use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
 use super::script::{Answer, Ask, Script, Scripts};
-use super::sentinel::Finder;
+use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
 
@@ -51,7 +51,7 @@ impl Topology {
                 login,
             } => single(Finder::Sentinels {
                 master,
-                sentinels,
+                sentinels: sentinels.into_iter().map(Sentinel::new).collect(),
                 login,
             }),
             Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds, scripts)),
