@@ -28,6 +28,7 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::redis_server::failure::{away, unsent};
@@ -72,7 +73,7 @@ impl Store {
         // Only the first installation counts, and every other part of the program installs the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = Arc::new(settings);
-        let topology = Arc::new(Topology::start(&settings));
+        let topology = Arc::new(Topology::start(&settings, scripts::ALL));
         let hub = Hub::start(Arc::clone(&settings), &topology);
         let inner = Arc::new(Shared {
             settings,
@@ -151,13 +152,17 @@ impl Core {
     /// server's, which nobody waits for long.
     async fn named<T>(&self, lock: &LockName, step: impl Future<Output = T>) -> T {
         let (mut step, mut naming) = (pin!(step), pin!(self.index.name(self, lock)));
-        tokio::select! {
-            answer = &mut step => {
-                let _ = timeout(NAMING, naming).await;
-                answer
+        let both = async {
+            tokio::select! {
+                answer = &mut step => {
+                    let _ = timeout(NAMING, naming).await;
+                    answer
+                }
+                () = &mut naming => step.await,
             }
-            () = &mut naming => step.await,
-        }
+        };
+        // A select that is told to let others go first has not sent the step, and those behind it overtake it.
+        unconstrained(both).await
     }
 
     /// The queue of a lock, and how long it has had no claim.

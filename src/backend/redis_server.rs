@@ -7,15 +7,17 @@
 //! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
 //! - [`node`]: one server, watched over.
 //! - [`confirming`]: steps that replicas of the server must have taken too.
-//! - [`sentinel`], [`cluster`], [`topology`]: which server serves a key.
+//! - [`sentinel`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`hub`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
 //! - [`shown`]: what a claim shows of itself, as it is stored.
+//! - [`unreadable`]: locks whose records cannot be read.
 //! - [`voter`]: one of several servers that vote.
 //! - [`wakes`]: what waiting claims are told.
 
 pub mod cluster;
 pub mod confirming;
+pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
 pub mod hub;
@@ -27,5 +29,6 @@ pub mod sentinel;
 pub mod settings;
 pub mod shown;
 pub mod topology;
+pub mod unreadable;
 pub mod voter;
 pub mod wakes;

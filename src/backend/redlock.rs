@@ -41,6 +41,7 @@ use crate::backend::redis_server::failure::unsent;
 use crate::backend::redis_server::hub::Heard;
 use crate::backend::redis_server::proof::{Access, Proof};
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
+use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::redis_server::wakes::Wakes;
 use crate::backend::{
     Backend, BackendError, Departure, Found, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page,
@@ -120,6 +121,7 @@ impl Store {
             waiting: Waiting::new(Arc::clone(&wakes)),
             watchers: Watchers::default(),
             wakes,
+            unreadable: Unreadable::default(),
         });
         let ears = (0..self.inner.voters.all.len()).map(|node| tokio::spawn(hear(Arc::downgrade(&core), node)));
         let mut tasks: Vec<_> = ears.collect();
@@ -173,6 +175,7 @@ pub struct Core {
     waiting: Waiting,
     watchers: Watchers,
     wakes: Arc<Wakes>,
+    unreadable: Unreadable,
 }
 
 impl Core {

@@ -263,7 +263,8 @@ impl Drop for RedisServer {
 pub struct Sentinels {
     /// The two servers; the first begins as master.
     pub servers: [RedisServer; 2],
-    sentinels: Vec<RedisServer>,
+    /// The three sentinels.
+    pub sentinels: Vec<RedisServer>,
 }
 
 impl Sentinels {
@@ -412,7 +413,8 @@ impl Cluster {
     }
 }
 
-fn cluster_node() -> RedisServer {
+/// A node that belongs to no Cluster yet.
+pub fn cluster_node() -> RedisServer {
     let options = [
         "--cluster-enabled",
         "yes",

@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::{Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
 
 use crate::bench::{acquire, replica, replicated, serves, settings, take, unready};
-use crate::servers::{Cluster, RedisServer, available, eventually};
-use crate::topology::{move_slot, owner, slot_of};
+use crate::servers::{Cluster, RedisServer, available, cluster_node, eventually};
+use crate::topology::{move_slot, move_slot_to, owner, slot_of};
 
 const TTL: Duration = Duration::from_secs(120);
 
@@ -144,4 +144,67 @@ async fn a_lock_does_not_wait_for_the_node_of_the_names() {
     locks.release(&lease.key).await.unwrap();
     assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
     hung.resume();
+}
+
+/// Adds a master without slots, once every node knows it.
+fn add_empty(cluster: &mut Cluster) {
+    let added = cluster_node();
+    let port = added.port().to_string();
+    assert_eq!(cluster.nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
+    let id = added.cli(&["CLUSTER", "MYID"]);
+    let knows = |node: &RedisServer| {
+        let nodes = node.cli(&["CLUSTER", "NODES"]);
+        nodes
+            .lines()
+            .any(|line| line.starts_with(&id) && line.contains(" master "))
+    };
+    eventually("every node knows the new one", Duration::from_secs(60), || {
+        let ready = added.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+        (ready && cluster.nodes.iter().all(knows)).then_some(())
+    });
+    cluster.nodes.push(added);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_was_met_before_it_has_slots_grants_at_once() {
+    if !available() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let mut settings = of(&cluster);
+    take(&replica(&settings).await, "a", TTL).await;
+    // From now on a server that is not known is in quarantine for a day.
+    settings.first_start = FirstStart::Quarantine;
+    let locks = replica(&settings).await;
+    tokio::task::block_in_place(|| {
+        add_empty(&mut cluster);
+        let added = &cluster.nodes[6];
+        eventually("the new master is met", Duration::from_secs(20), || {
+            let asked = added.cli(&["INFO", "commandstats"]);
+            // Its marker's place is asked for last.
+            asked.contains("cmdstat_cluster|nodes").then_some(())
+        });
+        assert_eq!(move_slot_to(&cluster, &slot_of("a").to_string(), added), 1);
+    });
+    let moved = Instant::now();
+    let like = |lock: &String| slot_of(lock) == slot_of("a");
+    let lock = (0..).map(|n| format!("lock{n}")).find(like).unwrap();
+    loop {
+        match acquire(&locks, &lock, TTL, Duration::ZERO).await {
+            Ok(_) => break,
+            Err(error) => assert!(
+                moved.elapsed() < Duration::from_secs(10) && !error.to_string().contains("quarantined"),
+                "{error:?}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let key = format!("fencepost:faults:l:{lock}");
+    assert_eq!(cluster.nodes[6].cli(&["EXISTS", &key]), "1");
+    // What moved with the slot is still held.
+    let refused = acquire(&locks, "a", TTL, Duration::ZERO).await;
+    assert!(
+        matches!(refused, Err(fencepost::error::Error::LockHeld { .. })),
+        "{refused:?}"
+    );
 }

@@ -246,11 +246,17 @@ async fn a_master_of_a_cluster_that_dies_is_followed() {
     assert!(token(&take(&two, "a", TTL).await) > token(&held));
 }
 
-/// Moves a slot to another master, its keys one by one, as resharding does. How many they were.
+/// Moves a slot to another master. How many keys it had.
 pub fn move_slot(cluster: &Cluster, slot: &str) -> usize {
     let masters = cluster.masters();
     let from = owner(cluster, slot.parse().unwrap());
     let to = masters.iter().find(|node| node.port() != from.port()).unwrap();
+    move_slot_to(cluster, slot, to)
+}
+
+/// Moves a slot to a master, its keys one by one, as resharding does. How many they were.
+pub fn move_slot_to(cluster: &Cluster, slot: &str, to: &RedisServer) -> usize {
+    let from = owner(cluster, slot.parse().unwrap());
     let (from_id, to_id) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
     to.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id]);
     from.cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id]);

@@ -161,14 +161,14 @@ pub async fn take_everywhere(locks: &Locks, servers: &[RedisServer], lock: &str,
 
 /// The admission under which a node votes; empty while it does not.
 pub fn admission(server: &RedisServer) -> String {
-    server.cli(&["HGET", "fencepost:admitted", "epoch"])
+    server.cli(&["HGET", "fencepost:voter", "epoch"])
 }
 
 /// Waits until a node is admitted under another name than `before`.
 pub fn admitted_anew(server: &RedisServer, before: &str, limit: Duration) {
     crate::servers::eventually("the node is admitted anew", limit, || {
         let now = admission(server);
-        let pending = server.cli(&["HEXISTS", "fencepost:admitted", "pending"]);
+        let pending = server.cli(&["HEXISTS", "fencepost:voter", "pending"]);
         (!now.is_empty() && now != before && pending == "0").then_some(())
     });
 }

@@ -214,7 +214,7 @@ async fn a_repair_that_comes_late_places_nothing_beside_others() {
     for locks in [&bed.held_up, &bed.direct] {
         until(locks, |nodes| nodes[2].1 == Health::Serving).await;
     }
-    let used = || bed.servers[2].cli(&["HGET", "fencepost:admitted", "used"]);
+    let used = || bed.servers[2].cli(&["HGET", "fencepost:voter", "used"]);
     assert_eq!(used(), "");
     renew_until(&bed.held_up, &other, "no repair", || holding(&bed.servers, "b") == 3).await;
     assert_eq!(used(), "1", "a node with a lease counts as one that never had any");

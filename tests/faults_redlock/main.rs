@@ -4,10 +4,12 @@
 #[path = "../common/forwarder.rs"]
 mod answers;
 mod bench;
+mod clocks;
 mod forwarder;
 mod late;
 mod memory;
 mod nodes;
+mod records;
 mod replicas;
 mod residue;
 #[path = "../common/redis.rs"]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
+use fencepost::locks::{Lease, Locks};
 
 use crate::answers::Forwarder;
 use crate::bench::{
@@ -106,7 +107,7 @@ async fn a_node_that_is_flushed_in_its_quarantine_begins_it_anew_for_every_repli
     let before = admission(&servers[0]);
     servers[0].cli(&["FLUSHALL"]);
     eventually("the node is in quarantine", TTL, || {
-        (servers[0].cli(&["HEXISTS", "fencepost:admitted", "pending"]) == "1").then_some(())
+        (servers[0].cli(&["HEXISTS", "fencepost:voter", "pending"]) == "1").then_some(())
     });
     // Both count the time, and both have it nearly over.
     tokio::time::sleep(QUARANTINE - Duration::from_millis(400)).await;
@@ -342,7 +343,7 @@ async fn tokens_rise_though_all_nodes_are_admitted_by_a_server_that_never_saw_th
         admitted_anew(server, &before, Duration::from_secs(10));
         way.go_on();
         eventually("the node counts on from there", Duration::from_secs(10), || {
-            let floor = server.cli(&["HGET", "fencepost:admitted", "floor"]);
+            let floor = server.cli(&["HGET", "fencepost:voter", "floor"]);
             (floor.parse::<u64>().unwrap() > token(&last)).then_some(())
         });
     }
@@ -361,6 +362,61 @@ async fn a_node_in_quarantine_has_no_admission() {
     servers[0].kill9();
     servers[0].restart();
     until(&locks, |nodes| matches!(nodes[0].1, Health::Quarantined { .. })).await;
-    assert_eq!(servers[0].cli(&["HEXISTS", "fencepost:admitted", "pending"]), "1");
+    assert_eq!(servers[0].cli(&["HEXISTS", "fencepost:voter", "pending"]), "1");
     assert_eq!(admission(&servers[0]), "");
+}
+
+/// What a replica says of a lock: whether it is held, or nothing where it cannot tell.
+async fn says_held(locks: &Locks, held: &Lease) -> Option<bool> {
+    let name = &held.key.lock.name;
+    let looked = locks.look(name, 10).await.map(|queue| queue.holder_count > 0);
+    let checked = locks.check(name, held.key.token).await.map(|holder| holder.is_some());
+    let mut said = Vec::new();
+    for one in [looked, checked] {
+        match one {
+            Ok(held) => said.push(held),
+            Err(Error::Backend(BackendError::NoQuorum { .. })) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    (!said.is_empty()).then(|| said.iter().all(|held| *held))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_on_nodes_that_another_replica_has_admitted_is_never_said_to_be_free() {
+    if !available() {
+        return;
+    }
+    let long = Duration::from_secs(60);
+    let mut servers = nodes::<3>();
+    let quorum = of(&servers, long);
+    let (one, two) = (replica(&quorum).await, replica(&quorum).await);
+    let before = take(&one, "a", long).await;
+    for server in &mut servers[..2] {
+        forget(server, "restarted");
+    }
+    for locks in [&one, &two] {
+        until(locks, |nodes| {
+            nodes[..2]
+                .iter()
+                .all(|(_, health)| matches!(health, Health::Quarantined { .. }))
+        })
+        .await;
+        // Who may have forgotten a lease cannot say that there is none.
+        assert_eq!(says_held(locks, &before).await, None);
+    }
+    for server in &servers[..2] {
+        one.admit(Some(&format!("127.0.0.1:{}", server.port()))).await.unwrap();
+    }
+    until(&one, |nodes| {
+        nodes[..2].iter().all(|(_, health)| *health == Health::Serving)
+    })
+    .await;
+    let held = take_soon(&one, "b", long).await;
+    // Longer than the other one needs to hear of it.
+    let end = Instant::now() + Duration::from_millis(1_500);
+    while Instant::now() < end {
+        assert_ne!(says_held(&two, &held).await, Some(false));
+    }
+    assert_eq!(says_held(&two, &held).await, Some(true));
 }

@@ -26,6 +26,8 @@ pub enum Flaw {
     RaisesDown,
     /// `renew` does not ask for the token: a counter past it goes unnoticed.
     RenewsAnyToken,
+    /// A vote whose number is too far ahead to count is still one of the majority that has a smaller token.
+    CountsTooFar,
     /// A node that forgot is admitted at once.
     NoQuarantine,
     /// A node that may have forgotten a lease says that it does not have it.
@@ -249,6 +251,19 @@ fn larger_worlds_are_sound() {
 fn a_raise_that_ignores_the_counter_is_noticed() {
     let world = World {
         flaw: Flaw::RaisesDown,
+        jumps: 0,
+        clocks: 1,
+        numbers: 3,
+        ..CALLS
+    };
+    explore(world).is_noticed("granted twice");
+}
+
+/// Which votes are not heard, or do not count, is free in every world: only those that count may make a majority.
+#[test]
+fn a_vote_that_does_not_count_and_makes_a_majority_is_noticed() {
+    let world = World {
+        flaw: Flaw::CountsTooFar,
         jumps: 0,
         clocks: 1,
         numbers: 3,

@@ -95,3 +95,47 @@ async fn follow_a_successor() -> Duration {
     });
     followed(&locks, &servers.servers[1], Instant::now()).await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_are_asked_over_connections_that_stay_open() {
+    if !available() {
+        return;
+    }
+    let (servers, hung) = (Sentinels::start(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let locks = behind(&servers, &hung).await;
+    // How old the connections are that were used for a question within the last second.
+    let asked_over = || -> Vec<u64> {
+        let clients = servers.sentinels[0].cli(&["CLIENT", "LIST"]);
+        let field = |line: &str, name: &str| -> Option<u64> {
+            let mut words = line.split(' ');
+            words.find_map(|word| word.strip_prefix(name)?.parse().ok())
+        };
+        let asks = |line: &&str| line.contains("cmd=sentinel|") && field(line, "idle=").is_some_and(|idle| idle <= 1);
+        clients
+            .lines()
+            .filter(asks)
+            .filter_map(|line| field(line, "age="))
+            .collect()
+    };
+    let connections = || -> u64 {
+        let stats = servers.sentinels[0].cli(&["INFO", "stats"]);
+        let value = stats
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("total_connections_received:"));
+        value.unwrap().parse().unwrap()
+    };
+    let before = connections();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(asked_over().iter().any(|age| *age >= 3), "{:?}", asked_over());
+    // Those of this test, and of the other sentinels.
+    let opened = connections() - before;
+    assert!(opened <= 6, "{opened} connections in four seconds");
+    // One that is cut is made anew.
+    servers.sentinels[0].cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+    tokio::task::block_in_place(|| {
+        eventually("it is asked again", Duration::from_secs(10), || {
+            (!asked_over().is_empty()).then_some(())
+        });
+    });
+    acquire(&locks, "after", TTL, Duration::ZERO).await.unwrap();
+}

@@ -10,9 +10,14 @@ mod bench;
 mod certificates;
 mod claims;
 mod failover;
+mod gone;
+mod lists;
 mod long_queues;
+mod order;
 mod program;
+mod promoted;
 mod quarantine;
+mod scripts;
 #[path = "../common/redis.rs"]
 mod servers;
 mod wait_replicas;

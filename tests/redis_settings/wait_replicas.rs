@@ -25,14 +25,14 @@ fn replica_of(master: &RedisServer) -> RedisServer {
     replica
 }
 
-fn master_with<const N: usize>() -> (RedisServer, [RedisServer; N]) {
+pub fn master_with<const N: usize>() -> (RedisServer, [RedisServer; N]) {
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
     let replicas = std::array::from_fn(|_| replica_of(&master));
     (master, replicas)
 }
 
 /// Where the confirmation must come, on a slow machine too.
-fn confirmed_by(count: u32, master: &RedisServer) -> Settings {
+pub fn confirmed_by(count: u32, master: &RedisServer) -> Settings {
     let mut settings = standalone(&master.url());
     let timeout = Duration::from_secs(5);
     settings.replicas = Some(Replicas { count, timeout });

@@ -169,6 +169,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times the looks of one who watches",
     ),
     (
+        "src/backend/redis_server/sentinel.rs",
+        Clock::Running,
+        "gives up a connection that owes an answer for too long",
+    ),
+    (
         "src/backend/redis_server/voter.rs",
         Clock::Running,
         "ends the wait for the other servers of a first start",

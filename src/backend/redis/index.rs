@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep};
 use super::Core;
 use super::answer::Look;
 use super::ask::Space;
-use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::failure::{broken, is_of_record};
+use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::name::LockName;
 
@@ -42,6 +43,7 @@ const SUMMARY: Most = Most { holders: 1, waiters: 0 };
 pub struct Index {
     key: Vec<u8>,
     fresh: Mutex<Fresh>,
+    unreadable: Unreadable,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +77,7 @@ impl Index {
         Self {
             key: space.index(),
             fresh: Mutex::default(),
+            unreadable: Unreadable::default(),
         }
     }
 
@@ -111,7 +114,7 @@ impl Index {
             let names = self
                 .names(core, prefix, after.as_deref(), page.size.min(100) + 1)
                 .await?;
-            let looks = join_all(names.iter().map(|name| core.look(name, SUMMARY, Duration::ZERO))).await;
+            let looks = join_all(names.iter().map(|name| self.look(core, name))).await;
             read += names.len();
             let last = names.len() <= page.size.min(100);
             for (name, look) in names.into_iter().zip(looks) {
@@ -119,8 +122,10 @@ impl Index {
                     listing.next = after;
                     return Ok(listing);
                 }
-                after = Some(name.as_str().to_owned());
-                self.judge(core, name, look?, &mut listing).await?;
+                if let Some((lock, look)) = look? {
+                    self.judge(core, lock, look, &mut listing).await?;
+                }
+                after = Some(name);
             }
             if last {
                 return Ok(listing);
@@ -130,13 +135,28 @@ impl Index {
         Ok(listing)
     }
 
+    /// What a name of the index stands for; nothing where that cannot be read, which is no reason to show nobody else.
+    async fn look(&self, core: &Core, name: &str) -> Result<Option<(LockName, Look)>, BackendError> {
+        let looked = match LockName::new(name) {
+            Ok(lock) => core.look(&lock, SUMMARY, Duration::ZERO).await.map(|look| (lock, look)),
+            Err(error) => Err(broken(error)),
+        };
+        match looked {
+            Err(error) if is_of_record(&error) => {
+                self.unreadable.note(name, &error);
+                Ok(None)
+            }
+            looked => looked.map(Some),
+        }
+    }
+
     async fn names(
         &self,
         core: &Core,
         prefix: &str,
         after: Option<&str>,
         most: usize,
-    ) -> Result<Vec<LockName>, BackendError> {
+    ) -> Result<Vec<String>, BackendError> {
         let from = after
             .filter(|after| *after >= prefix)
             .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
@@ -145,8 +165,7 @@ impl Index {
         let mut range = redis::cmd("ZRANGEBYLEX");
         range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(most);
         let answer = core.shared.topology.command(&self.key, &range).await?;
-        let names: Vec<String> = from_redis_value(answer).map_err(broken)?;
-        names.iter().map(|name| LockName::new(name).map_err(broken)).collect()
+        from_redis_value(answer).map_err(broken)
     }
 
     async fn judge(&self, core: &Core, name: LockName, look: Look, listing: &mut Listing) -> Result<(), BackendError> {
@@ -168,10 +187,12 @@ impl Index {
     async fn tidy(&self, core: &Core, after: Option<String>) -> Result<Tidied, BackendError> {
         let names = self.names(core, "", after.as_deref(), PAGE).await?;
         let judged = join_all(names.iter().map(async |name| {
-            let look = core.look(name, SUMMARY, Duration::ZERO).await?;
+            let Some((lock, look)) = self.look(core, name).await? else {
+                return Ok(false);
+            };
             let stale = look.queue.holder_count + look.queue.waiter_count == 0 && is_stale(&look.idle);
             if stale {
-                self.remove(core, name).await?;
+                self.remove(core, &lock).await?;
             }
             Ok::<_, BackendError>(stale)
         }));
@@ -179,7 +200,7 @@ impl Index {
         let stale = judged?.into_iter().filter(|stale| *stale).count();
         Ok(Tidied {
             mostly: stale * 2 > PAGE,
-            after: names.get(PAGE - 1).map(|name| name.as_str().to_owned()),
+            after: names.get(PAGE - 1).cloned(),
         })
     }
 

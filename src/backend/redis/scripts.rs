@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::backend::redis_server::script::Script;
+use crate::backend::redis_server::script::{Script, Scripts};
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
@@ -18,3 +18,6 @@ pub static RENEW: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, includ
 pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
 /// Keeps a replica's waiters alive.
 pub static BEAT: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("beat.lua")));
+
+/// All of them, for a server to know before they are called.
+pub static ALL: Scripts = &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &BEAT];

@@ -34,8 +34,16 @@ const AT_ONCE: usize = 64;
 pub struct Waiting {
     lines: Mutex<Lines>,
     /// Those that may be in the store, and whose answer is not there yet.
-    entering: Mutex<HashMap<ClaimId, u32>>,
+    entering: Mutex<HashMap<ClaimId, OnTheWay>>,
     sooner: Notify,
+}
+
+/// The calls that are entering one claim.
+#[derive(Debug, Default)]
+struct OnTheWay {
+    calls: u32,
+    /// Whether the store has said meanwhile that the claim is gone.
+    gone: bool,
 }
 
 /// The lines, and when the first of them is due as far as the beat knows.
@@ -55,8 +63,8 @@ pub struct Entering<'a> {
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
         if let Entry::Occupied(mut times) = self.waiting.all_entering().entry(self.id) {
-            *times.get_mut() -= 1;
-            if *times.get() == 0 {
+            times.get_mut().calls -= 1;
+            if times.get().calls == 0 {
                 times.remove();
             }
         }
@@ -106,13 +114,13 @@ impl Waiting {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, u32>> {
+    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, OnTheWay>> {
         self.entering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A claim is about to be entered.
     pub fn entering(&self, id: ClaimId) -> Entering<'_> {
-        *self.all_entering().entry(id).or_default() += 1;
+        self.all_entering().entry(id).or_default().calls += 1;
         Entering { waiting: self, id }
     }
 
@@ -127,10 +135,15 @@ impl Waiting {
         self.lines().by_lock.is_empty()
     }
 
-    /// A claim waits, in a hash of this birth.
+    /// A claim waits, in a hash of this birth. One that is gone by now was told so, and does not.
     pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, born: u64) {
         let at = Instant::now();
+        let entering = self.all_entering();
+        if entering.get(&claim.id).is_some_and(|one| one.gone) {
+            return;
+        }
         let mut lines = self.lines();
+        drop(entering);
         let line = lines.by_lock.entry(lock.clone()).or_default();
         line.claims.insert((claim.id, claim.call), Entered { born, at });
         line.no_later_than(ahead.frees_in);
@@ -154,6 +167,23 @@ impl Waiting {
             return;
         };
         line.claims.remove(&(*id, call));
+        if line.claims.is_empty() {
+            lines.by_lock.remove(lock);
+        }
+    }
+
+    /// The store has taken a claim out: no call waits with it any more, for each is told and enters anew.
+    pub fn gone(&self, lock: &LockName, id: &ClaimId) {
+        let mut entering = self.all_entering();
+        if let Some(one) = entering.get_mut(id) {
+            one.gone = true;
+        }
+        let mut lines = self.lines();
+        drop(entering);
+        let Some(line) = lines.by_lock.get_mut(lock) else {
+            return;
+        };
+        line.claims.retain(|(claim, _), _| claim != id);
         if line.claims.is_empty() {
             lines.by_lock.remove(lock);
         }
@@ -270,4 +300,29 @@ async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError>
     let asked = core.call(&scripts::BEAT, lock, &args, Needs::Nothing);
     let answer = timeout(BEAT, asked).await.ok().transpose()?;
     Ok(answer.and_then(|answer| Beat::read(answer.value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
+        let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
+        let claim = NewClaim::numbered(1);
+        let ahead = Ahead {
+            turn: 1,
+            frees_in: None,
+        };
+        let entering = waiting.entering(claim.id);
+        waiting.gone(&lock, &claim.id);
+        waiting.add(&lock, &claim, ahead, 1);
+        drop(entering);
+        assert!(waiting.is_empty() && !waiting.knows(&lock, &claim.id));
+        // A later entry of the same claim is another matter.
+        let entering = waiting.entering(claim.id);
+        waiting.add(&lock, &claim, ahead, 1);
+        drop(entering);
+        assert!(waiting.knows(&lock, &claim.id));
+    }
 }

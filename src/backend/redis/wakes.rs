@@ -46,6 +46,9 @@ fn hand_on(core: &Arc<Core>, wake: Wake) {
             }
         });
     }
+    if let Wake::Gone(lock, id) = &wake {
+        core.waiting.gone(lock, id);
+    }
     core.wakes.send(wake);
 }
 

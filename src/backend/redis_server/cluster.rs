@@ -12,11 +12,12 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerEr
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
 use super::proof::located;
-use super::script::{Answer, Ask, Script};
+use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
 use super::topology::{Needs, check};
@@ -35,6 +36,7 @@ const MEET: Duration = Duration::from_secs(1);
 pub struct Cluster {
     settings: Arc<Settings>,
     seeds: Vec<ConnectionInfo>,
+    scripts: Scripts,
     map: Mutex<Map>,
     stale: Notify,
     health: watch::Sender<Health>,
@@ -50,6 +52,8 @@ struct Map {
     moved: HashMap<u16, Address>,
     /// Whom redirections have named since then: also a master to be, that serves no range yet.
     met: HashSet<Address>,
+    /// The masters that serve no slot yet.
+    empty: HashSet<Address>,
 }
 
 /// By its last slot: each range of slots and its master.
@@ -67,13 +71,14 @@ pub fn slot(key: &[u8]) -> u16 {
 
 impl Cluster {
     /// Begins to watch over the Cluster that any of the seeds belongs to.
-    pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>) -> Arc<Self> {
+    pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
         let (health, _) = watch::channel(Health::Away {
             reason: "not connected yet".into(),
         });
         let cluster = Arc::new(Self {
             settings,
             seeds,
+            scripts,
             map: Mutex::default(),
             stale: Notify::new(),
             health,
@@ -89,8 +94,12 @@ impl Cluster {
 
     /// All masters, or the one at `host:port`.
     pub fn nodes(&self, only: Option<&str>) -> Vec<Arc<Node>> {
-        let wanted = |at: &Address| only.is_none_or(|only| only == format!("{}:{}", at.0, at.1));
         let map = self.map();
+        let wanted = |at: &Address| match only {
+            Some(only) => only == format!("{}:{}", at.0, at.1),
+            // One without slots may be out of reach: it is not needed.
+            None => !map.empty.contains(at),
+        };
         map.nodes
             .iter()
             .filter(|(at, _)| wanted(at))
@@ -236,7 +245,8 @@ impl Cluster {
                 self.settings.first_start,
                 self.settings.longest_ttl,
             );
-            Arc::new(Node::start(Arc::clone(&self.settings), Finder::Fixed(info), marker))
+            let finder = Finder::Fixed(info);
+            Arc::new(Node::start(Arc::clone(&self.settings), finder, marker, self.scripts))
         });
         Arc::clone(made)
     }
@@ -248,16 +258,31 @@ impl Cluster {
     /// Reads the map from a node that is known, or from a seed.
     async fn refresh(&self) -> Result<(), BackendError> {
         let ranges = self.read().await?;
+        let empty = self.read_empty(&ranges).await;
         let mut map = self.map();
-        for (_, at) in ranges.values() {
+        map.empty = empty.unwrap_or_else(|_| std::mem::take(&mut map.empty));
+        let empty = map.empty.clone();
+        for at in ranges.values().map(|(_, at)| at).chain(&empty) {
             self.node(&mut map, at.clone());
         }
-        let met = std::mem::take(&mut map.met);
+        let mut kept = std::mem::take(&mut map.met);
+        kept.extend(empty);
         map.nodes
-            .retain(|at, _| met.contains(at) || ranges.values().any(|(_, used)| used == at));
+            .retain(|at, _| kept.contains(at) || ranges.values().any(|(_, used)| used == at));
         map.ranges = ranges;
         map.moved.clear();
         Ok(())
+    }
+
+    /// The masters that serve no slot yet, as a node says that is known.
+    async fn read_empty(&self, ranges: &Ranges) -> Result<HashSet<Address>, BackendError> {
+        let mut ask = redis::cmd("CLUSTER");
+        ask.arg("NODES");
+        let answer = self.any()?.command(&ask).await?.map_err(|error| of_script(&error))?;
+        let nodes: String = redis::from_redis_value(answer).map_err(away)?;
+        let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
+        let host = host_of(&self.seeds[0]);
+        Ok(empty_masters(&nodes, is_served, host.as_deref()).into_iter().collect())
     }
 
     /// The widest map that a node tells, or else a seed: the first one that is whole ends the search.

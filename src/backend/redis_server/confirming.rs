@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
+use super::node::UNWRITTEN;
 use super::script::{Answer, Ask, Script, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{Batch, Bounds, batch};
@@ -19,7 +20,7 @@ use crate::batch::{Batch, Bounds, batch};
 const BOUNDS: Bounds = Bounds {
     turn: 256,
     turns: 1,
-    queue: 1_024,
+    queue: UNWRITTEN,
 };
 
 /// The connection of one server. Clones share it.

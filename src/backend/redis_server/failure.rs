@@ -25,6 +25,20 @@ pub fn broken(reason: impl ToString) -> BackendError {
     }
 }
 
+/// How a script says that it cannot read a lock's record: it is of another release, or no record.
+const RECORDS: &[&str] = &["LAYOUT", "WRONGTYPE"];
+/// What such an error begins with.
+const UNREADABLE: &str = "the lock's record cannot be read";
+
+/// Whether this is about one lock's record, which is damaged or of another release, and not about the store.
+pub fn is_of_record(error: &BackendError) -> bool {
+    match error {
+        BackendError::Broken { .. } => true,
+        BackendError::Away { reason } => reason.starts_with(UNREADABLE),
+        _ => false,
+    }
+}
+
 /// How a server refuses what it has not begun: it has no memory left, its data cannot be had or not be
 /// kept, it is no master any more, or too few replicas follow it.
 const REFUSALS: &[&str] = &[
@@ -46,6 +60,8 @@ pub fn of_script(error: &RedisError) -> BackendError {
         broken(error)
     } else if is_refusal(error) {
         unsent(error)
+    } else if error.code().is_some_and(|code| RECORDS.contains(&code)) {
+        away(format!("{UNREADABLE}: {error}"))
     } else {
         away(error)
     }

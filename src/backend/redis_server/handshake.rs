@@ -35,11 +35,11 @@ impl Facts {
         let mut info = redis::cmd("INFO");
         info.arg(&["server", "memory", "persistence", "replication"]);
         let text: String = info.query_async(connection).await.map_err(away)?;
-        let appendfsync = append_policy(connection).await.map_err(away)?;
-        Self::read(&text, &appendfsync).ok_or_else(|| away("INFO lacks run_id, uptime, role or maxmemory_policy"))
+        let append = append_policy(connection).await.map_err(away)?;
+        Self::read(&text, &append).ok_or_else(|| away("INFO lacks run_id, uptime, role or maxmemory_policy"))
     }
 
-    fn read(info: &str, appendfsync: &str) -> Option<Self> {
+    fn read(info: &str, append: &AppendPolicy) -> Option<Self> {
         let fields: HashMap<&str, &str> = info
             .lines()
             .filter_map(|line| line.trim_end().split_once(':'))
@@ -51,7 +51,7 @@ impl Facts {
             run_id: get("run_id")?,
             history: [get("master_replid")?, get("master_replid2")?],
             uptime: Duration::from_secs(uptime.try_into().unwrap_or(0)),
-            durable: get("aof_enabled")? == "1" && appendfsync == "always",
+            durable: get("aof_enabled")? == "1" && append.is_durable(),
             replicas: get("connected_slaves")
                 .and_then(|count| count.parse().ok())
                 .unwrap_or(0),
@@ -78,15 +78,28 @@ impl Facts {
     }
 }
 
-/// `appendfsync`, or nothing where the user may not ask: then writes count as not durable.
-async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<String> {
+/// When the append file is synced, by setting.
+#[derive(Debug, Default)]
+struct AppendPolicy(HashMap<String, String>);
+
+impl AppendPolicy {
+    /// Whether each write is synced before its answer, also while the file is rewritten. What is not known is not.
+    fn is_durable(&self) -> bool {
+        let is = |setting: &str, value: &str| self.0.get(setting).is_some_and(|is| is == value);
+        is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
+    }
+}
+
+/// The settings; none where the user may not ask: then writes count as not durable.
+async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<AppendPolicy> {
     let mut ask = redis::cmd("CONFIG");
-    ask.arg("GET").arg("appendfsync");
+    // One pattern for both, for older servers take one alone.
+    ask.arg("GET").arg("*appendfsync*");
     let answer: RedisResult<HashMap<String, String>> = ask.query_async(connection).await;
     match answer {
-        Ok(mut found) => Ok(found.remove("appendfsync").unwrap_or_default()),
+        Ok(found) => Ok(AppendPolicy(found)),
         Err(error) if error.is_io_error() => Err(error),
-        Err(_) => Ok(String::new()),
+        Err(_) => Ok(AppendPolicy::default()),
     }
 }
 
@@ -103,7 +116,16 @@ mod tests {
             "# Server\r\nrun_id:abc\r\nuptime_in_seconds:{uptime}\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n\
              aof_enabled:{aof}\r\nmaster_replid:x\r\nmaster_replid2:0\r\n"
         );
-        Facts::read(&info, appendfsync).unwrap()
+        Facts::read(
+            &info,
+            &policy_of(&[("appendfsync", appendfsync), ("no-appendfsync-on-rewrite", "no")]),
+        )
+        .unwrap()
+    }
+
+    fn policy_of(settings: &[(&str, &str)]) -> AppendPolicy {
+        let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+        AppendPolicy(settings.iter().map(owned).collect())
     }
 
     #[test]
@@ -131,5 +153,8 @@ mod tests {
         assert!(facts("master", "noeviction", 1, "always").durable);
         assert!(!facts("master", "noeviction", 1, "everysec").durable);
         assert!(!facts("master", "noeviction", 0, "always").durable);
+        let always = ("appendfsync", "always");
+        assert!(!policy_of(&[always, ("no-appendfsync-on-rewrite", "yes")]).is_durable());
+        assert!(!policy_of(&[always]).is_durable());
     }
 }

@@ -4,8 +4,8 @@
 -- ARGV  1 run_id, 2 history, 3 history before, 4 uptime in ms, 5 durable 0|1,
 --       6 known 1: the caller was admitted under this very run_id, 7 absent 1: no marker means a new store,
 --       8 the caller's nonce for a quarantine, 9 a nonce that has been waited for, or '',
---       10 the longest TTL in ms that the caller grants
--- Returns  {admitted, '', longest in ms} | {pending, nonce, longest in ms}
+--       10 the longest TTL in ms that the caller grants, 11 when the caller last saw a marker written, in ms, or 0
+-- Returns  {admitted, '', longest in ms, when the marker was written, in ms} | {pending, nonce, longest in ms, 0}
 local key, run_id = KEYS[1], ARGV[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,11 +17,15 @@ local function whole(n) return string.format('%.0f', n) end
 -- A promoted replica has gone on from the history that the marker names, and its process is older
 -- than the marker's last writing: it did not restart with less. Both ends of its uptime are whole
 -- seconds, so it may look a second older than it is. By a clock that is behind the marker's, nothing
--- is known of its age.
+-- is known of its age. A copy may have stopped long before the promotion, for the master is followed without
+-- being waited for: it has to have what the caller saw written, but for a few seconds. A caller that saw nothing
+-- believes a copy of the last minute.
 local function promoted()
   local follows = history and (history == ARGV[2] or history == ARGV[3])
   local older = now >= written - 5000 and now - tonumber(ARGV[4]) <= written - 1000
-  return follows and older and pending ~= run_id
+  local seen = tonumber(ARGV[11])
+  local fresh = seen > 0 and written >= seen - 5000 or seen == 0 and now - written <= 60000
+  return follows and older and fresh and pending ~= run_id
 end
 local function trusted()
   if was == run_id or ARGV[6] == '1' then return true end
@@ -37,7 +41,7 @@ if not trusted() then
   -- whom is only known when it comes.
   longest = math.max(longest, mine)
   redis.call('HSET', key, 'pending', run_id, 'nonce', nonce, 'longest', whole(longest))
-  return {'pending', nonce, longest}
+  return {'pending', nonce, longest, 0}
 end
 
 -- Every lease in force has a TTL of at most `longest`; when nobody has granted such for so long that
@@ -49,4 +53,4 @@ end
 redis.call('HDEL', key, 'pending', 'nonce')
 redis.call('HSET', key, 'run_id', run_id, 'history', ARGV[2], 'durable', ARGV[5], 'written', whole(now),
   'longest', whole(longest), 'until', whole(till))
-return {'admitted', '', longest}
+return {'admitted', '', longest, now}

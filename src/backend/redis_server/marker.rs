@@ -61,6 +61,8 @@ enum Place {
 #[derive(Debug, Default)]
 struct Known {
     run_id: Option<String>,
+    /// When the marker of an admitted server was last written, in milliseconds of the server's clock; 0 for never.
+    written_ms: u64,
     /// The longest TTL that an admitted server's marker has shown.
     longest: Duration,
     quarantine: Option<Quarantine>,
@@ -213,10 +215,14 @@ impl Marker {
         };
         let answer = MARKER.call(connection, &ask).await;
         let answer = answer.map_err(|error| self.place.lost(&error))?;
-        let (word, nonce, longest_ms): (String, Vec<u8>, u64) = from_redis_value(answer).map_err(broken)?;
+        let (word, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
+            from_redis_value(answer).map_err(broken)?;
         let longest = Duration::from_millis(longest_ms);
         match word.as_str() {
-            "admitted" => Ok(self.admitted(facts, longest)),
+            "admitted" => {
+                self.known().written_ms = written_ms;
+                Ok(self.admitted(facts, longest))
+            }
             "pending" => Ok(self.pending(facts, nonce, longest)),
             _ => Err(away("the marker cannot be read")),
         }
@@ -298,6 +304,7 @@ impl Marker {
             nonce.to_vec(),
             known.waited_for(facts),
             number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
+            number(known.written_ms.into()),
         ]
     }
 }

@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirming::Confirming;
@@ -18,7 +19,7 @@ use super::failure::{away, is_suspect, of_script, unsent};
 use super::handshake::Facts;
 use super::marker::{MOVED, Marker, Trust};
 use super::proof::Proven;
-use super::script::{Answer, Ask, Script};
+use super::script::{Answer, Ask, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use super::topology::Needs;
@@ -29,6 +30,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How soon at the earliest.
 const SOON: Duration = Duration::from_millis(10);
+
+/// How many commands may wait to be written to a connection. Past it senders wait for one another, and whichever of
+/// them runs first goes first: commands of one moment would lose their order.
+pub const UNWRITTEN: usize = 65_536;
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
@@ -61,8 +66,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Begins to watch over the server that `finder` finds.
-    pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker) -> Self {
+    /// Begins to watch over the server that `finder` finds, which is to know these scripts.
+    pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
         let (state_out, state) = watch::channel(State::Away("not connected yet".into()));
         let (health_out, health) = watch::channel(Health::Away {
             reason: "not connected yet".into(),
@@ -71,6 +76,7 @@ impl Node {
         let watcher = Watcher {
             settings,
             finder,
+            scripts,
             marker: Arc::clone(&marker),
             look: Arc::clone(&look),
             state: state_out,
@@ -137,10 +143,14 @@ impl Node {
         needs: Needs,
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
-        let answer = match (&live.confirming, needs) {
-            (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
-            _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
+        let call = async {
+            match (&live.confirming, needs) {
+                (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
+                _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
+            }
         };
+        // A task that sends many would else be told to come again with some of them, and lose their order.
+        let answer = unconstrained(call).await;
         if answer.as_ref().is_err_and(is_suspect) {
             self.suspect();
         }
@@ -216,6 +226,7 @@ fn quarantine_reason(facts: &Facts) -> String {
 struct Watcher {
     settings: Arc<Settings>,
     finder: Finder,
+    scripts: Scripts,
     marker: Arc<Marker>,
     look: Arc<Notify>,
     state: watch::Sender<State>,
@@ -244,6 +255,7 @@ impl Watcher {
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.shake(&mut connection).await?;
+        load(&mut connection, self.scripts).await.map_err(away)?;
         let confirming = match self.settings.replicas {
             Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
             None => None,
@@ -393,6 +405,7 @@ pub async fn connect(
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.connect_timeout))
         .set_response_timeout(Some(settings.response_timeout))
+        .set_pipeline_buffer_size(UNWRITTEN)
         .set_push_sender(move |push| {
             pushed(push);
             Ok::<(), ()>(())

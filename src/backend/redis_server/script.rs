@@ -1,7 +1,12 @@
 //! A Lua script, how it is called, and what comes back.
 
+use std::sync::LazyLock;
+
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+
+/// The scripts of a backend.
+pub type Scripts = &'static [&'static LazyLock<Script>];
 
 /// A script: its text, and the name by which a server that has seen it knows it.
 #[derive(Debug)]
@@ -103,6 +108,23 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
     both.cmd("ASKING").ignore().add_command(eval);
     let mut answers = connection.send_packed_commands(&both, 0, 2).await?;
     answers.pop().unwrap_or(Value::Nil).extract_error()
+}
+
+/// Sends the text of these scripts ahead, so that no call of one has to be sent twice: calls of one moment would lose
+/// their order by it. A server that refuses is sent a text by [`Script::call`] when it asks for it.
+///
+/// # Errors
+/// That the server did not answer.
+pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<()> {
+    let mut pipeline = Pipeline::with_capacity(scripts.len());
+    for script in scripts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+    }
+    let answers = connection.send_packed_commands(&pipeline, 0, scripts.len()).await?;
+    for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
+        tracing::debug!(error = %refused, "a script was not loaded ahead");
+    }
+    Ok(())
 }
 
 /// Whether the server has not seen the script, or has forgotten it.

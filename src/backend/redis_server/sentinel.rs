@@ -1,12 +1,18 @@
 //! Which server to use: a fixed one, or the one that the sentinels name as master.
+//!
+//! Sentinels are asked over connections that stay open: a new one each time costs them a handshake, and with TLS a
+//! key exchange, several times a second for each server of ours.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use redis::{ConnectionInfo, Pipeline, RedisResult};
-use tokio::time::{sleep, timeout};
+use redis::aio::MultiplexedConnection;
+use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::away;
 use super::node::connect;
@@ -31,10 +37,70 @@ pub enum Finder {
         /// The master's name there.
         master: String,
         /// The sentinels.
-        sentinels: Vec<ConnectionInfo>,
+        sentinels: Vec<Arc<Sentinel>>,
         /// How to log in at the master.
         login: ConnectionInfo,
     },
+}
+
+/// One sentinel, and the connection to it while there is one.
+#[derive(Debug)]
+pub struct Sentinel {
+    info: ConnectionInfo,
+    open: Mutex<Option<Open>>,
+}
+
+#[derive(Clone)]
+struct Open {
+    connection: MultiplexedConnection,
+    /// Since when it owes an answer.
+    owes: Option<Instant>,
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("owes", &self.owes).finish_non_exhaustive()
+    }
+}
+
+impl Sentinel {
+    /// The sentinel at an address, not connected to yet.
+    pub fn new(info: ConnectionInfo) -> Arc<Self> {
+        Arc::new(Self {
+            info,
+            open: Mutex::default(),
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The open connection, or a new one where it has owed an answer for too long: who asked may not have waited
+    /// until it was seen to be dead.
+    async fn connection(&self, settings: &Settings) -> Result<MultiplexedConnection, BackendError> {
+        if let Some(open) = &mut *self.open() {
+            let owes = *open.owes.get_or_insert_with(Instant::now);
+            if owes.elapsed() <= settings.response_timeout {
+                return Ok(open.connection.clone());
+            }
+        }
+        let connection = connect(settings, settings.proof.at_sentinel(&self.info), |_| {}).await?;
+        *self.open() = Some(Open {
+            connection: connection.clone(),
+            owes: Some(Instant::now()),
+        });
+        Ok(connection)
+    }
+
+    /// What became of a question: a connection that failed is given up.
+    fn answered(&self, well: bool) {
+        let mut open = self.open();
+        match &mut *open {
+            Some(open) if well => open.owes = None,
+            _ => *open = None,
+        }
+    }
 }
 
 impl Finder {
@@ -94,7 +160,7 @@ struct Named {
 /// hangs must not hold up the rest.
 async fn ask_all(
     settings: &Settings,
-    sentinels: &[ConnectionInfo],
+    sentinels: &[Arc<Sentinel>],
     master: &str,
 ) -> Result<(String, u16), BackendError> {
     let mut asked: FuturesUnordered<_> = sentinels.iter().map(|one| ask(settings, one, master)).collect();
@@ -113,12 +179,13 @@ async fn ask_all(
     }
 }
 
-async fn ask(settings: &Settings, sentinel: &ConnectionInfo, master: &str) -> Result<Named, BackendError> {
-    let mut connection = connect(settings, settings.proof.at_sentinel(sentinel), |_| {}).await?;
+async fn ask(settings: &Settings, sentinel: &Sentinel, master: &str) -> Result<Named, BackendError> {
+    let mut connection = sentinel.connection(settings).await?;
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);
     let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
+    sentinel.answered(!answers.as_ref().is_err_and(RedisError::is_io_error));
     let (at, fields) = answers.map_err(|error| away(format!("a sentinel on master {master:?}: {error}")))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     match (at, epoch) {

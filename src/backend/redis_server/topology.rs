@@ -10,8 +10,8 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script};
-use super::sentinel::Finder;
+use super::script::{Answer, Ask, Script, Scripts};
+use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
 
@@ -36,12 +36,12 @@ pub enum Needs {
 }
 
 impl Topology {
-    /// Begins to watch over the servers.
-    pub fn start(settings: &Arc<Settings>) -> Self {
+    /// Begins to watch over the servers, which are to know these scripts.
+    pub fn start(settings: &Arc<Settings>, scripts: Scripts) -> Self {
         let single = |finder: Finder| {
             let key = format!("{}:admitted", settings.prefix).into_bytes();
             let marker = Marker::new(key, settings.first_start, settings.longest_ttl);
-            Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker)))
+            Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker, scripts)))
         };
         match settings.servers.clone() {
             Servers::Standalone(info) => single(Finder::Fixed(info)),
@@ -51,10 +51,10 @@ impl Topology {
                 login,
             } => single(Finder::Sentinels {
                 master,
-                sentinels,
+                sentinels: sentinels.into_iter().map(Sentinel::new).collect(),
                 login,
             }),
-            Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds)),
+            Servers::Cluster(seeds) => Self::Cluster(Cluster::start(Arc::clone(settings), seeds, scripts)),
         }
     }
 

@@ -7,9 +7,11 @@
 --       1 a new node, 2 that it is told, 4 a fresh nonce, 5 a nonce that has been waited for, or '', 6 the longest TTL
 --       in ms that the caller grants, 7 what no number of an earlier admission has reached, in us, 8 what none that
 --       the caller has heard of has reached
--- Returns  {admitted, admission, longest in ms, used: whether it has voted} | {pending, nonce, longest in ms, ''}
---          | {missing, '', 0, ''}
+-- Returns  {admitted, admission, longest in ms, used: whether it has voted, time in us}
+--          | {pending, nonce, longest in ms, '', time in us} | {missing, '', 0, '', time in us}
 local key, run_id, fresh = KEYS[1], ARGV[1], ARGV[4]
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
 local found = redis.call('HMGET', key, 'run_id', 'epoch', 'pending', 'nonce', 'longest', 'used', 'floor')
 local was, epoch, pending, nonce, used = found[1], found[2], found[3], found[4], found[6] or ''
 local known, mine = tonumber(found[5] or '0'), tonumber(ARGV[6])
@@ -21,9 +23,9 @@ if was == run_id then
   note()
   -- Who admitted it may have known less.
   if tonumber(ARGV[8]) > tonumber(found[7] or '0') then redis.call('HSET', key, 'floor', ARGV[8]) end
-  return {'admitted', epoch, longest, used}
+  return {'admitted', epoch, longest, used, now}
 end
-if not was and not pending and ARGV[3] == '2' then return {'missing', '', 0, ''} end
+if not was and not pending and ARGV[3] == '2' then return {'missing', '', 0, '', now} end
 local is_new = not was and not pending and ARGV[3] == '1'
 local waited = pending == run_id and nonce == ARGV[5]
 note()
@@ -33,10 +35,9 @@ if not (is_new or waited or ARGV[2] == '1') then
     redis.call('HSET', key, 'pending', run_id, 'nonce', nonce)
     redis.call('HDEL', key, 'epoch')
   end
-  return {'pending', nonce, longest, ''}
+  return {'pending', nonce, longest, '', now}
 end
-local time = redis.call('TIME')
-local floor = math.max(time[1] * 1000000 + time[2], tonumber(ARGV[7]))
+local floor = math.max(now, tonumber(ARGV[7]))
 redis.call('HDEL', key, 'pending', 'nonce')
 redis.call('HSET', key, 'run_id', run_id, 'epoch', fresh, 'floor', string.format('%.0f', floor))
-return {'admitted', fresh, longest, used}
+return {'admitted', fresh, longest, used, now}

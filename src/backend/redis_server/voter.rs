@@ -23,6 +23,9 @@ const COMPANY: Duration = Duration::from_secs(10);
 /// A number that none of those has reached that the servers have handed out, in microseconds.
 pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// Told when a server was asked, and what time it said it was, in microseconds.
+pub type Told = Arc<dyn Fn(Instant, u64) + Send + Sync>;
+
 /// What is known of one of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Met {
@@ -110,6 +113,8 @@ pub struct Voter {
     pub floor: Floor,
     /// Where they go on at the least when somebody else has admitted it, who may know less.
     pub past_all: Floor,
+    /// What hears its time.
+    pub time: Told,
 }
 
 /// What is asked of its marker.
@@ -208,8 +213,11 @@ impl Voter {
             args: &args,
             asking: false,
         };
+        let asked = Instant::now();
         let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
-        from_redis_value(answer).map_err(broken)
+        let (word, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
+        (self.time)(asked, now);
+        Ok((word, name, longest_ms, used))
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::answer::{Placed, Values, asked, micros};
+use super::clock::Clocks;
 use super::voters::{Question, Round, Said};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
@@ -39,7 +40,10 @@ pub struct InTheWay {
 /// The answers of an attempt.
 #[derive(Default)]
 struct Votes {
+    /// Those that count.
     given: Vec<(usize, u64)>,
+    /// Those whose numbers are too far ahead to count.
+    too_far: Vec<(usize, u64)>,
     busy: Vec<Placed>,
     quarantined: usize,
     left: bool,
@@ -57,22 +61,31 @@ impl Votes {
 
     /// Whether a node holds for this call.
     fn are_for(&self, claim: &NewClaim) -> bool {
-        !self.given.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
+        !self.given.is_empty() || !self.too_far.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
     }
 
-    fn take(&mut self, node: usize, said: Said) -> Result<(), BackendError> {
+    /// One more vote, which may show of others that they count, or that they do not.
+    fn give(&mut self, node: usize, number: u64, clocks: &Clocks) {
+        self.given.append(&mut self.too_far);
+        self.given.push((node, number));
+        let numbers: Vec<u64> = self.given.iter().map(|(_, number)| *number).collect();
+        let bound = clocks.bound(&numbers);
+        self.too_far = self.given.extract_if(.., |(_, number)| *number > bound).collect();
+    }
+
+    fn take(&mut self, node: usize, said: Said, clocks: &Clocks) -> Result<(), BackendError> {
         match said {
             Said::Word(word, rest) => {
                 let mut values = Values::of(rest);
                 match word.as_str() {
-                    "ok" => self.given.push((node, values.take()?)),
+                    "ok" => self.give(node, values.take()?, clocks),
                     "busy" => self.busy.push(Placed::read(&mut values)?),
                     "left" => self.left = true,
                     _ => return Err(broken(format!("no such vote: {word}"))),
                 }
             }
             Said::Quarantined => self.quarantined += 1,
-            Said::Nothing => {}
+            Said::Unreadable(_) | Said::Nothing => {}
         }
         Ok(())
     }
@@ -100,11 +113,13 @@ impl Core {
         let question = self.question(&scripts::LOCK, lock, self.ballot(claim, round, awaited));
         let mut answers = voters.ask(&question);
         let sent = answers.sent;
-        let mut votes = gather(&mut answers, majority).await?;
+        let mut votes = gather(&mut answers, majority, &voters.clocks).await?;
+        voters.note_too_far(&votes.given, &votes.too_far);
         let answered = votes.given.len() + votes.busy.len();
         let clean = answered + votes.quarantined == voters.all.len() && !votes.are_for(claim);
         let last = votes.given.iter().map(|(_, number)| *number).max();
-        if let Some(last) = last {
+        // Fewer make no token, nor can it be told whether they count.
+        if let Some(last) = last.filter(|_| votes.given.len() >= majority) {
             voters.clocks.handed_out(last);
         }
         let agreed = votes.agreed(majority);
@@ -229,7 +244,7 @@ impl Core {
         }
         let voters = &self.shared.voters;
         if answered < voters.majority() {
-            return Err(voters.trouble(true));
+            return Err(voters.trouble_with(&votes.too_far));
         }
         Ok(Attempted::Busy(InTheWay {
             holder: holder(&votes.busy, voters.majority())?,
@@ -274,11 +289,11 @@ pub fn holder(placed: &[Placed], majority: usize) -> Result<Option<Holder>, Back
     one.holder(left[majority - 1]).map(Some)
 }
 
-async fn gather(answers: &mut Round, majority: usize) -> Result<Votes, BackendError> {
+async fn gather(answers: &mut Round, majority: usize, clocks: &Clocks) -> Result<Votes, BackendError> {
     let mut votes = Votes::default();
     let mut hurried = false;
     while let Some((at, said)) = answers.next().await {
-        votes.take(at, said)?;
+        votes.take(at, said, clocks)?;
         if votes.left || votes.agreed(majority).is_some() {
             break;
         }

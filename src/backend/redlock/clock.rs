@@ -15,6 +15,10 @@ const FARTHEST: Duration = Duration::from_millis(40);
 /// How far past the fastest clock a number may be: a node follows a hint so far, and then some.
 const LEAD: Duration = Duration::from_millis(150);
 
+/// How far past the clocks of a majority a clock, or a number, may be and still count. A clock that is further ahead
+/// is wrong, and its numbers would lift those of every lock for good.
+const FARTHEST_AHEAD: Duration = Duration::from_secs(24 * 3600);
+
 /// The clocks of the nodes.
 #[derive(Debug)]
 pub struct Clocks {
@@ -51,7 +55,21 @@ impl Clocks {
 
     /// The number that an attempt proposes; 0 while nothing was heard.
     pub fn hint(&self) -> u64 {
-        self.fastest().map_or(0, |now| now + micros(AHEAD))
+        let bound = self.bound(&[]);
+        let counting = self.known().filter(|now| *now <= bound).max();
+        counting.map_or(0, |now| now + micros(AHEAD))
+    }
+
+    /// The largest number that counts when these numbers were given for one attempt: further ahead than a majority of
+    /// the clocks, and than a majority of the numbers, are only numbers of clocks that are wrong. Whatever does
+    /// not count is as if it had not been heard, so no promise depends on the bound.
+    pub fn bound(&self, given: &[u64]) -> u64 {
+        let of_majority = |mut all: Vec<u64>| {
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            all.get(self.at_begin.len() / 2).copied()
+        };
+        let reached = of_majority(self.known().collect()).max(of_majority(given.to_vec()));
+        reached.map_or(u64::MAX, |reached| reached.saturating_add(micros(FARTHEST_AHEAD)))
     }
 
     /// A node has handed this number out.
@@ -64,16 +82,19 @@ impl Clocks {
         self.largest.load(Ordering::Relaxed) + 1
     }
 
-    /// A number that no node has handed out yet, as far as the clocks and what was heard go.
+    /// A number past all that count and that a node has handed out, as far as the clocks and what was heard go. A
+    /// clock that is too far ahead is taken for one at the bound: its numbers may have counted until then.
     pub fn floor(&self) -> u64 {
-        let by_clocks = self.fastest().map_or(0, |now| now + micros(LEAD));
+        let fastest = self.known().max().map(|now| now.min(self.bound(&[])));
+        let by_clocks = fastest.map_or(0, |now| now + micros(LEAD));
         by_clocks.max(self.past_all())
     }
 
-    fn fastest(&self) -> Option<u64> {
+    /// What the clocks say now that were heard.
+    fn known(&self) -> impl Iterator<Item = u64> {
+        let passed = self.passed();
         let known = self.at_begin.iter().map(|at| at.load(Ordering::Relaxed));
-        let fastest = known.filter(|at| *at > 0).max()?;
-        Some(fastest + self.passed())
+        known.filter(|at| *at > 0).map(move |at| at + passed)
     }
 
     fn passed(&self) -> u64 {
@@ -121,5 +142,24 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(5)).await;
         clocks.heard(0, asked, 6_010_000);
         assert_eq!(clocks.hint(), 6_060_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_far_past_those_of_the_majority_leads_nobody() {
+        let clocks = Clocks::new(3);
+        let (now, day, far) = (1_000_000, 86_400_000_000, 10_000_000_000_000_000);
+        clocks.heard(0, Instant::now(), far);
+        // Nobody else was heard: it may be right.
+        assert_eq!(clocks.bound(&[]), u64::MAX);
+        clocks.heard(1, Instant::now(), now);
+        clocks.heard(2, Instant::now(), now);
+        assert_eq!((clocks.bound(&[]), clocks.hint()), (now + day, now + 10_000));
+        assert_eq!(clocks.floor(), now + day + 150_000);
+        // Nor does its number, but those of a majority do.
+        assert_eq!(clocks.bound(&[far, now, now]), now + day);
+        assert_eq!(clocks.bound(&[far, far - 1, now]), far - 1 + day);
+        // An hour is nothing.
+        clocks.heard(0, Instant::now(), now + day / 24);
+        assert_eq!(clocks.hint(), now + day / 24 + 10_000);
     }
 }

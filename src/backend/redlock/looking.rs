@@ -9,6 +9,7 @@ use super::attempt::holder;
 use super::names::Names;
 use super::voters::Said;
 use super::{Core, scripts};
+use crate::backend::redis_server::failure::is_of_record;
 use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
@@ -37,8 +38,11 @@ impl Core {
     pub async fn look(&self, lock: &LockName, watching: Duration) -> Result<Look, BackendError> {
         let voters = &self.shared.voters;
         let majority = voters.majority();
-        let question = self.question(&scripts::LOOK, lock, vec![micros(watching)]);
+        let mut question = self.question(&scripts::LOOK, lock, vec![micros(watching)]);
+        // Somebody may have admitted a node since this replica saw it in quarantine.
+        question.all = true;
         let (mut placed, mut last, mut answered) = (Vec::<Placed>::new(), None::<LastEnd>, 0);
+        let (mut unreadable, mut why) = (0, None);
         let mut answers = voters.ask(&question);
         while let Some((_, said)) = answers.next().await {
             match said {
@@ -51,9 +55,12 @@ impl Core {
                     last = last.max_by_token(end);
                     answered += 1;
                 }
-                // What it holds is void: it is admitted under another name.
-                Said::Quarantined => answered += 1,
-                Said::Nothing => {}
+                // Who may have forgotten a lease cannot say that there is none.
+                Said::Quarantined | Said::Nothing => {}
+                Said::Unreadable(error) => {
+                    unreadable += 1;
+                    why = Some(error);
+                }
             }
             // Decided once those that are still to answer can make no majority.
             if answered >= majority && most_alike(&placed) + answers.outstanding() < majority {
@@ -66,7 +73,9 @@ impl Core {
         let silent = voters.all.len() - answered;
         let alike = most_alike(&placed);
         if answered < majority || (alike < majority && alike + silent >= majority && alike > 0) {
-            return Err(voters.trouble(true));
+            // Where the nodes answer, the record is at fault.
+            let at_fault = why.filter(|_| answered + unreadable >= majority);
+            return Err(at_fault.unwrap_or_else(|| voters.trouble(true)));
         }
         let found = holder(&placed, majority)?;
         let call = found.as_ref().and_then(|found| {
@@ -117,7 +126,13 @@ impl Core {
             )
             .await;
             for (name, queue) in names.into_iter().zip(queues) {
-                let queue = queue?;
+                let queue = match queue {
+                    Err(error) if is_of_record(&error) => {
+                        self.unreadable.note(name.as_str(), &error);
+                        continue;
+                    }
+                    queue => queue?,
+                };
                 if queue.holder_count + queue.waiter_count == 0 {
                     continue;
                 }

@@ -9,8 +9,11 @@ if not votes then return {'untrusted', now} end
 local found = call('ZRANGEBYLEX', names, ARGV[4], ARGV[5], 'LIMIT', 0, ARGV[6])
 local answer = {'names', now, #found == tonumber(ARGV[6]) and found[#found] or '', 0}
 for _, one in ipairs(found) do
-  local lock = call('HMGET', key .. one, 'secret', 'epoch', 'exp', 'freed')
-  if lock[1] and lock[2] == ARGV[1] and number(lock[3]) > now then
+  local lock = redis.pcall('HMGET', key .. one, 'secret', 'epoch', 'exp', 'freed')
+  if lock.err then
+    -- It is no record of ours: whoever looks at the lock is told so.
+    answer[#answer + 1] = one
+  elseif lock[1] and lock[2] == ARGV[1] and number(lock[3]) > now then
     answer[#answer + 1] = one
   elseif math.max(number(lock[3]), number(lock[4])) + 60000000 < now then
     call('ZREM', names, one)

@@ -11,7 +11,6 @@ use super::answer::Values;
 use super::voters::{Question, Said};
 use super::{Core, scripts};
 use crate::backend::BackendError;
-use crate::backend::redis_server::failure::broken;
 use crate::name::LockName;
 
 /// How often a replica lets the nodes look for names that nobody uses any more, how many at once, and how
@@ -56,7 +55,7 @@ impl Core {
         while let Some((_, said)) = answers.next().await {
             let Said::Word(_, rest) = said else { continue };
             answered += 1;
-            let mut one = read(rest)?;
+            let mut one = self.read(rest)?;
             all.names.append(&mut one.names);
             all.forgotten = all.forgotten.max(one.forgotten);
             all.seen_to = match (all.seen_to, one.seen_to) {
@@ -81,22 +80,25 @@ impl Core {
         }
         Ok(all)
     }
-}
 
-fn read(rest: Vec<Value>) -> Result<Names, BackendError> {
-    let count = rest.len();
-    let mut values = Values::of(rest);
-    let seen_to: String = values.take()?;
-    let mut found = Names {
-        seen_to: (!seen_to.is_empty()).then_some(seen_to),
-        forgotten: values.take()?,
-        ..Names::default()
-    };
-    for _ in 2..count {
-        let name = LockName::new(&values.take::<String>()?).map_err(broken)?;
-        found.names.insert(name);
+    fn read(&self, rest: Vec<Value>) -> Result<Names, BackendError> {
+        let count = rest.len();
+        let mut values = Values::of(rest);
+        let seen_to: String = values.take()?;
+        let mut found = Names {
+            seen_to: (!seen_to.is_empty()).then_some(seen_to),
+            forgotten: values.take()?,
+            ..Names::default()
+        };
+        for _ in 2..count {
+            let name = values.take::<String>()?;
+            match LockName::new(&name) {
+                Ok(name) => drop(found.names.insert(name)),
+                Err(error) => self.unreadable.note(&name, &error),
+            }
+        }
+        Ok(found)
     }
-    Ok(found)
 }
 
 /// Lets the nodes forget the names that nobody uses any more, until the namespace is closed. Who lists does so

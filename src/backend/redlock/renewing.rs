@@ -34,7 +34,7 @@ impl Tally {
         let (word, rest) = match said {
             Said::Word(word, rest) => (word, rest),
             // Who may have forgotten a lease cannot say that it is over.
-            Said::Quarantined | Said::Nothing => return Ok(()),
+            Said::Quarantined | Said::Unreadable(_) | Said::Nothing => return Ok(()),
         };
         let mut values = Values::of(rest);
         match word.as_str() {

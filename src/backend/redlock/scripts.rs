@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::backend::redis_server::script::Script;
+use crate::backend::redis_server::script::{Script, Scripts};
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
@@ -20,3 +20,6 @@ pub static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, incl
 pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
 /// Names the locks in use.
 pub static NAMES: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("names.lua")));
+
+/// All of them, for a node to know before they are called.
+pub static ALL: Scripts = &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &LOOK, &NAMES];

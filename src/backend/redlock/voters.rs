@@ -1,7 +1,8 @@
 //! The nodes: each watched over by itself, asked all at once, and never waited for longer than a
 //! majority needs.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -11,8 +12,9 @@ use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::Clocks;
+use super::scripts;
 use crate::backend::redis_server;
-use crate::backend::redis_server::failure::of_script;
+use crate::backend::redis_server::failure::{is_of_record, of_script};
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
@@ -40,6 +42,8 @@ pub struct Voters {
     pub all: Vec<Voter>,
     /// What their clocks say.
     pub clocks: Arc<Clocks>,
+    /// Whose last vote had a number too far ahead to count.
+    too_far: Mutex<BTreeSet<usize>>,
     key_prefix: String,
     timeout: Duration,
 }
@@ -51,6 +55,8 @@ pub enum Said {
     Word(String, Vec<Value>),
     /// It may not vote: it may have forgotten.
     Quarantined,
+    /// It cannot read the lock's record.
+    Unreadable(BackendError),
     /// Nothing in time, or nothing that counts.
     Nothing,
 }
@@ -89,15 +95,18 @@ impl Voters {
             let (known, heard) = (Arc::clone(&clocks), Arc::clone(&clocks));
             let floor = Arc::new(move || known.floor());
             let past_all = Arc::new(move || heard.past_all());
+            let told = Arc::clone(&clocks);
+            let time = Arc::new(move |asked, now| told.heard(at, asked, now));
             let voter = redis_server::voter::Voter {
                 at,
                 company: Arc::clone(&company),
                 floor,
                 past_all,
+                time,
             };
             let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, voter);
             let name = info.addr().to_string();
-            let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker));
+            let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
             let hub = Hub::start(own, &topology);
             Voter {
@@ -110,6 +119,7 @@ impl Voters {
         Self {
             all: servers.into_iter().enumerate().map(voter).collect(),
             clocks,
+            too_far: Mutex::default(),
             key_prefix: settings.prefix.clone(),
             timeout: node_timeout,
         }
@@ -150,11 +160,13 @@ impl Voters {
 
     async fn one(&self, at: usize, question: &Question) -> Said {
         let node = &self.all[at].node;
-        let admission = match node.admission() {
+        let known = match node.admission() {
             Err(_) => return Said::Nothing,
             Ok(None) if !question.all => return Said::Quarantined,
-            Ok(admission) => admission.unwrap_or_default(),
+            Ok(admission) => admission,
         };
+        let is_believed = known.is_some();
+        let admission = known.unwrap_or_default();
         let bound = question.bound.as_ref().and_then(|bound| bound.get(at));
         let admission = bound.map_or(admission, |bound| bound.clone().unwrap_or_default());
         let Question { base, lock, .. } = question;
@@ -178,14 +190,19 @@ impl Voters {
             Ok((word, now, rest)) => {
                 self.clocks.heard(at, asked, now);
                 if word == "untrusted" {
-                    // Its marker changed: what is known of it here is out of date.
-                    node.suspect();
+                    if is_believed {
+                        // Its marker changed: what is known of it here is out of date.
+                        node.suspect();
+                    }
                     return Said::Nothing;
                 }
                 Said::Word(word, rest)
             }
             Err(error) => {
                 tracing::debug!(node = %self.all[at].name, %error, "a node did not answer");
+                if is_of_record(&error) {
+                    return Said::Unreadable(error);
+                }
                 if matches!(error, BackendError::Away { .. }) {
                     node.suspect();
                 }
@@ -204,6 +221,35 @@ impl Voters {
             return Ok(());
         }
         Err(self.trouble(false))
+    }
+
+    /// Notes whose votes counted and whose did not, and logs when that changes.
+    pub fn note_too_far(&self, counted: &[(usize, u64)], too_far: &[(usize, u64)]) {
+        let mut noted = self.too_far.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, _) in counted {
+            if noted.remove(at) {
+                tracing::info!(node = %self.all[*at].name, "the node's numbers count again");
+            }
+        }
+        for (at, number) in too_far {
+            if noted.insert(*at) {
+                let node = &self.all[*at].name;
+                tracing::warn!(%node, number, "the node's numbers are far past the clocks of the others: correct its clock, empty it");
+            }
+        }
+    }
+
+    /// The same where votes did not count.
+    pub fn trouble_with(&self, too_far: &[(usize, u64)]) -> BackendError {
+        let names: Vec<&str> = too_far.iter().map(|(at, _)| self.all[*at].name.as_str()).collect();
+        match self.trouble(true) {
+            BackendError::NoQuorum { reason, sent } if !names.is_empty() => {
+                let names = names.join(", ");
+                let reason = format!("{reason}; the numbers of {names} are far past the clocks of the others");
+                BackendError::NoQuorum { reason, sent }
+            }
+            other => other,
+        }
     }
 
     /// Why there was no majority: what is wrong with which nodes, and whether that only is a
@@ -260,8 +306,9 @@ impl Voters {
     }
 }
 
+/// Not the key of a Redis backend's marker: both may use one server under one prefix.
 fn marker_key(prefix: &str) -> Vec<u8> {
-    format!("{prefix}:admitted").into_bytes()
+    format!("{prefix}:voter").into_bytes()
 }
 
 fn read(value: Value) -> Result<(String, u64, Vec<Value>), BackendError> {

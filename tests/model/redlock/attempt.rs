@@ -101,10 +101,15 @@ impl Attempt {
 
     /// The tokens that it may decide for: the largest of any majority of the answers, for others may
     /// come later.
-    pub fn choices(&self) -> Vec<u8> {
+    pub fn choices(&self, flaw: Flaw) -> Vec<u8> {
         let mut votes: Vec<u8> = self.votes.into_iter().filter(|vote| *vote > 0).collect();
         votes.sort_unstable();
-        let mut choices = votes.split_off(votes.len().min(MAJORITY - 1));
+        let needed = if flaw == Flaw::CountsTooFar { 1 } else { MAJORITY };
+        let mut choices = if votes.len() < MAJORITY {
+            Vec::new()
+        } else {
+            votes.split_off(needed - 1)
+        };
         choices.dedup();
         choices
     }

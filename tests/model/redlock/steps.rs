@@ -109,7 +109,7 @@ impl Steps<'_> {
                 }
             }
             Stage::Locking => {
-                for token in one.choices() {
+                for token in one.choices(world.flaw) {
                     let agreed = one.votes.iter().filter(|vote| **vote == token).count() >= MAJORITY;
                     self.add(Event::Decides(at, token), |state| {
                         let one = &mut state.attempts[at];
@@ -125,7 +125,8 @@ impl Steps<'_> {
                 self.add(Event::Fails(at), |state| state.attempts[at].stage = Stage::Failed);
             }
             Stage::Raising => {
-                let has = |node: usize| one.raised[node] || one.votes[node] == one.token;
+                let is_past = |node: usize| world.flaw == Flaw::CountsTooFar && one.votes[node] > one.token;
+                let has = |node: usize| one.raised[node] || one.votes[node] == one.token || is_past(node);
                 if (0..NODES).filter(|node| has(*node)).count() >= MAJORITY {
                     self.add(Event::Granted(at), |state| state.grant(&world, at));
                 }

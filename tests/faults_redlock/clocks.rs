@@ -1,0 +1,68 @@
+//! Nodes whose clocks are wrong.
+
+use std::time::Duration;
+
+use fencepost::backend::{BackendError, Health};
+use fencepost::error::Error;
+
+use crate::bench::{acquire, admission, admitted_anew, of, replica, take_soon, token, until};
+use crate::servers::{RedisServer, available};
+
+const TTL: Duration = Duration::from_secs(2);
+/// To the year 2300.
+const CENTURIES: i64 = 8_640_000_000;
+/// Past all that a clock within a day of ours says, in microseconds.
+fn too_far(server: &RedisServer) -> u64 {
+    (u64::try_from(server.time()).unwrap() + 2 * 86_400) * 1_000_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
+    if !available() {
+        return;
+    }
+    let mut servers: [RedisServer; 3] = std::array::from_fn(|_| RedisServer::with_clock(&[]));
+    servers[2].shift_clock(CENTURIES);
+    let quorum = of(&servers, TTL);
+    let locks = replica(&quorum).await;
+    let mut last = 0;
+    for round in 0..10 {
+        for name in ["hot", &format!("new{round}")] {
+            let lease = take_soon(&locks, name, TTL).await;
+            assert!(token(&lease) < too_far(&servers[0]), "{name}: {}", token(&lease));
+            if name == "hot" {
+                assert!(token(&lease) > last);
+                last = token(&lease);
+            }
+            locks.renew(&lease.key, None).await.unwrap();
+            locks.release(&lease.key).await.unwrap();
+        }
+    }
+    // A node that is admitted anew does not count on from there either.
+    let before = admission(&servers[0]);
+    servers[0].cli(&["FLUSHALL"]);
+    admitted_anew(&servers[0], &before, Duration::from_secs(10));
+    let floor = servers[0].cli(&["HGET", "fencepost:voter", "floor"]);
+    assert!(floor.parse::<u64>().unwrap() < too_far(&servers[0]), "{floor}");
+    let lease = take_soon(&locks, "hot", TTL).await;
+    assert!(token(&lease) > last && token(&lease) < too_far(&servers[0]));
+    locks.release(&lease.key).await.unwrap();
+    // It is no help where one of the others is gone, and is named.
+    servers[1].kill9();
+    until(&locks, |nodes| matches!(nodes[1].1, Health::Away { .. })).await;
+    let refused = acquire(&locks, "alone", TTL, Duration::ZERO).await.unwrap_err();
+    let named = format!("127.0.0.1:{}", servers[2].port());
+    match &refused {
+        Error::Backend(BackendError::NoQuorum { reason, .. }) => {
+            assert!(reason.contains(&format!("the numbers of {named}")), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Back in time and emptied, it counts again.
+    servers[2].shift_clock(0);
+    let before = admission(&servers[2]);
+    servers[2].cli(&["FLUSHALL"]);
+    admitted_anew(&servers[2], &before, Duration::from_secs(10));
+    let lease = take_soon(&locks, "alone", TTL).await;
+    assert!(token(&lease) < too_far(&servers[0]), "{}", token(&lease));
+}

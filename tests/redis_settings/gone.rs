@@ -1,0 +1,70 @@
+//! A waiter that the store took out is forgotten by its replica too: else its lock would be kept alive for ever.
+
+use std::time::Duration;
+
+use fencepost::backend::redis::scripts::LEAVE;
+use fencepost::backend::redis_server::script::Ask;
+use fencepost::backend::{Backend, NewClaim, Place, Wake};
+use fencepost::name::LockName;
+use futures::StreamExt;
+use redis::Value;
+
+use crate::long_queues::{claim, open};
+use crate::servers::{RedisServer, available};
+
+/// Two heartbeats of a lock with waiters, and some time for a slow machine.
+const BEATS: Duration = Duration::from_millis(4_000);
+
+fn lock() -> LockName {
+    LockName::new("a").unwrap()
+}
+
+fn record(server: &RedisServer) -> String {
+    server.cli(&["DEBUG", "DIGEST-VALUE", "fencepost:long:l:a"])
+}
+
+/// Takes a waiter out as its own replica would that does not know its call: the store then says that it is gone.
+async fn take_out(server: &RedisServer, waiter: &NewClaim) {
+    let channels = server.cli(&["PUBSUB", "CHANNELS", "fencepost:long:w:*"]);
+    let replica = channels.trim().strip_prefix("fencepost:long:w:").unwrap();
+    let text = |text: &str| text.as_bytes().to_vec();
+    let none = Vec::new;
+    let mut args = vec![text("fencepost:long:"), text("a"), text(replica), text("W")];
+    args.extend([waiter.id.as_bytes().to_vec(), none(), none(), none(), none()]);
+    let ask = Ask {
+        key: b"fencepost:long:l:a",
+        beside: &[],
+        args: &args,
+        asking: false,
+    };
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let answer: Vec<Value> = LEAVE.by_text(&ask).query_async(&mut connection).await.unwrap();
+    assert_eq!(answer[0], Value::BulkString(b"ended".to_vec()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_waiter_is_gone_is_not_kept_alive() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&["--enable-debug-command", "local"]);
+    let backend = open(&server).await;
+    let mut wakes = backend.wakes();
+    let holder = backend.enter(&lock(), &claim(1)).await.unwrap();
+    assert!(matches!(holder, Place::Held(_)), "{holder:?}");
+    let waiting = backend.enter(&lock(), &claim(2)).await.unwrap();
+    assert!(matches!(waiting, Place::Waiting(_)), "{waiting:?}");
+    // A lock that somebody waits for is told so again and again.
+    let before = record(&server);
+    tokio::time::sleep(BEATS).await;
+    assert_ne!(record(&server), before);
+    take_out(&server, &claim(2)).await;
+    let told = async { while wakes.next().await != Some(Wake::Gone(lock(), claim(2).id)) {} };
+    tokio::time::timeout(BEATS, told)
+        .await
+        .expect("it is told that it is gone");
+    let before = record(&server);
+    tokio::time::sleep(BEATS).await;
+    assert_eq!(record(&server), before);
+}

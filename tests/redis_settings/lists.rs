@@ -1,0 +1,40 @@
+//! What a list makes of records that it cannot read.
+
+use fencepost::backend::{Backend, Page, Place};
+use fencepost::name::LockName;
+
+use crate::long_queues::{claim, open};
+use crate::servers::{RedisServer, available};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_read_hides_no_other_lock() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let backend = open(&server).await;
+    for (number, lock) in (1..).zip(["a", "b", "c", "d"]) {
+        let held = backend
+            .enter(&LockName::new(lock).unwrap(), &claim(number))
+            .await
+            .unwrap();
+        assert!(matches!(held, Place::Held(_)), "{held:?}");
+    }
+    // No record at all, one of another release, and a name that no lock has.
+    assert_eq!(server.cli(&["SET", "fencepost:long:l:b", "x"]), "OK");
+    let another = "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) m[1] = 99 \
+                   return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))";
+    assert_eq!(server.cli(&["EVAL", another, "1", "fencepost:long:l:c"]), "0");
+    assert_eq!(server.cli(&["ZADD", "fencepost:long:names", "0", "c\u{7}"]), "1");
+    let mut page = Page { after: None, size: 1 };
+    let mut listed = Vec::new();
+    for _ in 0..10 {
+        let listing = backend.list("", page.clone()).await.unwrap();
+        listed.extend(listing.locks.iter().map(|summary| summary.lock.to_string()));
+        page.after = listing.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed, ["a", "d"]);
+}
