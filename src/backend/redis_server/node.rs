@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::confirming::Confirming;
 use super::failure::{away, is_suspect, of_script, unsent};
-use super::handshake::Facts;
+use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
 use super::proof::Proven;
 use super::script::{Answer, Ask, Script};
@@ -244,6 +244,7 @@ impl Watcher {
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.shake(&mut connection).await?;
+        prove_messages(&mut connection, &self.settings.prefix).await?;
         let confirming = match self.settings.replicas {
             Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
             None => None,
