@@ -186,7 +186,7 @@ pub struct Offers {
     /// The order is that of the queue for all replicas, not only among one replica's waiters.
     pub global_order: bool,
     /// How long a lost wake may stay unnoticed before a waiter asks by itself; nothing where none
-    /// is ever lost.
+    /// is ever lost, or where the backend finds out by itself.
     pub recheck: Option<Duration>,
 }
 

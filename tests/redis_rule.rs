@@ -2,16 +2,18 @@
 //! first.
 #![cfg(feature = "redis")]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings};
-use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
 use fencepost::claim::prefix_len;
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
 use proptest::prelude::*;
 use proptest::sample::Index;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
 #[path = "common/redis.rs"]
@@ -25,11 +27,12 @@ fn mode() -> impl Strategy<Value = Mode> {
     ]
 }
 
-fn claim(number: u8, mode: Mode) -> NewClaim {
+fn claim(number: u128, mode: Mode) -> NewClaim {
+    let bytes = number.to_be_bytes();
     NewClaim {
-        id: ClaimId::from_bytes([number; 16]),
-        call: CallId::from_bytes([number; 16]),
-        secret: Secret::from_bytes([number; 16]),
+        id: ClaimId::from_bytes(bytes),
+        call: CallId::from_bytes(bytes),
+        secret: Secret::from_bytes(bytes),
         retryable: false,
         owner: Owner::new("walker").unwrap(),
         identity: Identity::anonymous(),
@@ -52,7 +55,7 @@ fn claim(number: u8, mode: Mode) -> NewClaim {
 async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, leaving: Vec<Index>) {
     let mut queue: Vec<NewClaim> = Vec::new();
     for (number, mode) in modes.into_iter().enumerate() {
-        let claim = claim(number as u8, mode);
+        let claim = claim(number as u128, mode);
         let place = backend.enter(lock, &claim).await.unwrap();
         let mixes = queue.iter().all(|other| other.mode.mixes(mode));
         assert_eq!(!mixes, matches!(place, Place::Refused(_)), "{place:?}");
@@ -75,6 +78,8 @@ async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, lea
 }
 
 async fn check(backend: &Arc<dyn Backend>, lock: &LockName, queue: &[NewClaim]) {
+    // Who looks sees a lock without the holders whose time is over, also where one script cannot purge them all.
+    let _ = backend.look(lock, Most::of_each(0)).await.unwrap();
     let holders = prefix_len(queue.iter().map(|claim| claim.mode));
     for (at, claim) in queue.iter().enumerate() {
         let place = backend.take_up(lock, claim).await.unwrap();
@@ -88,6 +93,128 @@ async fn check(backend: &Arc<dyn Backend>, lock: &LockName, queue: &[NewClaim]) 
     assert_eq!((seen.holder_count, seen.waiter_count), (holders, queue.len() - holders));
 }
 
+/// Time passes in steps of so many seconds, and TTLs end in the midst of one: what the test itself takes does
+/// not count.
+const STEP: u64 = 200;
+
+/// What happens to a lock.
+#[derive(Debug, Clone)]
+enum Act {
+    /// So many claims of a mode come, with TTLs that differ.
+    Come(Mode, u128),
+    /// So many go, from here in the queue.
+    Go(Index, usize),
+    /// So many times [`STEP`] pass.
+    Pass(u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    // More than one script tells: readers and permits of a wide semaphore.
+    let crowd = prop_oneof![Just(Mode::Shared), Just(Mode::semaphore(1, 90).unwrap())];
+    prop_oneof![
+        4 => (mode(), 1..4u128).prop_map(|(mode, count)| Act::Come(mode, count)),
+        1 => (crowd, 60..110u128).prop_map(|(mode, count)| Act::Come(mode, count)),
+        3 => (any::<Index>(), 1..60usize).prop_map(|(from, count)| Act::Go(from, count)),
+        1 => (1..8u64).prop_map(Act::Pass),
+    ]
+}
+
+/// Claims that come in crowds, go from the midst of the queue and expire: after each act the scripts and
+/// the rule agree, and in the end the lock remembers no claim.
+async fn live(
+    server: &mut servers::RedisServer,
+    backend: &Arc<dyn Backend>,
+    lock: &LockName,
+    acts: Vec<Act>,
+    passed: &mut u64,
+) {
+    let (mut queue, mut number): (Vec<NewClaim>, u128) = (Vec::new(), 0);
+    let mut held = HashMap::new();
+    for act in acts {
+        match act {
+            Act::Come(mode, count) => {
+                for _ in 0..count {
+                    number += 1;
+                    let mut claim = claim(number, mode);
+                    let ttl = STEP / 2 + STEP * (number as u64 * 7 % 11);
+                    claim.ttl = Ttl::new(Duration::from_secs(ttl)).unwrap();
+                    let place = backend.enter(lock, &claim).await.unwrap();
+                    let mixes = queue.iter().all(|other| other.mode.mixes(mode));
+                    assert_eq!(!mixes, matches!(place, Place::Refused(_)), "{place:?}");
+                    if mixes {
+                        queue.push(claim);
+                    }
+                }
+            }
+            Act::Go(from, count) => {
+                for _ in 0..count.min(queue.len()) {
+                    let gone = queue.remove(from.index(queue.len()));
+                    let left = backend.leave(lock, Leaving::Call(&gone.id, gone.call), None).await;
+                    assert!(matches!(left.unwrap().found, Found::Ended(_)));
+                }
+            }
+            Act::Pass(steps) => {
+                *passed += STEP * steps;
+                server.shift_clock(i64::try_from(*passed).unwrap());
+                let lives = |claim: &NewClaim| {
+                    let since: Option<&u64> = held.get(&claim.id);
+                    since.is_none_or(|since| since + claim.ttl.get().as_secs() > *passed)
+                };
+                queue.retain(lives);
+            }
+        }
+        check(backend, lock, &queue).await;
+        for claim in &queue[..prefix_len(queue.iter().map(|claim| claim.mode))] {
+            held.entry(claim.id).or_insert(*passed);
+        }
+    }
+    for gone in queue {
+        let left = backend.leave(lock, Leaving::Call(&gone.id, gone.call), None).await;
+        assert!(matches!(left.unwrap().found, Found::Ended(_)));
+    }
+    let key = format!("fencepost:rule:l:{}", lock.encoded());
+    let fields = server.cli(&[
+        "EVAL",
+        "local kinds = {} for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do \
+                                kinds[#kinds + 1] = f:sub(1, 1) end return table.concat(kinds)",
+        "1",
+        &key,
+    ]);
+    assert!(fields.chars().all(|kind| "mFfrR".contains(kind)), "{fields}");
+}
+
+async fn serving(server: &servers::RedisServer) -> Arc<dyn Backend> {
+    let mut settings = Settings::new(Servers::standalone(&server.url()).unwrap());
+    settings.first_start = FirstStart::Admit;
+    let backend = Store::open(settings).namespace(&Namespace::new("rule").unwrap());
+    let mut health = backend.health();
+    health.wait_for(|health| *health == Health::Serving).await.unwrap();
+    backend
+}
+
+#[test]
+fn the_scripts_and_the_rule_agree_on_crowds_that_come_go_and_expire() {
+    if !servers::available() {
+        return;
+    }
+    let mut server = servers::RedisServer::with_clock(&[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(serving(&server));
+    let (mut number, mut passed) = (0, 0);
+    let cases = if cfg!(feature = "soak") { 500 } else { 3 };
+    let mut random = TestRunner::new(Config::default());
+    for _ in 0..cases {
+        let acts = prop::collection::vec(act(), 2..10)
+            .new_tree(&mut random)
+            .unwrap()
+            .current();
+        println!("{acts:?}");
+        number += 1;
+        let lock = LockName::new(&format!("crowd{number}")).unwrap();
+        runtime.block_on(live(&mut server, &backend, &lock, acts, &mut passed));
+    }
+}
+
 #[test]
 fn the_scripts_and_the_rule_agree_on_every_queue() {
     if !servers::available() {
@@ -95,17 +222,7 @@ fn the_scripts_and_the_rule_agree_on_every_queue() {
     }
     let server = servers::RedisServer::start(&[]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut settings = Settings::new(Servers::standalone(&server.url()).unwrap());
-    settings.first_start = FirstStart::Admit;
-    let backend: Arc<dyn Backend> = runtime.block_on(async {
-        let backend = Store::open(settings).namespace(&Namespace::new("rule").unwrap());
-        backend
-            .health()
-            .wait_for(|health| *health == Health::Serving)
-            .await
-            .unwrap();
-        backend
-    });
+    let backend = runtime.block_on(serving(&server));
     let number = std::cell::Cell::new(0);
     let cases = if cfg!(feature = "soak") { 5_000 } else { 150 };
     let steps = (

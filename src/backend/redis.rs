@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
-use crate::backend::redis_server::failure::{away, unsent};
+use crate::backend::redis_server::failure::{away, broken, unsent};
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::proof::Access;
 use crate::backend::redis_server::script::{Answer, Script};
@@ -48,8 +48,10 @@ use ask::Space;
 use index::Index;
 use waiting::Waiting;
 
-/// How long a lost wake may stay unnoticed.
-const RECHECK: Duration = Duration::from_secs(1);
+/// How many calls may purge alone before one finds a lock purged: enough for a million holders.
+const PURGES: usize = 50_000;
+/// How often a queue is read from its start where it changes in between.
+const LOOKS: usize = 3;
 /// How much longer than its own step a call waits until its lock's name is in the index.
 const NAMING: Duration = Duration::from_millis(100);
 
@@ -140,7 +142,13 @@ impl Core {
         needs: Needs,
     ) -> Result<Answer, BackendError> {
         let key = self.space.key(lock);
-        self.shared.topology.call(script, &key, args, needs).await
+        for _ in 0..PURGES {
+            let answer = self.shared.topology.call(script, &key, args, needs).await?;
+            if !answer::is_word(&answer.value, "again") {
+                return Ok(answer);
+            }
+        }
+        Err(unsent("the lock is being purged"))
     }
 
     fn may_grant(&self, lock: &LockName) -> bool {
@@ -165,11 +173,42 @@ impl Core {
         unconstrained(both).await
     }
 
-    /// The queue of a lock, and how long it has had no claim.
+    /// The queue of a lock, and how long it has had no claim. It is read in parts; of one that changes all the
+    /// while the first part is shown, with all counts.
     async fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Result<answer::Look, BackendError> {
-        let args = self.space.look(lock, most, watching);
+        let mut fewest = None;
+        for _ in 0..LOOKS {
+            let mut look = self.look_behind(lock, most, watching, None).await?;
+            while let Some(first) = look.as_mut() {
+                let missing = first.missing(most);
+                if missing == (Most { holders: 0, waiters: 0 }) {
+                    return look.ok_or_else(|| broken("no queue"));
+                }
+                fewest.get_or_insert_with(|| first.clone());
+                match self.look_behind(lock, missing, watching, Some(first)).await? {
+                    Some(more) if more.is_empty() => return Err(broken("a queue has fewer claims than it counts")),
+                    Some(more) => first.extend(more),
+                    None => look = None,
+                }
+            }
+        }
+        fewest.ok_or_else(|| broken("no queue"))
+    }
+
+    /// What one script may show behind what was seen; nothing if the queue is another one now.
+    async fn look_behind(
+        &self,
+        lock: &LockName,
+        most: Most,
+        watching: Duration,
+        seen: Option<&answer::Look>,
+    ) -> Result<Option<answer::Look>, BackendError> {
+        let args = self.space.look(lock, most, watching, seen);
         let answer = self.call(&scripts::LOOK, lock, &args, Needs::Nothing).await?;
-        answer::look(answer.value)
+        if answer::is_word(&answer.value, "moved") {
+            return Ok(None);
+        }
+        answer::look(answer.value).map(Some)
     }
 }
 
@@ -211,13 +250,13 @@ impl Redis {
         let core = self.open()?;
         let sent = Instant::now();
         let answer = core.call(script, lock, &args, Needs::Grant).await?;
-        let (place, born) = answer::place(answer.value, claim, sent)?;
+        let (place, seen) = answer::place(answer.value, claim, sent)?;
         // A grant that may be lost with its server is none. Whoever asked takes it back, or asks again.
         if let (Place::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
             return Err(away(reason));
         }
-        match (&place, born) {
-            (Place::Waiting(ahead), Some(born)) => core.waiting.add(lock, claim, *ahead, born),
+        match (&place, seen) {
+            (Place::Waiting(ahead), Some(seen)) => core.waiting.add(lock, claim, *ahead, seen),
             _ => core.waiting.remove(lock, &claim.id, claim.call),
         }
         Ok(place)
@@ -255,7 +294,10 @@ impl Backend for Redis {
         let args = core.space.leave(lock, who, next);
         let needs = next.map_or(Needs::Nothing, |_| Needs::Replicas);
         let answer = core.call(&scripts::LEAVE, lock, &args, needs).await?;
-        let mut departure = answer::departure(answer.value, next, sent)?;
+        let (mut departure, is_unknown) = answer::departure(answer.value, next, sent)?;
+        if let Some(next) = next.filter(|_| is_unknown) {
+            core.wakes.send(Wake::Next(lock.clone(), next.id));
+        }
         if let (Some(next), Some(_), Some(_)) = (next, &departure.next, answer.unconfirmed) {
             // It asks for itself: the same grant, and once more whether the replicas have it.
             departure.next = None;
@@ -315,7 +357,7 @@ impl Backend for Redis {
             reentry: true,
             remembers_requests: true,
             global_order: true,
-            recheck: Some(RECHECK),
+            recheck: None,
         }
     }
 

@@ -206,10 +206,10 @@ async fn a_lock_of_another_layout_is_left_alone() {
     let server = RedisServer::start(&[]);
     let backend = open(&server).await;
     hold(&*backend, &claim(1)).await;
-    let another = "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) m[1] = 2 \
+    let another = "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) m[1] = 1 \
                    return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))";
     assert_eq!(server.cli(&["EVAL", another, "1", "fencepost:long:l:a"]), "0");
-    let before = server.cli(&["DEBUG", "DIGEST-VALUE", "fencepost:long:l:a"]);
+    let before = server.cli(&["DUMP", "fencepost:long:l:a"]);
     let mut trying = claim(2);
     trying.patience = Patience::Try;
     let refused = backend.enter(&lock(), &trying).await.unwrap_err();
@@ -217,5 +217,43 @@ async fn a_lock_of_another_layout_is_left_alone() {
         matches!(&refused, BackendError::Away { reason } if reason.contains("LAYOUT")),
         "{refused:?}"
     );
-    assert_eq!(server.cli(&["DEBUG", "DIGEST-VALUE", "fencepost:long:l:a"]), before);
+    assert_eq!(server.cli(&["DUMP", "fencepost:long:l:a"]), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let (here, there) = (open(&server).await, open(&server).await);
+    let mut wakes = here.wakes();
+    let (held, gone) = (hold(&*here, &claim(1)).await, claim(2));
+    wait(&*there, &claim(3)).await;
+    release(&*here, &held, None).await;
+    // The first waiter has been told, and might not have heard it.
+    let published = || {
+        let said = server.cli(&["INFO", "commandstats"]);
+        let line = said
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_publish:calls="));
+        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok())
+            .unwrap_or_default()
+    };
+    let before = published();
+    let lease = held.lease(LockKey {
+        namespace: Namespace::new("long").unwrap(),
+        name: lock(),
+    });
+    let left = here.leave(&lock(), Leaving::Hold(&lease), Some(&gone)).await.unwrap();
+    assert_eq!(left.found, Found::EndedBefore(Cause::Released));
+    assert_eq!(published(), before + 1);
+    let told = async {
+        while let Some(wake) = wakes.next().await {
+            if wake == Wake::Next(lock(), gone.id) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, told).await.expect("it is told to ask");
 }

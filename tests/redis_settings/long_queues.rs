@@ -42,7 +42,11 @@ pub fn claim(number: u128) -> NewClaim {
 }
 
 pub async fn open(server: &RedisServer) -> Arc<Redis> {
-    let backend = Store::open(standalone(&server.url())).namespace(&Namespace::new("long").unwrap());
+    open_at(&server.url()).await
+}
+
+pub async fn open_at(url: &str) -> Arc<Redis> {
+    let backend = Store::open(standalone(url)).namespace(&Namespace::new("long").unwrap());
     let mut health = backend.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();
     backend
@@ -50,7 +54,7 @@ pub async fn open(server: &RedisServer) -> Arc<Redis> {
 
 /// How long the thread of a server that runs the scripts has worked, however long that took on a slow
 /// machine.
-fn worked(server: &RedisServer) -> Duration {
+pub fn worked(server: &RedisServer) -> Duration {
     let text = server.cli(&["INFO", "cpu"]);
     let field = |name: &str| {
         text.lines()

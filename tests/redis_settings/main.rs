@@ -6,9 +6,11 @@ mod access;
 #[path = "../faults_redis/bench.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod bench;
+mod bounded;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod claims;
+mod damaged;
 mod failover;
 mod gone;
 mod lists;
@@ -17,6 +19,7 @@ mod order;
 mod program;
 mod promoted;
 mod quarantine;
+mod quiet;
 mod scripts;
 #[path = "../common/redis.rs"]
 mod servers;

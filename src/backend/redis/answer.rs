@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::shown::Shown;
-use crate::backend::{Ahead, BackendError, Departure, Found, Grant, NewClaim, Place, Refusal, Renewal};
+use crate::backend::{Ahead, BackendError, Departure, Found, Grant, Most, NewClaim, Place, Refusal, Renewal};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
 type Answer<T> = Result<T, BackendError>;
 
 /// What `look.lua` returns.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Look {
     /// The queue.
     pub queue: Queue,
@@ -24,6 +24,31 @@ pub struct Look {
     pub idle: Option<Duration>,
     /// When the next holder's TTL runs out, if nobody renews it.
     pub frees_in: Option<Duration>,
+    /// Counts the comings and goings.
+    pub shape: u64,
+}
+
+impl Look {
+    /// How many holders and waiters are to be shown and are not yet.
+    pub fn missing(&self, most: Most) -> Most {
+        let missing = |most: usize, count: usize, shown: usize| most.min(count).saturating_sub(shown);
+        let queue = &self.queue;
+        Most {
+            holders: missing(most.holders, queue.holder_count, queue.holders.len()),
+            waiters: missing(most.waiters, queue.waiter_count, queue.waiters.len()),
+        }
+    }
+
+    /// Whether it shows no claim.
+    pub fn is_empty(&self) -> bool {
+        self.queue.holders.is_empty() && self.queue.waiters.is_empty()
+    }
+
+    /// Adds what was shown behind it.
+    pub fn extend(&mut self, more: Self) {
+        self.queue.holders.extend(more.queue.holders);
+        self.queue.waiters.extend(more.queue.waiters);
+    }
 }
 
 /// The values of an array, one after another.
@@ -113,8 +138,24 @@ pub fn cause(letter: &str) -> Option<Cause> {
     }
 }
 
-/// What `enter.lua` and `take_up.lua` return, and when the lock's hash was born if the claim waits.
-pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Place, Option<u64>)> {
+/// What a waiting claim's replica compares with each beat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// When the lock's hash was born.
+    pub born: u64,
+    /// How many waiters of the lock others than their calls have taken out.
+    pub lost: u64,
+}
+
+/// Whether a script returned this word alone: `again`, it had more to purge than one call may, and did
+/// nothing else; `moved`, the queue is not as it was.
+pub fn is_word(answer: &Value, word: &str) -> bool {
+    let Value::Array(values) = answer else { return false };
+    matches!(values.as_slice(), [Value::BulkString(found)] if found == word.as_bytes())
+}
+
+/// What `enter.lua` and `take_up.lua` return, and what to compare beats with if the claim waits.
+pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Place, Option<Seen>)> {
     let mut values = Values::of(answer)?;
     let word: String = values.next()?;
     let place = match word.as_str() {
@@ -133,10 +174,14 @@ pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Place, O
     Ok((place, None))
 }
 
-fn waiting(values: &mut Values) -> Answer<(Place, Option<u64>)> {
-    let (turn, frees_in, born): (u64, i64, u64) = (values.next()?, values.next()?, values.next()?);
+fn waiting(values: &mut Values) -> Answer<(Place, Option<Seen>)> {
+    let (turn, frees_in) = (values.next()?, values.next::<i64>()?);
+    let seen = Seen {
+        born: values.next()?,
+        lost: values.next()?,
+    };
     let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-    Ok((Place::Waiting(Ahead { turn, frees_in }), Some(born)))
+    Ok((Place::Waiting(Ahead { turn, frees_in }), Some(seen)))
 }
 
 fn grant(values: &mut Values, claim: &NewClaim, sent: Instant) -> Answer<Grant> {
@@ -170,8 +215,8 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
     Ok(Refusal::OtherParameters { field })
 }
 
-/// What `leave.lua` returns.
-pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<Departure> {
+/// What `leave.lua` returns, and whether the store knows `next` no more.
+pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(Departure, bool)> {
     let mut values = Values::of(answer)?;
     let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
     let found = match (word.as_str(), cause) {
@@ -182,11 +227,12 @@ pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answe
         _ => return Err(broken(format!("no such departure: {word}"))),
     };
     let next = next.map(|next| place(values.any()?, next, sent)).transpose()?;
-    let next = next.and_then(|(place, _)| match place {
-        Place::Held(grant) => Some(grant),
-        _ => None,
-    });
-    Ok(Departure { found, next })
+    let (next, is_unknown) = match next.map(|(place, _)| place) {
+        Some(Place::Held(grant)) => (Some(grant), false),
+        None | Some(Place::Waiting(_)) => (None, false),
+        Some(_) => (None, true),
+    };
+    Ok((Departure { found, next }, is_unknown))
 }
 
 /// What `renew.lua` returns.
@@ -203,6 +249,33 @@ pub fn renewal(answer: Value, lease: &LeaseKey) -> Answer<Renewal> {
     grant.owner = values.shown()?.0;
     grant.secret = lease.secret;
     Ok(Renewal::Renewed(grant))
+}
+
+/// What `tidy.lua` returns.
+#[derive(Debug)]
+pub struct Tidied {
+    /// Whether there is more to do at once.
+    pub more: bool,
+    /// How many ended calls are remembered.
+    pub remembered: u64,
+    /// How many claims there are.
+    pub claims: u64,
+    /// For how long there has been none, if there is none; nothing for a lock that is not stored.
+    pub idle: Option<Duration>,
+}
+
+impl Tidied {
+    /// Reads it.
+    pub fn read(answer: Value) -> Answer<Self> {
+        let mut values = Values::of(answer)?;
+        let more: u8 = values.next()?;
+        Ok(Self {
+            more: more == 1,
+            remembered: values.next()?,
+            claims: values.next()?,
+            idle: u64::try_from(values.next::<i64>()?).ok().map(Duration::from_micros),
+        })
+    }
 }
 
 /// What `look.lua` returns.
@@ -223,6 +296,7 @@ pub fn look(answer: Value) -> Answer<Look> {
         changes,
         idle: maybe(idle),
         frees_in: maybe(frees_in),
+        shape: values.next()?,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::answer::Look;
 use crate::backend::redis_server::shown::Shown;
 use crate::backend::{Leaving, Most, NewClaim, Patience};
 use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
@@ -119,18 +120,21 @@ impl Space {
         args
     }
 
-    /// The arguments of `look.lua`.
-    pub fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Vec<Vec<u8>> {
+    /// The arguments of `look.lua`, which goes on behind `seen`.
+    pub fn look(&self, lock: &LockName, most: Most, watching: Duration, seen: Option<&Look>) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([
             number(most.holders as u64),
             number(most.waiters as u64),
             micros(watching),
+            id(seen.and_then(|seen| Some(seen.queue.holders.last()?.claim))),
+            id(seen.and_then(|seen| Some(seen.queue.waiters.last()?.claim))),
+            seen.map(|seen| number(seen.shape)).unwrap_or_default(),
         ]);
         args
     }
 
-    /// The arguments of `beat.lua`.
+    /// The arguments of `beat.lua` and `tidy.lua`.
     pub fn beat(&self, lock: &LockName) -> Vec<Vec<u8>> {
         self.common(lock)
     }
@@ -152,6 +156,10 @@ fn whose(claim: &NewClaim) -> Vec<u8> {
 
 fn call_of(id: &ClaimId, call: CallId) -> [Vec<u8>; 2] {
     [id.as_bytes().to_vec(), call.as_bytes().to_vec()]
+}
+
+fn id(claim: Option<ClaimId>) -> Vec<u8> {
+    claim.map(|claim| claim.as_bytes().to_vec()).unwrap_or_default()
 }
 
 fn text(text: &str) -> Vec<u8> {

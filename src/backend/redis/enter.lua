@@ -4,8 +4,8 @@
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 id, 5 call, 6 secret, 7 retryable 0|1,
 --       8 mode x|s|p, 9 permits, 10 limit, 11 reentrant 0|1, 12 ttl, 13 shown, 14 owner and identity,
 --       15 wait 0|1, 16 queue limit, 17 finished limit, 18 holds limit
--- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born}
---       | {busy, holder?} | {full, limit} | {mismatch, mode, permits, limit} | {finished, cause}
+-- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born, lost}
+--       | {again}: only purged | {busy, holder?} | {full, limit} | {mismatch, mode, permits, limit} | {finished, cause}
 --       | {other, mode, permits, limit, reentrant} | {left}
 local id, caller, wait = ARGV[4], ARGV[5], ARGV[15] == '1'
 local c = {
@@ -15,6 +15,7 @@ local c = {
 }
 m.fin_most = tonumber(ARGV[17])
 begin()
+if overdue() then return done({'again'}) end
 
 local function differs(there)
   return there.mode ~= c.mode or there.permits ~= c.permits or there.limit ~= c.limit or there.reentrant ~= c.reentrant
@@ -23,17 +24,18 @@ local function other(there)
   return {'other', there.mode, there.permits, there.limit, there.reentrant and 1 or 0}
 end
 local function busy()
-  local first = m.holders > 0 and get('o1')
-  if not first then return {'busy'} end
-  return {'busy', holder_view(first, record('h' .. first))}
+  if m.holders == 0 then return {'busy'} end
+  return {'busy', holder_view(m.eldest, needed('h' .. m.eldest))}
 end
 
 local function adopt_waiter(q)
   if differs(q) then return other(q) end
   local older = {call = q.call, replica = q.replica}
   q.call, q.secret, q.ttl, q.replica = caller, c.secret, c.ttl, replica
-  put('q' .. id, pack(q), 'd' .. id, ARGV[13])
+  put('q' .. id, pack(q))
+  put('d' .. id, ARGV[13])
   tell('n', id, older)
+  m.lost = m.lost + 1
   if q.turn <= m.edge then return promote(id, q) end
   if wait then
     beat()
@@ -51,34 +53,25 @@ local function adopt_hold(claim, h, hold)
   return held(claim, h, hold, false)
 end
 local function join(claim)
-  local h = record('h' .. claim)
+  local h = needed('h' .. claim)
   if differs(h) then return other(h) end
   if #h.holds >= tonumber(ARGV[18]) then return {'full', tonumber(ARGV[18])} end
   local hold = {id = id, secret = c.secret, call = caller, retryable = c.retryable, ttl = c.ttl, adopted = false}
   h.holds[#h.holds + 1] = hold
   h.expires = math.max(h.expires, m.clock + c.ttl)
-  m.longest = math.max(m.longest, h.expires)
-  put('h' .. claim, pack(h), 'j' .. id, claim)
+  put('h' .. claim, pack(h))
+  put('j' .. id, claim)
+  lives_on(claim, h)
   return held(claim, h, hold, false)
 end
 
--- The mode of a claim in the queue that this one cannot share the lock with.
+-- A mode in the queue that this one cannot share the lock with; of several semaphore claims, the
+-- permits of the latest.
 local function misfit()
-  local by_shared = c.mode == 's' and m.p > 0
-  local by_permits = c.mode == 'p' and (m.s > 0 or (m.p > 0 and m.plimit ~= c.limit))
-  if not (by_shared or by_permits) then return end
-  local function clash(there)
-    return there and there.mode ~= 'x' and {'mismatch', there.mode, there.permits, there.limit}
+  if c.mode == 's' and m.p > 0 or c.mode == 'p' and m.p > 0 and m.plimit ~= c.limit then
+    return {'mismatch', 'p', m.ppermits, m.plimit}
   end
-  for slot = 1, m.holders do
-    local found = clash(record('h' .. get('o' .. digits(slot))))
-    if found then return found end
-  end
-  for turn = m.head, m.tail do
-    local waiter = get('s' .. digits(turn))
-    local found = waiter and clash(record('q' .. waiter))
-    if found then return found end
-  end
+  if c.mode == 'p' and m.s > 0 then return {'mismatch', 's', 1, c.limit} end
 end
 local function arrive()
   local mismatch = misfit()
@@ -92,10 +85,13 @@ local function arrive()
     local h, hold = become_holder(id, c, ARGV[13])
     return held(id, h, hold, true)
   end
-  m.tail = m.tail + 1
-  c.turn = m.tail
+  m.turn = m.turn + 1
+  c.turn = m.turn
   m.waiters = m.waiters + 1
-  put('q' .. id, pack(c), 's' .. digits(c.turn), id, 'd' .. id, ARGV[13])
+  put('q' .. id, pack(c))
+  put('d' .. id, ARGV[13])
+  append('front', 'back', id)
+  if m.beyond == '' then m.beyond = id end
   beat()
   show('q', ARGV[13], 0)
   return waiting(c)
@@ -112,9 +108,9 @@ local function enter()
     if old then return differs(old) and other(old) or {'finished', old.cause} end
   end
   local mine = c.reentrant and get('e' .. c.whose)
-  if mine then return join(mine:sub(1, 16)) end
+  if mine then return join(mine) end
   -- A claim outlives its first hold while there are others: its id is not free for another claim.
-  local there = c.retryable and record('h' .. id)
+  local there = c.retryable and holder(id)
   return there and other(there) or arrive()
 end
 return done(enter())

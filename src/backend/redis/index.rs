@@ -14,9 +14,11 @@ use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
-use super::answer::Look;
+use super::answer::{Look, Tidied};
 use super::ask::Space;
+use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
+use crate::backend::redis_server::topology::Needs;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::name::LockName;
@@ -141,12 +143,16 @@ impl Index {
             Ok(lock) => core.look(&lock, SUMMARY, Duration::ZERO).await.map(|look| (lock, look)),
             Err(error) => Err(broken(error)),
         };
-        match looked {
+        self.unless_unreadable(name, looked)
+    }
+
+    fn unless_unreadable<T>(&self, name: &str, read: Result<T, BackendError>) -> Result<Option<T>, BackendError> {
+        match read {
             Err(error) if is_of_record(&error) => {
                 self.unreadable.note(name, &error);
                 Ok(None)
             }
-            looked => looked.map(Some),
+            read => read.map(Some),
         }
     }
 
@@ -177,31 +183,49 @@ impl Index {
                 waiters: queue.waiter_count,
                 first: queue.holders.into_iter().next(),
             });
-        } else if is_stale(&look.idle) {
-            self.remove(core, &name).await?;
+        } else if is_stale(look.idle) {
+            self.clear(core, &name).await?;
         }
         Ok(())
     }
 
     /// Removes what is stale on the next page behind `after`, and says where to go on.
-    async fn tidy(&self, core: &Core, after: Option<String>) -> Result<Tidied, BackendError> {
+    async fn tidy(&self, core: &Core, after: Option<String>) -> Result<TidiedPage, BackendError> {
         let names = self.names(core, "", after.as_deref(), PAGE).await?;
-        let judged = join_all(names.iter().map(async |name| {
-            let Some((lock, look)) = self.look(core, name).await? else {
-                return Ok(false);
-            };
-            let stale = look.queue.holder_count + look.queue.waiter_count == 0 && is_stale(&look.idle);
-            if stale {
-                self.remove(core, &lock).await?;
-            }
-            Ok::<_, BackendError>(stale)
-        }));
+        let judged = join_all(names.iter().map(|name| self.clear_if_readable(core, name)));
         let judged: Result<Vec<bool>, _> = judged.await.into_iter().collect();
         let stale = judged?.into_iter().filter(|stale| *stale).count();
-        Ok(Tidied {
+        Ok(TidiedPage {
             mostly: stale * 2 > PAGE,
             after: names.get(PAGE - 1).cloned(),
         })
+    }
+
+    /// As [`Index::clear`]; a name whose record cannot be read is not stale.
+    async fn clear_if_readable(&self, core: &Core, name: &str) -> Result<bool, BackendError> {
+        let cleared = match LockName::new(name) {
+            Ok(lock) => self.clear(core, &lock).await,
+            Err(error) => Err(broken(error)),
+        };
+        Ok(self.unless_unreadable(name, cleared)?.unwrap_or(false))
+    }
+
+    /// Lets a lock forget what ended long ago, a little at a time, and removes the name of one that is not
+    /// used and remembers nothing. Whether it is stale.
+    async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
+        let args = core.space.beat(name);
+        loop {
+            let answer = core.call(&scripts::TIDY, name, &args, Needs::Nothing).await?;
+            let tidied = Tidied::read(answer.value)?;
+            if tidied.more {
+                continue;
+            }
+            let is_stale = tidied.claims == 0 && tidied.remembered == 0 && is_stale(tidied.idle);
+            if is_stale {
+                self.remove(core, name).await?;
+            }
+            return Ok(is_stale);
+        }
     }
 
     /// Removes a name, and adds it again if its lock was used meanwhile.
@@ -217,12 +241,12 @@ impl Index {
     }
 }
 
-fn is_stale(idle: &Option<Duration>) -> bool {
+fn is_stale(idle: Option<Duration>) -> bool {
     idle.is_none_or(|idle| idle > STALE)
 }
 
 /// What a page of the index was found to be.
-struct Tidied {
+struct TidiedPage {
     /// Whether most of its names were stale.
     mostly: bool,
     /// Its last name, where it was a full page.

@@ -13,12 +13,12 @@ begin()
 local function end_hold(claim, h, at, cause)
   if #h.holds == 1 then return end_holder(claim, h, cause) end
   local hold = table.remove(h.holds, at)
-  finish(h, hold, cause)
+  finish(h, hold, cause, false)
   if hold.id ~= claim then del('j' .. hold.id) end
   put('h' .. claim, pack(h))
 end
 local function leave_hold(claim, token, secret)
-  local h = record('h' .. claim)
+  local h = holder(claim)
   for at, hold in ipairs(h and h.token == token and h.holds or {}) do
     if hold.secret == secret then
       end_hold(claim, h, at, 'R')
@@ -46,18 +46,15 @@ local function leave_call(id, caller)
   return 'nothing', ''
 end
 local function leave_token(token)
-  for slot = 1, m.holders do
-    local claim = get('o' .. digits(slot))
-    local h = record('h' .. claim)
-    if h.token == token then
-      end_holder(claim, h, 'F')
-      return 'ended', 'F'
-    end
+  -- One that began alone is the eldest for as long as it holds.
+  local claim = get('t' .. digits(token)) or m.eldest
+  local h = claim ~= '' and holder(claim)
+  if h and h.token == token then
+    end_holder(claim, h, 'F')
+    return 'ended', 'F'
   end
-  for at = m.fin_to, math.max(m.fin_from + 1, m.fin_to - 1000), -1 do
-    local old = record('F' .. digits(at))
-    if old and old.token == token then return 'before', old.cause end
-  end
+  local ended = get('f' .. digits(token))
+  if ended then return 'before', ended:sub(1, 1) end
   return 'nothing', ''
 end
 
@@ -65,8 +62,7 @@ end
 local function leave_waiter(id)
   local q = record('q' .. id)
   if not q or q.replica ~= replica then return 'nothing', '' end
-  end_waiter(id, q)
-  tell('g', id, q)
+  bury(id, q)
   return 'ended', 'L'
 end
 
@@ -80,5 +76,10 @@ elseif ARGV[4] == 'W' then
 else
   found, cause = leave_token(tonumber(ARGV[6]))
 end
-extend(news)
-return done({found, cause, ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}})
+extend()
+local next = ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}
+-- Where the one that was named is not there any more, whoever stands first is told, also if it was before.
+if ARGV[8] ~= '' and next[1] ~= 'held' and next[1] ~= 'waiting' and m.within > m.holders then
+  news[#news + 1] = {m.front, needed('q' .. m.front)}
+end
+return done({found, cause, next})

@@ -2,30 +2,33 @@
 -- The queue as it is now.
 -- KEYS  1 the lock's hash
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 how many holders at most, 5 how many waiters, 6 for how long somebody
---       watches, or 0
--- Returns  {holder count, waiter count, holders, waiters, changes, idle for, frees_in|-1}; a holder is {claim, mode,
---       permits, limit, token, remaining, holds, since, shown}, a waiter {claim, mode, permits, limit, since, shown}
+--       watches, or 0; 7, 8 the holder and the waiter behind which to go on, or '', 9 the shape that they were seen in
+-- Returns  {again}: only purged | {moved}: the shape is another one | {holder count, waiter count, holders, waiters, changes, idle
+--       for, frees_in|-1, shape}; SHOWN holders and waiters at most; a holder is {claim, mode, permits, limit, token,
+--       remaining, holds, since, shown}, a waiter {claim, mode, permits, limit, since, shown}
 local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1} end
+if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1, 0} end
 begin()
-if watching > 0 then m.watched = math.max(m.watched, m.clock + watching) end
-local holders, waiters = {}, {}
-for slot = 1, m.holders do
-  local id = get('o' .. digits(slot))
-  holders[slot] = {id, record('h' .. id)}
+if overdue() then return done({'again'}) end
+if watching > 0 and m.watched < m.clock + watching / 2 then
+  m.watched, changed = m.clock + watching, true
 end
-table.sort(holders, function(a, b) return a[2].token < b[2].token end)
-local shown = {}
-for at = 1, math.min(most_holders, #holders) do shown[at] = holder_view(holders[at][1], holders[at][2]) end
-local turn = m.head
-while turn <= m.tail and #waiters < math.min(most_waiters, m.waiters) do
-  local id = get('s' .. digits(turn))
-  if id then
-    local q = record('q' .. id)
-    waiters[#waiters + 1] = {id, q.mode, q.permits, q.limit, q.since, get('d' .. id) or ''}
-  end
-  turn = turn + 1
+if ARGV[9] ~= '' and ARGV[9] ~= digits(m.shape) then return done({'moved'}) end
+local holders, waiters, left = {}, {}, SHOWN
+local function after(id, first)
+  if id == '' then return first end
+  local _, next = neighbours('n', id)
+  return next
 end
-return done({
-  m.holders, m.waiters, shown, waiters, m.changes, now - m.active, m.frees > 0 and m.frees - m.clock or -1,
-})
+local id = after(ARGV[7], m.eldest)
+while id ~= '' and #holders < most_holders and left > 0 do
+  holders[#holders + 1] = holder_view(id, needed('h' .. id))
+  id, left = after(id), left - 1
+end
+id = after(ARGV[8], m.front)
+while id ~= '' and #waiters < most_waiters and left > 0 do
+  local q = needed('q' .. id)
+  waiters[#waiters + 1] = {id, q.mode, q.permits, q.limit, q.since, get('d' .. id) or ''}
+  id, left = after(id), left - 1
+end
+return done({m.holders, m.waiters, holders, waiters, m.changes, now - m.active, frees_in(), m.shape})

@@ -6,14 +6,14 @@
 if not known then return {'gone', ''} end
 begin()
 local function renew()
-  local h = record('h' .. ARGV[4])
+  local h = holder(ARGV[4])
   for _, hold in ipairs(h and h.token == tonumber(ARGV[5]) and h.holds or {}) do
     if hold.secret == ARGV[6] then
       local ttl = tonumber(ARGV[7])
       if ttl > 0 then hold.ttl = ttl end
       h.expires = math.max(h.expires, m.clock + hold.ttl)
-      m.longest = math.max(m.longest, h.expires)
       put('h' .. ARGV[4], pack(h))
+      lives_on(ARGV[4], h)
       local answer = held(ARGV[4], h, hold, false)
       answer[9] = get('d' .. ARGV[4]) or ''
       return answer

@@ -4,7 +4,12 @@ use std::sync::LazyLock;
 
 use crate::backend::redis_server::script::{Script, Scripts};
 
-const PRELUDE: &str = include_str!("prelude.lua");
+const PRELUDE: &str = concat!(
+    include_str!("prelude.lua"),
+    include_str!("lists.lua"),
+    include_str!("claims.lua"),
+    include_str!("purge.lua")
+);
 
 /// Puts a claim into the queue, or adopts it.
 pub static ENTER: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("enter.lua")));
@@ -16,6 +21,8 @@ pub static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, includ
 pub static RENEW: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("renew.lua")));
 /// Reads the queue.
 pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
+/// Purges, and forgets what ended long ago.
+pub static TIDY: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("tidy.lua")));
 /// Keeps a replica's waiters alive.
 pub static BEAT: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("beat.lua")));
 

@@ -2,7 +2,7 @@
 -- Makes an eligible waiting claim a holder.
 -- KEYS  1 the lock's hash
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 id, 5 call
--- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born}
+-- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born, lost}
 --       | {finished, cause} | {left} | {superseded} | {gone}
 if not known then return {'gone'} end
 begin()

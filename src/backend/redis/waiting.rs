@@ -1,8 +1,11 @@
 //! This replica's waiting claims, and the beat that keeps them alive.
 //!
-//! A beat is one short call per lock, however many wait for it. It answers when the lock's hash was
-//! born; a claim that was entered under another birth has been lost with the data. One more beat
-//! comes shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls.
+//! A beat is one short call per lock, however many wait for it, and the only poll. It answers when the
+//! lock's hash was born; a claim that was entered under another birth has been lost with the data. It
+//! shows whose turn has come, and whether waiters were taken out by others: those whose messages were
+//! lost ask for themselves then, as they do where the store does not answer. One more beat comes
+//! shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls, and one at once
+//! where a purge is not done yet.
 //!
 //! Data that went back, as in a failover, brings back waiters of this replica whose calls have
 //! ended. As they would be kept alive, they are disowned as soon as their turn shows them.
@@ -17,6 +20,7 @@ use redis::{Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::answer::Seen;
 use super::{Core, scripts};
 use crate::backend::redis_server::topology::Needs;
 use crate::backend::{Ahead, BackendError, NewClaim, Wake};
@@ -105,7 +109,7 @@ impl Line {
 
 #[derive(Debug, Clone, Copy)]
 struct Entered {
-    born: u64,
+    seen: Seen,
     at: Instant,
 }
 
@@ -135,8 +139,8 @@ impl Waiting {
         self.lines().by_lock.is_empty()
     }
 
-    /// A claim waits, in a hash of this birth. One that is gone by now was told so, and does not.
-    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, born: u64) {
+    /// A claim waits, in a hash that was seen so. One that is gone by now was told so, and does not.
+    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, seen: Seen) {
         let at = Instant::now();
         let entering = self.all_entering();
         if entering.get(&claim.id).is_some_and(|one| one.gone) {
@@ -145,7 +149,7 @@ impl Waiting {
         let mut lines = self.lines();
         drop(entering);
         let line = lines.by_lock.entry(lock.clone()).or_default();
-        line.claims.insert((claim.id, claim.call), Entered { born, at });
+        line.claims.insert((claim.id, claim.call), Entered { seen, at });
         line.no_later_than(ahead.frees_in);
         let next = line.next;
         self.plan(&mut lines, next);
@@ -207,17 +211,22 @@ impl Waiting {
 
     /// Takes in the answer to a beat that was sent then, and takes out the claims that the lock's hash
     /// does not have. Of those that were entered later the answer tells nothing.
-    fn told(&self, lock: &LockName, beat: &Beat, sent: Instant) -> Vec<ClaimId> {
-        let mut lines = self.lines();
+    fn told(&self, lock: &LockName, beat: &Beat, sent: Instant) -> Told {
+        let (mut lines, mut told) = (self.lines(), Told::default());
         let Some(line) = lines.by_lock.get_mut(lock) else {
-            return Vec::new();
+            return told;
         };
         line.no_later_than(beat.frees_in);
-        let mut lost = Vec::new();
+        if beat.more {
+            line.next = Instant::now();
+        }
         line.claims.retain(|(id, _), one| {
-            let is_lost = one.born != beat.born && one.at < sent;
+            let is_lost = one.seen.born != beat.seen.born && one.at < sent;
             if is_lost {
-                lost.push(*id);
+                told.lost.push(*id);
+            } else if one.seen.lost < beat.seen.lost {
+                one.seen.lost = beat.seen.lost;
+                told.doubtful.push(*id);
             }
             !is_lost
         });
@@ -226,27 +235,38 @@ impl Waiting {
             lines.by_lock.remove(lock);
         }
         self.plan(&mut lines, next);
-        lost
+        told
     }
+}
+
+/// What a beat tells of the claims that wait.
+#[derive(Debug, Default)]
+struct Told {
+    /// They were lost with the data.
+    lost: Vec<ClaimId>,
+    /// They may have been taken out since the last beat.
+    doubtful: Vec<ClaimId>,
 }
 
 /// What `beat.lua` returns.
 #[derive(Debug)]
 struct Beat {
-    born: u64,
+    seen: Seen,
     frees_in: Option<Duration>,
     turns: Vec<ClaimId>,
+    more: bool,
 }
 
 impl Beat {
     fn read(answer: Value) -> Option<Self> {
-        let (born, frees_in, turns): (u64, i64, Vec<Vec<u8>>) = from_redis_value(answer).ok()?;
+        let (born, frees_in, turns, lost, more): (u64, i64, Vec<Vec<u8>>, u64, u8) = from_redis_value(answer).ok()?;
         let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
         let turns = turns.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
         Some(Self {
-            born,
+            seen: Seen { born, lost },
             frees_in,
             turns: turns.collect::<Option<_>>()?,
+            more: more == 1,
         })
     }
 }
@@ -266,12 +286,17 @@ pub async fn beat(core: Weak<Core>) {
 
 async fn tell(core: &Arc<Core>, lock: LockName) {
     let sent = Instant::now();
-    // While the store is away there is nobody to tell; the waiters ride that out by themselves.
+    // A store that is away the waiters ride out by themselves, once the first has asked.
     let Ok(Some(beat)) = ask(core, &lock).await else {
+        core.wakes.send(Wake::Changed(lock));
         return;
     };
-    for id in core.waiting.told(&lock, &beat, sent) {
+    let told = core.waiting.told(&lock, &beat, sent);
+    for id in told.lost {
         core.wakes.send(Wake::Gone(lock.clone(), id));
+    }
+    for id in told.doubtful.iter().chain(&beat.turns) {
+        core.wakes.send(Wake::Next(lock.clone(), *id));
     }
     let disown = async {
         for id in &beat.turns {

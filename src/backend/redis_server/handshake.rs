@@ -78,6 +78,24 @@ impl Facts {
     }
 }
 
+/// Proves that messages can be sent and heard: waiters and watchers are told by them.
+///
+/// # Errors
+/// Away, with what the user may not do.
+pub async fn prove_messages(connection: &mut MultiplexedConnection, prefix: &str) -> Result<(), BackendError> {
+    let channel = format!("{prefix}:handshake");
+    let refused = |error| {
+        away(format!(
+            "messages on the channels {prefix}:* cannot be sent and heard: {error}"
+        ))
+    };
+    connection.subscribe(&channel).await.map_err(refused)?;
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg(&channel).arg("");
+    publish.query_async::<u64>(connection).await.map_err(refused)?;
+    connection.unsubscribe(&channel).await.map_err(refused)
+}
+
 /// When the append file is synced, by setting.
 #[derive(Debug, Default)]
 struct AppendPolicy(HashMap<String, String>);

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::confirming::Confirming;
 use super::failure::{away, is_suspect, of_script, unsent};
-use super::handshake::Facts;
+use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
 use super::proof::Proven;
 use super::script::{Answer, Ask, Script, Scripts, load};
@@ -256,6 +256,7 @@ impl Watcher {
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.shake(&mut connection).await?;
         load(&mut connection, self.scripts).await.map_err(away)?;
+        prove_messages(&mut connection, &self.settings.prefix).await?;
         let confirming = match self.settings.replicas {
             Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
             None => None,

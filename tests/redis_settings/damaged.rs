@@ -1,0 +1,163 @@
+//! A script that cannot end as it should has changed nothing, and stops nobody.
+
+use fencepost::backend::{Backend, BackendError, Found, Grant, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::claim::Cause;
+use fencepost::name::{LockKey, LockName, Mode, Namespace};
+
+use crate::access::{RIGHTS, with_user};
+use crate::bench::standalone;
+use crate::long_queues::{claim, open};
+use crate::servers::{RedisServer, available};
+
+const KEY: &str = "fencepost:long:l:a";
+
+fn lock(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+async fn enter(backend: &dyn Backend, name: &str, claim: &NewClaim) -> Place {
+    backend.enter(&lock(name), claim).await.unwrap()
+}
+
+async fn hold(backend: &dyn Backend, name: &str, claim: &NewClaim) -> Grant {
+    match enter(backend, name, claim).await {
+        Place::Held(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Found, BackendError> {
+    let lease = grant.lease(LockKey {
+        namespace: Namespace::new("long").unwrap(),
+        name: lock(name),
+    });
+    let left = backend.leave(&lock(name), Leaving::Hold(&lease), None).await;
+    left.map(|departure| departure.found)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_loses_its_channels_leaves_locks_whole() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    with_user(&server, "locks", "right", RIGHTS);
+    let url = server.url().replace("redis://", "redis://locks:right@");
+    let backend = crate::long_queues::open_at(&url).await;
+    let held = hold(&*backend, "a", &claim(1)).await;
+    let waits = enter(&*backend, "a", &claim(2)).await;
+    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "resetchannels"]), "OK");
+    // Nobody can be told, and that is all.
+    let found = release(&*backend, "a", &held).await;
+    assert_eq!(found, Ok(Found::Ended(Cause::Released)));
+    let left = backend
+        .leave(&lock("a"), Leaving::Call(&claim(2).id, claim(2).call), None)
+        .await;
+    assert!(matches!(left.unwrap().found, Found::Ended(_)));
+    hold(&*backend, "a", &claim(3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_the_right_to_delete_changes_nothing() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    with_user(&server, "locks", "right", RIGHTS);
+    let url = server.url().replace("redis://", "redis://locks:right@");
+    let backend = crate::long_queues::open_at(&url).await;
+    let held = hold(&*backend, "a", &claim(1)).await;
+    for right in ["-hdel", "-hset"] {
+        assert_eq!(server.cli(&["ACL", "SETUSER", "locks", right]), "OK");
+        let before = server.cli(&["DUMP", KEY]);
+        release(&*backend, "a", &held).await.unwrap_err();
+        assert_eq!(server.cli(&["DUMP", KEY]), before, "{right}");
+    }
+    assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "+hdel", "+hset"]), "OK");
+    assert_eq!(release(&*backend, "a", &held).await, Ok(Found::Ended(Cause::Released)));
+}
+
+/// What somebody has done to the record of a lock with a holder and waiters.
+const DAMAGES: &[&str] = &[
+    "redis.call('HDEL', KEYS[1], 'm')",
+    "redis.call('HSET', KEYS[1], 'm', 'nonsense')",
+    "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) for i = 5, #m do m[i] = nil end \
+     redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))",
+    "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) for i = 11, 20 do m[i] = 0 end \
+     redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))",
+    "for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if f:sub(1, 1) == 'n' then redis.call('HDEL', KEYS[1], f) end end",
+    "for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if f:sub(1, 1) == 'q' then redis.call('HDEL', KEYS[1], f) end end",
+    "for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if f:sub(1, 1) == 'h' then redis.call('HDEL', KEYS[1], f) end end",
+    "for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if f:sub(1, 1) == 'n' then \
+     redis.call('HSET', KEYS[1], f, cmsgpack.pack(f:sub(2), f:sub(2))) end end",
+    "redis.call('HDEL', KEYS[1], 'o1')",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let backend = open(&server).await;
+    let shared = |number| NewClaim {
+        mode: Mode::Shared,
+        ..claim(number)
+    };
+    for (at, damage) in DAMAGES.iter().enumerate() {
+        server.cli(&["FLUSHDB"]);
+        let held = hold(&*backend, "a", &claim(1)).await;
+        for number in 2..=70 {
+            enter(&*backend, "a", &shared(number)).await;
+        }
+        server.cli(&["EVAL", damage, "1", KEY]);
+        let before = server.cli(&["DUMP", KEY]);
+        let released = release(&*backend, "a", &held).await;
+        let mut trying = claim(100);
+        trying.patience = Patience::Try;
+        let tried = backend.enter(&lock("a"), &trying).await;
+        // Whoever cannot know whether the lock is held is not given it.
+        assert!(!matches!(tried, Ok(Place::Held(_))), "{damage}: {tried:?}");
+        if let Err(BackendError::Away { reason }) = &released {
+            assert!(reason.contains("BROKEN"), "{damage}: {reason}");
+        }
+        if released.is_err() && tried.is_err() {
+            assert_eq!(server.cli(&["DUMP", KEY]), before, "{damage}");
+        }
+        // Whatever is still found in it, Redis lives, and answers soon.
+        let _ = backend.look(&lock("a"), Most::of_each(100)).await;
+        let _ = backend.take_up(&lock("a"), &shared(40)).await;
+        let other = claim(200 + at as u128);
+        let granted = hold(&*backend, "b", &other).await;
+        assert_eq!(
+            release(&*backend, "b", &granted).await,
+            Ok(Found::Ended(Cause::Released))
+        );
+        assert_eq!(*backend.health().borrow(), Health::Serving, "{damage}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let none: Vec<&str> = RIGHTS.iter().copied().filter(|right| !right.starts_with('&')).collect();
+    let deaf: Vec<&str> = RIGHTS.iter().copied().chain(["-subscribe"]).collect();
+    let mute: Vec<&str> = RIGHTS.iter().copied().chain(["-publish"]).collect();
+    for (user, rights) in [("none", none), ("deaf", deaf), ("mute", mute)] {
+        with_user(&server, user, "right", &rights);
+        let url = server.url().replace("redis://", &format!("redis://{user}:right@"));
+        let store = fencepost::backend::redis::Store::open(standalone(&url));
+        let backend = store.namespace(&Namespace::new("long").unwrap());
+        let mut health = backend.health();
+        let told = health.wait_for(|health| match health {
+            Health::Away { reason } => reason.contains("messages"),
+            _ => false,
+        });
+        let told = tokio::time::timeout(std::time::Duration::from_secs(10), told).await;
+        assert!(told.is_ok(), "{user}: {:?}", *backend.health().borrow());
+    }
+}

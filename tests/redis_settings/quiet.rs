@@ -1,0 +1,121 @@
+//! What costs Redis nothing: who only asks, who is refused, who waits.
+
+use std::time::Duration;
+
+use fencepost::backend::{Backend, Found, Leaving, Most, NewClaim, Page, Patience, Place, Renewal};
+use fencepost::name::{LockKey, LockName, Namespace};
+
+use crate::long_queues::{claim, open};
+use crate::servers::{RedisServer, available, eventually};
+
+fn lock() -> LockName {
+    LockName::new("a").unwrap()
+}
+
+fn page() -> Page {
+    Page { size: 10, after: None }
+}
+
+fn trying(number: u128) -> NewClaim {
+    NewClaim {
+        patience: Patience::Try,
+        ..claim(number)
+    }
+}
+
+fn fields(server: &RedisServer) -> usize {
+    server.cli(&["HLEN", "fencepost:long:l:a"]).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_and_reads_write_nothing() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let backend = open(&server).await;
+    let key = LockKey {
+        namespace: Namespace::new("long").unwrap(),
+        name: lock(),
+    };
+    let Place::Held(gone) = backend.enter(&lock(), &claim(1)).await.unwrap() else {
+        panic!("not held")
+    };
+    let gone = gone.lease(key);
+    backend.leave(&lock(), Leaving::Hold(&gone), None).await.unwrap();
+    let held = backend.enter(&lock(), &claim(2)).await.unwrap();
+    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    // The marker of the store is written now and then.
+    let mut written = Vec::new();
+    for _ in 0..3 {
+        let before = server.info("persistence", "rdb_changes_since_last_save");
+        for number in 0..100 {
+            let busy = backend.enter(&lock(), &trying(100 + number)).await.unwrap();
+            assert!(matches!(busy, Place::Busy(_)), "{busy:?}");
+            let renewed = backend.renew(&gone, None).await.unwrap();
+            assert!(matches!(renewed, Renewal::Gone(_)), "{renewed:?}");
+            let left = backend.leave(&lock(), Leaving::Hold(&gone), None).await.unwrap();
+            assert!(matches!(left.found, Found::EndedBefore(_)), "{left:?}");
+            let place = backend.take_up(&lock(), &claim(50)).await.unwrap();
+            assert!(matches!(place, Place::Gone), "{place:?}");
+            assert_eq!(backend.look(&lock(), Most::of_each(10)).await.unwrap().holder_count, 1);
+            assert_eq!(backend.list("", page()).await.unwrap().locks.len(), 1);
+        }
+        written.push(server.info("persistence", "rdb_changes_since_last_save") - before);
+    }
+    assert!(
+        written.iter().any(|changes| *changes < 10),
+        "{written:?} for 600 calls each"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_costs_one_script_a_beat() {
+    if !available() {
+        return;
+    }
+    let server = RedisServer::start(&[]);
+    let locks = crate::bench::replica(&crate::bench::standalone(&server.url())).await;
+    let ttl = Duration::from_secs(60);
+    let _held = crate::bench::take(&locks, "a", ttl).await;
+    let other = locks.clone();
+    let call = tokio::spawn(async move { crate::bench::acquire(&other, "a", ttl, ttl).await });
+    crate::bench::until_waiting(&locks, "a", 1).await;
+    let calls = || -> u64 {
+        let said = server.cli(&["INFO", "commandstats"]);
+        let scripts = said.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let calls = scripts.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
+        calls.sum()
+    };
+    // The server's handshakes are scripts too: one a second.
+    let (before, began) = (calls(), std::time::Instant::now());
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    let (made, seconds) = (calls() - before, began.elapsed().as_secs() + 1);
+    call.abort();
+    assert!(made <= seconds + seconds * 2 / 3 + 3, "{made} scripts in {seconds} s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_ended_long_ago_are_forgotten_without_another_use() {
+    if !available() {
+        return;
+    }
+    let mut server = RedisServer::with_clock(&[]);
+    let backend = open(&server).await;
+    for number in 1..=2_000 {
+        let claim = claim(number);
+        backend.enter(&lock(), &claim).await.unwrap();
+        backend
+            .leave(&lock(), Leaving::Call(&claim.id, claim.call), None)
+            .await
+            .unwrap();
+    }
+    assert!(fields(&server) > 4_000, "{}", fields(&server));
+    server.shift_clock(90);
+    // What has been idle for long is looked after by whoever lists, and by each replica now and then.
+    assert!(backend.list("", page()).await.unwrap().locks.is_empty());
+    eventually("all is forgotten", Duration::from_secs(5), || {
+        (fields(&server) == 1).then_some(())
+    });
+    assert_eq!(server.cli(&["ZCARD", "fencepost:long:names"]), "0");
+}
