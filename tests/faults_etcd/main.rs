@@ -14,6 +14,7 @@ mod killed;
 mod late;
 mod leader;
 mod leases;
+mod outage;
 mod partition;
 #[path = "../server/mod.rs"]
 mod process;

@@ -79,6 +79,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "leaves leases in the pool that are about to end",
     ),
     (
+        "src/backend/etcd/link.rs",
+        Clock::Running,
+        "how long a read was asked of one member after another",
+    ),
+    (
         "src/backend/etcd/pulse.rs",
         Clock::Running,
         "ends a stream that does not answer",

@@ -53,7 +53,7 @@ impl Replica {
                 Ok(Some(departure)) => return Ok(departure),
                 Ok(None) => {}
                 // Nothing was written: a bucket, a session or the holder's own lease has ended.
-                Err(Failure::LeaseGone) => self.ends.spill().await,
+                Err(Failure::LeaseGone) => self.ends.spill(),
                 Err(failure) => return Err(failure),
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::proving::Proving;
 use super::settings::Settings;
@@ -164,12 +164,17 @@ impl Link {
     /// A read that may be of a store which was restored.
     pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
-        let mut tries = 1;
+        let (began, mut tries) = (Instant::now(), 1);
         loop {
             let (key, options) = (key.clone(), options.clone());
             let asked = self.call(|mut client| async move { client.get(key, Some(options)).await });
             match asked.await {
-                Err(Failure::Away(_) | Failure::NoQuorum(_)) if tries < READ_TRIES => tries += 1,
+                // Members that hang are not asked one after another for long: the caller is told in time.
+                Err(Failure::Away(_) | Failure::NoQuorum(_))
+                    if tries < READ_TRIES && began.elapsed() < self.timeout * 3 / 2 =>
+                {
+                    tries += 1;
+                }
                 answer => return answer,
             }
         }
