@@ -254,21 +254,67 @@ mod code {
 
 /// What an error of the client means.
 pub fn failure(error: &Error) -> Failure {
-    let text = format!("etcd: {error}");
-    let Error::GRpcStatus(status) = error else {
-        return Failure::Away(text);
-    };
-    let said = status.message();
-    match status.code() as i32 {
+    match error {
+        Error::GRpcStatus(status) => meaning(status.code() as i32, status.message()),
+        _ => Failure::Away(format!("etcd: {error}")),
+    }
+}
+
+/// What a status means. The transport on the way uses the same codes as etcd, also for answers that it does not carry,
+/// and after the request took effect. So only what etcd itself has said counts as a refusal.
+fn meaning(code: i32, said: &str) -> Failure {
+    let refused = || Failure::Refused(format!("etcd: {said}"));
+    match code {
+        _ if !said.starts_with("etcdserver: ") => Failure::Away(format!("etcd: {said}")),
         code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
         code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
-        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
-            Failure::Refused(format!("etcd: {said}"))
-        }
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => refused(),
         _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
             Failure::NoQuorum(format!("etcd: {said}"))
         }
         _ => Failure::Away(format!("etcd: {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code::{INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENTICATED};
+    use super::*;
+
+    #[test]
+    fn only_what_etcd_itself_refuses_is_known_to_have_written_nothing() {
+        for (code, said) in [
+            (RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
+            (INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"),
+            (UNAUTHENTICATED, "etcdserver: invalid auth token"),
+            (PERMISSION_DENIED, "etcdserver: permission denied"),
+        ] {
+            assert!(matches!(meaning(code, said), Failure::Refused(_)), "{said}");
+        }
+        let full = meaning(RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Failure::Full(_)));
+        let gone = meaning(NOT_FOUND, "etcdserver: requested lease not found");
+        assert_eq!(gone, Failure::LeaseGone);
+        for (code, said) in [
+            (
+                RESOURCE_EXHAUSTED,
+                "grpc: trying to send message larger than max (5000000 vs. 4194304)",
+            ),
+            (RESOURCE_EXHAUSTED, "h2 protocol error: http2 error: ENHANCE_YOUR_CALM"),
+            (RESOURCE_EXHAUSTED, "proxy: database space exceeded"),
+            (INVALID_ARGUMENT, "transport: malformed header"),
+            (
+                UNAUTHENTICATED,
+                "grpc-status header missing, mapped from HTTP status code 401",
+            ),
+            (
+                PERMISSION_DENIED,
+                "grpc-status header missing, mapped from HTTP status code 403",
+            ),
+            (NOT_FOUND, "proxy: lease not found"),
+        ] {
+            assert!(matches!(meaning(code, said), Failure::Away(_)), "{said}");
+        }
     }
 }
