@@ -6,6 +6,7 @@ mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod crowds;
+mod endings;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod history;

@@ -94,6 +94,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends a session that the cluster did not answer for its whole TTL",
     ),
     (
+        "src/backend/etcd/session/keep_alive.rs",
+        Clock::Running,
+        "when the last keep-alive of a session was sent that was answered",
+    ),
+    (
         "src/auth/clock.rs",
         Clock::Wall,
         "says whether a signed token or a certificate is still good; decides nothing about leases",

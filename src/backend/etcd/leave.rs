@@ -1,6 +1,6 @@
 //! How a claim, or one hold of it, ends by somebody's will.
 
-use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{Granted, Granting, absent, none_changed_after, only, unchanged};
@@ -115,12 +115,21 @@ impl Replica {
     }
 
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
+        // What this replica knows it to be is not read: many waits may end in one moment. It is known for as long as
+        // nobody has answered, for an undo may be given up and begun anew.
+        if let Some(queued) = self.scenes.leaving(going.name, id, call)
+            && self.take_out_waiter(going, *id, queued).await?
+        {
+            self.scenes.part(going.name, id, call);
+            return Ok(Some(found(Found::Ended(Cause::Left))));
+        }
         self.scenes.part(going.name, id, call);
-        let view = scenes::read(&self.link, &going.lock).await?;
+        let view = self.look_for(going, id).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
-                return self.take_out_waiter(going, entry).await;
+                let gone = self.take_out_waiter(going, *id, entry.modified).await?;
+                return Ok(gone.then(|| found(Found::Ended(Cause::Left))));
             }
             let when = vec![unchanged(going.lock.waiter(*id), entry)];
             return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
@@ -145,15 +154,30 @@ impl Replica {
         }
     }
 
-    async fn take_out_waiter(&self, going: &Going<'_>, entry: &Entry) -> Result<Option<Departure>, Failure> {
-        let key = going.lock.waiter(entry.id);
-        let when = vec![unchanged(key.clone(), entry)];
+    /// The holders of a lock, and of its queue the waiter of this name alone.
+    async fn look_for(&self, going: &Going<'_>, id: &ClaimId) -> Result<View, Failure> {
+        let reads = vec![
+            TxnOp::get(going.lock.holders(), Some(GetOptions::new().with_prefix())),
+            TxnOp::get(going.lock.waiter(*id), None),
+        ];
+        let answer = self
+            .step(&going.lock, Company::Removal, Vec::new(), reads, Vec::new())
+            .await?;
+        let kvs: Vec<_> = answer
+            .reads
+            .iter()
+            .flat_map(|read| read.kvs().iter().cloned())
+            .collect();
+        View::read(&going.lock, answer.read_at, &kvs).map_err(|error| Failure::Refused(error.to_string()))
+    }
+
+    /// Takes a waiter out, if it was last written at this revision; whether it was.
+    async fn take_out_waiter(&self, going: &Going<'_>, id: ClaimId, written: i64) -> Result<bool, Failure> {
+        let key = going.lock.waiter(id);
+        let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let then = vec![TxnOp::delete(key, None)];
-        let gone = self
-            .step(&going.lock, Company::Host, when, then, Vec::new())
-            .await?
-            .succeeded;
-        Ok(gone.then(|| found(Found::Ended(Cause::Left))))
+        let answer = self.step(&going.lock, Company::Removal, when, then, Vec::new()).await?;
+        Ok(answer.succeeded)
     }
 
     /// Nothing of the call is there: its mark keeps out what may still be on its way.

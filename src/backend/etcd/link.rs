@@ -66,6 +66,8 @@ const READ_TRIES: usize = 3;
 pub struct Link {
     members: Vec<Member>,
     current: AtomicUsize,
+    /// The member whose connection for sessions is used.
+    current_of_sessions: AtomicUsize,
     /// How a client is made, but for what proves this server.
     options: ConnectOptions,
     /// What proves it.
@@ -82,6 +84,8 @@ pub(super) struct Member {
     pub(super) url: String,
     /// Made with the first call; there is another in its place where one was made since with another proof.
     pub(super) client: ArcSwap<OnceCell<Client>>,
+    /// The same for the keep-alives of sessions alone: no call that is large, and no number of them, delays those.
+    pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
 impl fmt::Debug for Link {
@@ -97,10 +101,12 @@ impl Link {
         let members = settings.endpoints.iter().map(|url| Member {
             url: url.clone(),
             client: ArcSwap::default(),
+            of_sessions: ArcSwap::default(),
         });
         Self {
             members: members.collect(),
             current: AtomicUsize::new(0),
+            current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             proving: Proving::by(settings.proof.clone()),
             timeout: settings.timeout,
@@ -133,6 +139,21 @@ impl Link {
     /// A connection for streams, which end with their member.
     pub async fn streaming(&self) -> Result<Client, Failure> {
         self.call(|client| async { Ok(client) }).await
+    }
+
+    /// The connection that carries nothing but the keep-alives of sessions.
+    pub async fn for_sessions(&self) -> Result<Client, Failure> {
+        let at = self.current_of_sessions.load(Ordering::Acquire) % self.members.len();
+        let member = &self.members[at];
+        let place = member.of_sessions.load_full();
+        let connected = timeout(self.timeout, place.get_or_try_init(|| self.connect(member))).await;
+        let connected = connected.map_err(|_| Failure::Away(format!("etcd at {} did not answer", member.url)))?;
+        connected.cloned().map_err(|error| failure(&error))
+    }
+
+    /// The member of the connection for sessions failed: the next one's is used. Harmless where several say so.
+    pub fn sessions_turn_away(&self) {
+        self.current_of_sessions.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How long a request may take.

@@ -171,6 +171,16 @@ impl Scenes {
         }
     }
 
+    /// This call is about to leave: its waiting claim is told nothing more. The revision at which that was written, as
+    /// far as this replica knows.
+    pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<i64> {
+        let scene = self.scene(name)?;
+        let mut scene = lock(&scene);
+        let mine = scene.mine.get_mut(id).filter(|mine| mine.call == call)?;
+        mine.told = true;
+        Some(mine.since)
+    }
+
     /// This waiting claim, if it is known to be within the prefix, and the revision at which it was.
     pub fn next(&self, name: &LockName, id: &ClaimId) -> Option<(Entry, i64)> {
         let scene = self.scene(name)?;
