@@ -24,6 +24,7 @@ mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]
 mod servers;
+mod sizes;
 mod space;
 mod views;
 mod waking;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
+use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnResponse};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::{Instant, timeout};
 
@@ -61,6 +61,11 @@ impl From<Failure> for BackendError {
 
 /// How often a read is asked of another member.
 const READ_TRIES: usize = 3;
+/// How many keys a page has of a read that may be large: with the largest metadata some 2 MB.
+const PAGE: i64 = 500;
+/// How large an answer of etcd may be, in bytes. What may be large is read in pages; a page of holders with many holds
+/// each, or the answer to a full batch, is larger than the 4 MiB that a client takes by default.
+pub const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
 /// See the module.
 pub struct Link {
@@ -169,7 +174,8 @@ impl Link {
     /// A transaction, sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
         let seen = self.revision();
-        let answer = self.call(|mut client| async move { client.txn(txn).await }).await?;
+        let asked = self.call(|client| async move { kv(&client).txn(txn).await });
+        let answer = asked.await?;
         self.note(seen, answer.header())?;
         Ok(answer)
     }
@@ -188,7 +194,7 @@ impl Link {
         let (began, mut tries) = (Instant::now(), 1);
         loop {
             let (key, options) = (key.clone(), options.clone());
-            let asked = self.call(|mut client| async move { client.get(key, Some(options)).await });
+            let asked = self.call(|client| async move { kv(&client).get(key, Some(options)).await });
             match asked.await {
                 // Members that hang are not asked one after another for long: the caller is told in time.
                 Err(Failure::Away(_) | Failure::NoQuorum(_))
@@ -197,6 +203,38 @@ impl Link {
                     tries += 1;
                 }
                 answer => return answer,
+            }
+        }
+    }
+
+    /// All keys of a range as they were at one revision, and that revision; read in pages, so that no answer is large.
+    pub async fn range(&self, from: impl Into<Vec<u8>>, end: Vec<u8>) -> Result<(i64, Vec<KeyValue>), Failure> {
+        let from = from.into();
+        for _ in 0..READ_TRIES {
+            match self.pages(from.clone(), &end).await {
+                Err(Failure::Refused(said)) if said.contains(COMPACTED) => {}
+                read => return read,
+            }
+        }
+        Err(Failure::Away("etcd: it was compacted while it was read".into()))
+    }
+
+    async fn pages(&self, mut from: Vec<u8>, end: &[u8]) -> Result<(i64, Vec<KeyValue>), Failure> {
+        let (mut revision, mut all) = (0, Vec::new());
+        loop {
+            let page = GetOptions::new()
+                .with_range(end)
+                .with_limit(PAGE)
+                .with_revision(revision);
+            let mut read = self.get(from, page).await?;
+            if revision == 0 {
+                revision = read.header().map_or(0, ResponseHeader::revision);
+            }
+            let more = read.more();
+            all.append(&mut read.take_kvs());
+            match all.last() {
+                Some(last) if more => from = [last.key(), &[0]].concat(),
+                _ => return Ok((revision, all)),
             }
         }
     }
@@ -264,14 +302,23 @@ impl Link {
     }
 }
 
+/// Reads and writes over a client, which take large answers.
+fn kv(client: &Client) -> etcd_client::KvClient {
+    client.kv_client().max_decoding_message_size(ANSWER_BYTES)
+}
+
 /// The codes of gRPC that are told apart.
 mod code {
     pub const INVALID_ARGUMENT: i32 = 3;
     pub const NOT_FOUND: i32 = 5;
     pub const PERMISSION_DENIED: i32 = 7;
     pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const OUT_OF_RANGE: i32 = 11;
     pub const UNAUTHENTICATED: i32 = 16;
 }
+
+/// What etcd says of a revision that is too old to be read.
+const COMPACTED: &str = "revision has been compacted";
 
 /// What an error of the client means.
 pub fn failure(error: &Error) -> Failure {
@@ -291,6 +338,7 @@ fn meaning(code: i32, said: &str) -> Failure {
         code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
         code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => refused(),
+        code::OUT_OF_RANGE if said.contains(COMPACTED) => refused(),
         _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
             Failure::NoQuorum(format!("etcd: {said}"))
         }
