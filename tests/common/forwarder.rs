@@ -19,6 +19,8 @@ pub enum Answers {
     Late(Duration),
     /// They are lost, and the connections are not good for more: only [`Forwarder::cut`] ends this.
     Lost,
+    /// The same on connections that have carried more bytes of answers than this, and on new ones.
+    LostBeyond(usize),
 }
 
 /// A forwarder on a port of its own. It ends when it is dropped.
@@ -136,8 +138,10 @@ async fn pass_answers(
     mut stalled: watch::Receiver<bool>,
 ) {
     let mut buffer = vec![0; 64 << 10];
-    let mut broken = false;
+    let mut broken = matches!(*answers.borrow(), Answers::LostBeyond(_));
+    let mut carried = 0;
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        carried += read;
         if !goes_on(&mut stalled).await {
             return;
         }
@@ -146,6 +150,7 @@ async fn pass_answers(
             Answers::Pass => {}
             Answers::Late(time) => tokio::time::sleep(time).await,
             Answers::Lost => broken = true,
+            Answers::LostBeyond(most) => broken |= carried > most,
         }
         if broken || cut.has_changed().unwrap_or(true) {
             continue;

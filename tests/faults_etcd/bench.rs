@@ -70,14 +70,29 @@ pub async fn etcd(cluster: &Cluster) -> Client {
         .expect("etcd answers")
 }
 
-/// How many calls of this kind etcd has answered. (HTTP/1.0, or the answer would come in chunks.)
-pub fn calls(cluster: &Cluster, method: &str) -> usize {
+/// What etcd counts of itself, a line each. (HTTP/1.0, or the answer would come in chunks.)
+fn figures(cluster: &Cluster) -> String {
     let address = cluster.members[0].url().replace("http://", "");
     let mut stream = TcpStream::connect(&address).expect("etcd answers");
     let request = "GET /metrics HTTP/1.0\r\n\r\n";
     stream.write_all(request.as_bytes()).expect("etcd reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("etcd answers");
+    text
+}
+
+/// How many bytes etcd has sent to its clients.
+pub fn sent_bytes(cluster: &Cluster) -> f64 {
+    let text = figures(cluster);
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.starts_with("etcd_network_client_grpc_sent_bytes_total"));
+    let figure = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    figure.expect("etcd counts what it sends")
+}
+
+/// How many calls of this kind etcd has answered.
+pub fn calls(cluster: &Cluster, method: &str) -> usize {
+    let text = figures(cluster);
     let method = format!("grpc_method=\"{method}\"");
     let counts = text
         .lines()

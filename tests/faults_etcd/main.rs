@@ -6,6 +6,7 @@ mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod crowds;
+mod endings;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod history;
@@ -14,6 +15,7 @@ mod killed;
 mod late;
 mod leader;
 mod leases;
+mod outage;
 mod partition;
 #[path = "../server/mod.rs"]
 mod process;
@@ -22,6 +24,7 @@ mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]
 mod servers;
+mod sizes;
 mod space;
 mod views;
 mod waking;

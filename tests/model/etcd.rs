@@ -37,6 +37,8 @@ pub enum Flaw {
     TwoGrantsInOneBatch,
     /// An undo takes the place of a claim whichever call waits for it.
     UndoIgnoresCall,
+    /// An undo takes out what is at its key, though that was written since.
+    RemovesUnseen,
     /// Whoever is granted does not look at the holders in the same step.
     NoGuard,
     /// Steps are not bound to the session that they were sent under.
@@ -144,6 +146,7 @@ fn explore(world: World) -> Walked {
         claim: *claim,
         replica: *replica,
         stage: Stage::Wants,
+        queued: None,
         stale: false,
         late: Vec::new(),
     };
@@ -248,6 +251,12 @@ fn small_semaphore_claims_beside_a_larger_one_are_safe() {
 #[test]
 fn an_undo_that_ignores_the_call_is_noticed() {
     let flaw = Flaw::UndoIgnoresCall;
+    explore(World { flaw, ..BESIDE }).is_noticed("a place was taken");
+}
+
+#[test]
+fn an_undo_that_takes_out_what_it_does_not_know_is_noticed() {
+    let flaw = Flaw::RemovesUnseen;
     explore(World { flaw, ..BESIDE }).is_noticed("a place was taken");
 }
 

@@ -79,6 +79,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "leaves leases in the pool that are about to end",
     ),
     (
+        "src/backend/etcd/link.rs",
+        Clock::Running,
+        "how long a read was asked of one member after another",
+    ),
+    (
         "src/backend/etcd/pulse.rs",
         Clock::Running,
         "ends a stream that does not answer",
@@ -87,6 +92,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/etcd/session.rs",
         Clock::Running,
         "ends a session that the cluster did not answer for its whole TTL",
+    ),
+    (
+        "src/backend/etcd/session/keep_alive.rs",
+        Clock::Running,
+        "when the last keep-alive of a session was sent that was answered",
     ),
     (
         "src/auth/clock.rs",

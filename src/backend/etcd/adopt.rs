@@ -73,7 +73,8 @@ impl Replica {
         if answer.succeeded {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
-        Ok(Tried::Again(Some(Survey::read(lock, &answer)?)))
+        let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
+        Ok(Tried::Again(Some(survey)))
     }
 
     /// Notes on a hold of the same request that two calls know it.
@@ -170,7 +171,7 @@ impl Replica {
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
         let answer = self.step(lock, Company::Alone, when, vec![put], otherwise).await?;
         if !answer.succeeded {
-            return Ok(Err(Survey::read(lock, &answer)?));
+            return Ok(Err(self.surveyed((*ticket, lock, name, new), &answer).await?));
         }
         entry.modified = answer.revision;
         self.ends.granted(name, entry);

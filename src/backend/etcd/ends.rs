@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use futures::future::{BoxFuture, FutureExt, Shared};
 use tokio::time::{Instant, sleep};
 
 use super::keys::Keys;
@@ -38,11 +39,18 @@ pub struct Ends {
     keys: Keys,
     link: Arc<Link>,
     leases: Arc<Leases>,
-    bucket: tokio::sync::Mutex<Option<(i64, Instant)>>,
+    bucket: Mutex<Option<Bucket>>,
     /// What this replica wrote, the oldest first.
     written: Mutex<VecDeque<(Instant, Vec<String>)>>,
     /// What this replica granted and has not seen end.
     granted: Mutex<HashMap<ClaimId, Granted>>,
+}
+
+/// The lease of a bucket, which the first one who needs it asks for and all others wait for too.
+#[derive(Debug, Clone)]
+struct Bucket {
+    lease: Shared<BoxFuture<'static, Result<i64, Failure>>>,
+    since: Instant,
 }
 
 #[derive(Debug, Clone)]
@@ -60,7 +68,7 @@ impl Ends {
             keys,
             link,
             leases,
-            bucket: tokio::sync::Mutex::default(),
+            bucket: Mutex::default(),
             written: Mutex::default(),
             granted: Mutex::default(),
         }
@@ -187,20 +195,31 @@ impl Ends {
 
     /// The lease of this second's bucket.
     async fn bucket(&self) -> Result<i64, Failure> {
-        let mut bucket = self.bucket.lock().await;
-        if let Some((id, since)) = *bucket
-            && since.elapsed() < BUCKET
-        {
-            return Ok(id);
+        // One question for all: a store that is away is to be told of to each in time, and not to one after another.
+        let granting = {
+            let mut bucket = lock(&self.bucket);
+            let failed = |bucket: &Bucket| matches!(bucket.lease.peek(), Some(Err(_)));
+            let current = bucket
+                .take()
+                .filter(|bucket| bucket.since.elapsed() < BUCKET && !failed(bucket));
+            let current = current.unwrap_or_else(|| self.new_bucket());
+            bucket.insert(current).lease.clone()
+        };
+        granting.await
+    }
+
+    fn new_bucket(&self) -> Bucket {
+        let leases = Arc::clone(&self.leases);
+        let granting = async move { Ok(leases.fresh(FINISHED_KEPT + BUCKET).await?.id) };
+        Bucket {
+            lease: granting.boxed().shared(),
+            since: Instant::now(),
         }
-        let lease = self.leases.fresh(FINISHED_KEPT + BUCKET).await?;
-        *bucket = Some((lease.id, Instant::now()));
-        Ok(lease.id)
     }
 
     /// Forgets the bucket, for its lease is dead.
-    pub async fn spill(&self) {
-        *self.bucket.lock().await = None;
+    pub fn spill(&self) {
+        *lock(&self.bucket) = None;
     }
 
     /// How the hold of a lease ended, while that is remembered.

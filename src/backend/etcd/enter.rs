@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+use etcd_client::{Compare, PutOptions, TxnOp};
 use futures::poll;
 
 use super::Replica;
@@ -12,6 +12,7 @@ use super::keys::LockKeys;
 use super::link::Failure;
 use super::packing::Company;
 use super::record::Claim;
+use super::scenes;
 use super::session::Ticket;
 use super::survey::Survey;
 use super::turns::Answer;
@@ -308,8 +309,7 @@ impl Replica {
             new,
             ticket,
         } = coming;
-        let whole = TxnOp::get(lock.all(), Some(GetOptions::new().with_range(lock.behind())));
-        let write = self.write_waiter(coming, tail(new), (when, claim, vec![whole]));
+        let write = self.write_waiter(coming, tail(new), (when, claim, vec![Survey::glimpse(lock)]));
         let answer = match write.await? {
             Ok(answer) => answer,
             Err(tried) => return Ok(tried),
@@ -317,7 +317,12 @@ impl Replica {
         let Some(read) = answer.reads.first() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
-        let view = View::read(lock, answer.read_at, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        let view = match read.more() {
+            true => scenes::read(&self.link, lock).await?,
+            false => {
+                View::read(lock, answer.read_at, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?
+            }
+        };
         self.stand(*ticket, name, new, view).await.map(Tried::Placed)
     }
 
@@ -345,7 +350,10 @@ impl Replica {
             }
             Err(failure) => Err(failure),
             Ok(answer) if answer.succeeded => Ok(Ok(answer)),
-            Ok(answer) => Ok(Err(Tried::Again(Some(Survey::read(lock, &answer)?)))),
+            Ok(answer) => {
+                let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
+                Ok(Err(Tried::Again(Some(survey))))
+            }
         }
     }
 
@@ -360,7 +368,13 @@ impl Replica {
     ) -> Result<Place, Failure> {
         for _ in 0..TRIES {
             let Some(entry) = view.waiters.get(&new.id) else {
-                break;
+                // It was read after the step that put the claim: something has become of that since.
+                let survey = self.survey(ticket, name, new).await?;
+                match self.place_of(name, new, &survey).await? {
+                    Some(place) => return Ok(place),
+                    None => view = survey.view,
+                }
+                continue;
             };
             if !view.is_next(&new.id) {
                 return Ok(self.wait(name, new, entry, &view).await);

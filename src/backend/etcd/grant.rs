@@ -11,11 +11,12 @@ use super::leases::{Lease, span};
 use super::link::Failure;
 use super::packing::{Company, Step};
 use super::record::Claim;
+use super::scenes;
 use super::session::Ticket;
 use super::survey::Survey;
 use super::turns::Answer;
 use super::view::Entry;
-use crate::backend::{Grant, NewClaim};
+use crate::backend::{Grant, NewClaim, Patience};
 use crate::name::{ClaimId, LockName, Mode, Secret};
 
 /// How old a lease's last sign of life is at most, for a grant to count from that one.
@@ -269,13 +270,13 @@ impl Replica {
         lock: &LockKeys,
         granting: Granting<'_>,
     ) -> Result<Result<Grant, Survey>, Failure> {
-        let (name, id, call) = (granting.name, granting.new.id, granting.new.call);
+        let (name, new) = (granting.name, granting.new);
         match self.grant(ticket, granting).await? {
             Granted::Yes(grant) => {
-                self.scenes.part(name, &id, call);
+                self.scenes.part(name, &new.id, new.call);
                 Ok(Ok(grant))
             }
-            Granted::No(answer) => Ok(Err(Survey::read(lock, &answer)?)),
+            Granted::No(answer) => Ok(Err(self.surveyed((ticket, lock, name, new), &answer).await?)),
         }
     }
 
@@ -284,7 +285,35 @@ impl Replica {
         let lock = self.keys.lock(name);
         let ops = Survey::ops(&self.keys, name, &lock, new, ticket);
         let answer = self.link.txn(Txn::new().and_then(ops)).await?;
-        Survey::read(&lock, &Answer::of(&answer))
+        self.surveyed((ticket, &lock, name, new), &Answer::of(&answer)).await
+    }
+
+    /// What a step has read that was refused. Where a queue is longer than what that shows the lock is read anew, and
+    /// after it what else the call needs to know: so nothing that ended a claim of the view is missed.
+    pub async fn surveyed(
+        &self,
+        (ticket, lock, name, new): (Ticket, &LockKeys, &LockName, &NewClaim),
+        answer: &Answer,
+    ) -> Result<Survey, Failure> {
+        let survey = Survey::read(lock, answer)?;
+        // Holders come first, so all of them are in it where a waiter is.
+        if survey.is_whole || (is_plain_try(new) && survey.view.waiters.len() > 0) {
+            return Ok(survey);
+        }
+        if is_plain_try(new) {
+            let view = self.oldest_holder(lock).await?;
+            if view.len() > 0 {
+                return Ok(Survey { view, ..survey });
+            }
+        }
+        let view = scenes::read(&self.link, lock).await?;
+        let ops = Survey::ops(&self.keys, name, lock, new, ticket);
+        let answer = self.link.txn(Txn::new().and_then(ops)).await?;
+        Ok(Survey {
+            view,
+            is_whole: true,
+            ..Survey::read(lock, &Answer::of(&answer))?
+        })
     }
 
     /// Follows what a survey says of the session and the base; whether both are as the ticket says.
@@ -305,4 +334,9 @@ impl Replica {
             left => left,
         }
     }
+}
+
+/// Whether the first claim of a lock tells a call all that it needs to know: any keeps it out, and it joins none.
+fn is_plain_try(new: &NewClaim) -> bool {
+    new.patience == Patience::Try && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
 }

@@ -1,15 +1,16 @@
 //! How a claim, or one hold of it, ends by somebody's will.
 
-use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{Granted, Granting, absent, none_changed_after, only, unchanged};
-use super::keys::LockKeys;
+use super::keys::{LockKeys, behind};
 use super::leases::Lease;
 use super::link::Failure;
 use super::packing::Company;
 use super::record::{Claim, End, Hold};
 use super::scenes;
+use super::survey::GLIMPSE;
 use super::view::{Entry, View};
 use crate::backend::{Departure, Found, Grant, Leaving, NewClaim};
 use crate::claim::Cause;
@@ -53,7 +54,7 @@ impl Replica {
                 Ok(Some(departure)) => return Ok(departure),
                 Ok(None) => {}
                 // Nothing was written: a bucket, a session or the holder's own lease has ended.
-                Err(Failure::LeaseGone) => self.ends.spill().await,
+                Err(Failure::LeaseGone) => self.ends.spill(),
                 Err(failure) => return Err(failure),
             }
         }
@@ -61,16 +62,11 @@ impl Replica {
     }
 
     async fn release(&self, going: &Going<'_>, lease: &LeaseKey) -> Result<Option<Departure>, Failure> {
-        let view;
-        let known = self.ends.known(lease);
-        let entry = match &known {
-            Some(entry) => Some(entry),
-            None => {
-                view = scenes::read(&self.link, &going.lock).await?;
-                view.holders.get(&lease.claim)
-            }
+        let known = match self.ends.known(lease) {
+            Some(known) => Some(known),
+            None => self.holder(lease).await?,
         };
-        let Some(entry) = entry.filter(|entry| entry.hold_of(lease).is_some()) else {
+        let Some(entry) = known.as_ref().filter(|entry| entry.hold_of(lease).is_some()) else {
             let before = self.ends.of(lease).await?;
             return Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))));
         };
@@ -88,9 +84,9 @@ impl Replica {
 
     /// Looks again at a holder that has changed, for what is known of it is out of date.
     async fn refresh(&self, going: &Going<'_>, entry: &Entry) -> Result<(), Failure> {
-        let view = scenes::read(&self.link, &going.lock).await?;
-        match view.holders.get(&entry.id).filter(|now| now.created == entry.created) {
-            Some(now) => self.ends.granted(going.name, now),
+        let now = self.holder_at(&going.lock, entry.claim.mode.into(), entry.id).await?;
+        match now.filter(|now| now.created == entry.created) {
+            Some(now) => self.ends.granted(going.name, &now),
             // Its end may not have been seen; then it ran out.
             None => self.ends.expired(going.name, entry).await?,
         }
@@ -98,7 +94,7 @@ impl Replica {
     }
 
     async fn force(&self, going: &Going<'_>, token: FencingToken) -> Result<Option<Departure>, Failure> {
-        let view = scenes::read(&self.link, &going.lock).await?;
+        let view = self.holders(&going.lock).await?;
         if let Some(entry) = view.holder_of(token) {
             let ending = Ending {
                 entry,
@@ -107,20 +103,29 @@ impl Replica {
             };
             return self.end(going, ending).await;
         }
-        let ends = GetOptions::new().with_prefix();
-        let ends = self.link.get(self.keys.ends(going.name), ends).await?;
-        let mut ends = ends.kvs().iter().filter_map(|kv| End::decode(kv.value()).ok());
+        let ends = self.keys.ends(going.name);
+        let (_, ends) = self.link.range(ends.as_str(), behind(&ends)).await?;
+        let mut ends = ends.iter().filter_map(|kv| End::decode(kv.value()).ok());
         let before = ends.find(|end| end.token == token).map(|end| end.cause);
         Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))))
     }
 
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
+        // What this replica knows it to be is not read: many waits may end in one moment. It is known for as long as
+        // nobody has answered, for an undo may be given up and begun anew.
+        if let Some(queued) = self.scenes.leaving(going.name, id, call)
+            && self.take_out_waiter(going, *id, queued).await?
+        {
+            self.scenes.part(going.name, id, call);
+            return Ok(Some(found(Found::Ended(Cause::Left))));
+        }
         self.scenes.part(going.name, id, call);
-        let view = scenes::read(&self.link, &going.lock).await?;
+        let view = self.look_for(going, id).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
-                return self.take_out_waiter(going, entry).await;
+                let gone = self.take_out_waiter(going, *id, entry.modified).await?;
+                return Ok(gone.then(|| found(Found::Ended(Cause::Left))));
             }
             let when = vec![unchanged(going.lock.waiter(*id), entry)];
             return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
@@ -145,15 +150,37 @@ impl Replica {
         }
     }
 
-    async fn take_out_waiter(&self, going: &Going<'_>, entry: &Entry) -> Result<Option<Departure>, Failure> {
-        let key = going.lock.waiter(entry.id);
-        let when = vec![unchanged(key.clone(), entry)];
+    /// The holders of a lock, and of its queue the waiter of this name alone.
+    async fn look_for(&self, going: &Going<'_>, id: &ClaimId) -> Result<View, Failure> {
+        let some = GetOptions::new().with_prefix().with_limit(GLIMPSE);
+        let reads = vec![
+            TxnOp::get(going.lock.holders(), Some(some)),
+            TxnOp::get(going.lock.waiter(*id), None),
+        ];
+        let answer = self
+            .step(&going.lock, Company::Removal, Vec::new(), reads, Vec::new())
+            .await?;
+        let [holders, waiter] = answer.reads.as_slice() else {
+            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+        };
+        let (revision, mut kvs) = match holders.more() {
+            true => {
+                let all = going.lock.holders();
+                self.link.range(all.as_str(), behind(&all)).await?
+            }
+            false => (answer.read_at, holders.kvs().to_vec()),
+        };
+        kvs.extend_from_slice(waiter.kvs());
+        View::read(&going.lock, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
+    }
+
+    /// Takes a waiter out, if it was last written at this revision; whether it was.
+    async fn take_out_waiter(&self, going: &Going<'_>, id: ClaimId, written: i64) -> Result<bool, Failure> {
+        let key = going.lock.waiter(id);
+        let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let then = vec![TxnOp::delete(key, None)];
-        let gone = self
-            .step(&going.lock, Company::Host, when, then, Vec::new())
-            .await?
-            .succeeded;
-        Ok(gone.then(|| found(Found::Ended(Cause::Left))))
+        let answer = self.step(&going.lock, Company::Removal, when, then, Vec::new()).await?;
+        Ok(answer.succeeded)
     }
 
     /// Nothing of the call is there: its mark keeps out what may still be on its way.

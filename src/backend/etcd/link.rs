@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, ResponseHeader, Txn, TxnResponse};
+use etcd_client::{Client, ConnectOptions, Error, GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnResponse};
 use tokio::sync::{OnceCell, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::proving::Proving;
 use super::settings::Settings;
@@ -61,11 +61,18 @@ impl From<Failure> for BackendError {
 
 /// How often a read is asked of another member.
 const READ_TRIES: usize = 3;
+/// How many keys a page has of a read that may be large: with the largest metadata some 2 MB.
+const PAGE: i64 = 500;
+/// How large an answer of etcd may be, in bytes. What may be large is read in pages; a page of holders with many holds
+/// each, or the answer to a full batch, is larger than the 4 MiB that a client takes by default.
+pub const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
 /// See the module.
 pub struct Link {
     members: Vec<Member>,
     current: AtomicUsize,
+    /// The member whose connection for sessions is used.
+    current_of_sessions: AtomicUsize,
     /// How a client is made, but for what proves this server.
     options: ConnectOptions,
     /// What proves it.
@@ -82,6 +89,8 @@ pub(super) struct Member {
     pub(super) url: String,
     /// Made with the first call; there is another in its place where one was made since with another proof.
     pub(super) client: ArcSwap<OnceCell<Client>>,
+    /// The same for the keep-alives of sessions alone: no call that is large, and no number of them, delays those.
+    pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
 impl fmt::Debug for Link {
@@ -97,10 +106,12 @@ impl Link {
         let members = settings.endpoints.iter().map(|url| Member {
             url: url.clone(),
             client: ArcSwap::default(),
+            of_sessions: ArcSwap::default(),
         });
         Self {
             members: members.collect(),
             current: AtomicUsize::new(0),
+            current_of_sessions: AtomicUsize::new(0),
             options: settings.options(),
             proving: Proving::by(settings.proof.clone()),
             timeout: settings.timeout,
@@ -135,6 +146,21 @@ impl Link {
         self.call(|client| async { Ok(client) }).await
     }
 
+    /// The connection that carries nothing but the keep-alives of sessions.
+    pub async fn for_sessions(&self) -> Result<Client, Failure> {
+        let at = self.current_of_sessions.load(Ordering::Acquire) % self.members.len();
+        let member = &self.members[at];
+        let place = member.of_sessions.load_full();
+        let connected = timeout(self.timeout, place.get_or_try_init(|| self.connect(member))).await;
+        let connected = connected.map_err(|_| Failure::Away(format!("etcd at {} did not answer", member.url)))?;
+        connected.cloned().map_err(|error| failure(&error))
+    }
+
+    /// The member of the connection for sessions failed: the next one's is used. Harmless where several say so.
+    pub fn sessions_turn_away(&self) {
+        self.current_of_sessions.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// How long a request may take.
     pub fn patience(&self) -> Duration {
         self.timeout
@@ -148,7 +174,8 @@ impl Link {
     /// A transaction, sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
         let seen = self.revision();
-        let answer = self.call(|mut client| async move { client.txn(txn).await }).await?;
+        let asked = self.call(|client| async move { kv(&client).txn(txn).await });
+        let answer = asked.await?;
         self.note(seen, answer.header())?;
         Ok(answer)
     }
@@ -164,13 +191,50 @@ impl Link {
     /// A read that may be of a store which was restored.
     pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
-        let mut tries = 1;
+        let (began, mut tries) = (Instant::now(), 1);
         loop {
             let (key, options) = (key.clone(), options.clone());
-            let asked = self.call(|mut client| async move { client.get(key, Some(options)).await });
+            let asked = self.call(|client| async move { kv(&client).get(key, Some(options)).await });
             match asked.await {
-                Err(Failure::Away(_) | Failure::NoQuorum(_)) if tries < READ_TRIES => tries += 1,
+                // Members that hang are not asked one after another for long: the caller is told in time.
+                Err(Failure::Away(_) | Failure::NoQuorum(_))
+                    if tries < READ_TRIES && began.elapsed() < self.timeout * 3 / 2 =>
+                {
+                    tries += 1;
+                }
                 answer => return answer,
+            }
+        }
+    }
+
+    /// All keys of a range as they were at one revision, and that revision; read in pages, so that no answer is large.
+    pub async fn range(&self, from: impl Into<Vec<u8>>, end: Vec<u8>) -> Result<(i64, Vec<KeyValue>), Failure> {
+        let from = from.into();
+        for _ in 0..READ_TRIES {
+            match self.pages(from.clone(), &end).await {
+                Err(Failure::Refused(said)) if said.contains(COMPACTED) => {}
+                read => return read,
+            }
+        }
+        Err(Failure::Away("etcd: it was compacted while it was read".into()))
+    }
+
+    async fn pages(&self, mut from: Vec<u8>, end: &[u8]) -> Result<(i64, Vec<KeyValue>), Failure> {
+        let (mut revision, mut all) = (0, Vec::new());
+        loop {
+            let page = GetOptions::new()
+                .with_range(end)
+                .with_limit(PAGE)
+                .with_revision(revision);
+            let mut read = self.get(from, page).await?;
+            if revision == 0 {
+                revision = read.header().map_or(0, ResponseHeader::revision);
+            }
+            let more = read.more();
+            all.append(&mut read.take_kvs());
+            match all.last() {
+                Some(last) if more => from = [last.key(), &[0]].concat(),
+                _ => return Ok((revision, all)),
             }
         }
     }
@@ -238,32 +302,88 @@ impl Link {
     }
 }
 
+/// Reads and writes over a client, which take large answers.
+fn kv(client: &Client) -> etcd_client::KvClient {
+    client.kv_client().max_decoding_message_size(ANSWER_BYTES)
+}
+
 /// The codes of gRPC that are told apart.
 mod code {
     pub const INVALID_ARGUMENT: i32 = 3;
     pub const NOT_FOUND: i32 = 5;
     pub const PERMISSION_DENIED: i32 = 7;
     pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const OUT_OF_RANGE: i32 = 11;
     pub const UNAUTHENTICATED: i32 = 16;
 }
 
+/// What etcd says of a revision that is too old to be read.
+const COMPACTED: &str = "revision has been compacted";
+
 /// What an error of the client means.
 pub fn failure(error: &Error) -> Failure {
-    let text = format!("etcd: {error}");
-    let Error::GRpcStatus(status) = error else {
-        return Failure::Away(text);
-    };
-    let said = status.message();
-    match status.code() as i32 {
+    match error {
+        Error::GRpcStatus(status) => meaning(status.code() as i32, status.message()),
+        _ => Failure::Away(format!("etcd: {error}")),
+    }
+}
+
+/// What a status means. The transport on the way uses the same codes as etcd, also for answers that it does not carry,
+/// and after the request took effect. So only what etcd itself has said counts as a refusal.
+fn meaning(code: i32, said: &str) -> Failure {
+    let refused = || Failure::Refused(format!("etcd: {said}"));
+    match code {
+        _ if !said.starts_with("etcdserver: ") => Failure::Away(format!("etcd: {said}")),
         code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
         code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
-        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
-            Failure::Refused(format!("etcd: {said}"))
-        }
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => refused(),
+        code::OUT_OF_RANGE if said.contains(COMPACTED) => refused(),
         _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
             Failure::NoQuorum(format!("etcd: {said}"))
         }
         _ => Failure::Away(format!("etcd: {said}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code::{INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENTICATED};
+    use super::*;
+
+    #[test]
+    fn only_what_etcd_itself_refuses_is_known_to_have_written_nothing() {
+        for (code, said) in [
+            (RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
+            (INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"),
+            (UNAUTHENTICATED, "etcdserver: invalid auth token"),
+            (PERMISSION_DENIED, "etcdserver: permission denied"),
+        ] {
+            assert!(matches!(meaning(code, said), Failure::Refused(_)), "{said}");
+        }
+        let full = meaning(RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Failure::Full(_)));
+        let gone = meaning(NOT_FOUND, "etcdserver: requested lease not found");
+        assert_eq!(gone, Failure::LeaseGone);
+        for (code, said) in [
+            (
+                RESOURCE_EXHAUSTED,
+                "grpc: trying to send message larger than max (5000000 vs. 4194304)",
+            ),
+            (RESOURCE_EXHAUSTED, "h2 protocol error: http2 error: ENHANCE_YOUR_CALM"),
+            (RESOURCE_EXHAUSTED, "proxy: database space exceeded"),
+            (INVALID_ARGUMENT, "transport: malformed header"),
+            (
+                UNAUTHENTICATED,
+                "grpc-status header missing, mapped from HTTP status code 401",
+            ),
+            (
+                PERMISSION_DENIED,
+                "grpc-status header missing, mapped from HTTP status code 403",
+            ),
+            (NOT_FOUND, "proxy: lease not found"),
+        ] {
+            assert!(matches!(meaning(code, said), Failure::Away(_)), "{said}");
+        }
     }
 }

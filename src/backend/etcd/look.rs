@@ -3,11 +3,12 @@
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
-use etcd_client::GetOptions;
+use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp};
 
 use super::Replica;
-use super::keys::behind;
+use super::keys::{LockKeys, behind};
 use super::link::Failure;
+use super::turns::Answer;
 use super::view::{Entry, View};
 use crate::backend::{Listing, Most, Page, Summary};
 use crate::claim::{Holder, Queue, Waiter};
@@ -24,7 +25,7 @@ impl Replica {
 
     /// See [`crate::backend::Backend::holder`].
     pub async fn holder_of(&self, name: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
-        match self.view(name).await?.holder_of(token) {
+        match self.holders(&self.keys.lock(name)).await?.holder_of(token) {
             Some(entry) => Ok(Some(self.show_holder(entry).await?)),
             None => Ok(None),
         }
@@ -61,6 +62,12 @@ impl Replica {
         })
     }
 
+    /// The holder of a lock that was granted first, and nothing else of it.
+    pub async fn oldest_holder(&self, lock: &LockKeys) -> Result<View, Failure> {
+        let read = self.link.get(lock.holders(), first_made()).await?;
+        View::read(lock, 0, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
+    }
+
     /// The first holder of a view, where one holds.
     pub async fn first_holder(&self, view: &View) -> Result<Option<Box<Holder>>, Failure> {
         match view.holders.iter().next() {
@@ -86,22 +93,34 @@ impl Replica {
                 break;
             }
             from = self.keys.lock(&name).behind();
-            let view = self.view(&name).await?;
             // It may have left the list meanwhile.
-            if view.len() > 0 {
-                listing.locks.push(self.summary(name, &view).await?);
-            }
+            listing.locks.extend(self.summary(name).await?);
         }
         Ok(listing)
     }
 
-    async fn summary(&self, lock: LockName, view: &View) -> Result<Summary, Failure> {
-        Ok(Summary {
+    /// A lock in short, if anybody uses it: its claims are counted, and not read.
+    async fn summary(&self, lock: LockName) -> Result<Option<Summary>, Failure> {
+        let keys = self.keys.lock(&lock);
+        let count = GetOptions::new().with_prefix().with_count_only();
+        let reads = [
+            TxnOp::get(keys.holders(), Some(first_made())),
+            TxnOp::get(keys.waiters(), Some(count)),
+        ];
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let [holders, waiters] = answer.reads.as_slice() else {
+            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+        };
+        let view = View::read(&keys, answer.read_at, holders.kvs());
+        let view = view.map_err(|error| Failure::Refused(error.to_string()))?;
+        let count = |read: &GetResponse| usize::try_from(read.count()).unwrap_or(0);
+        let summary = Summary {
+            holders: count(holders),
+            waiters: count(waiters),
+            first: self.first_holder(&view).await?.map(|first| *first),
             lock,
-            holders: view.holders.len(),
-            waiters: view.waiters.len(),
-            first: self.first_holder(view).await?.map(|first| *first),
-        })
+        };
+        Ok((summary.holders + summary.waiters > 0).then_some(summary))
     }
 
     /// The first lock with a key from here on.
@@ -121,4 +140,10 @@ fn show_waiter(entry: &Entry) -> Waiter {
         metadata: entry.claim.metadata.clone(),
         since: entry.claim.since,
     }
+}
+
+/// Of the keys that begin so the one that was made first.
+fn first_made() -> GetOptions {
+    let first = GetOptions::new().with_prefix().with_limit(1);
+    first.with_sort(SortTarget::Create, SortOrder::Ascend)
 }

@@ -16,6 +16,7 @@ use etcd_client::{Compare, Txn, TxnOp};
 const DEPTH: usize = 128;
 /// How many bytes a request carries at most: a good part of what etcd takes by its defaults.
 const BYTES: usize = 512 * 1024;
+
 /// Which steps on its own lock a step goes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
@@ -28,6 +29,9 @@ pub enum Company {
     Tail,
     /// The same behind others who wait, so that it is in no hurry.
     FarTail,
+    /// All that write other keys: it takes one waiter out, which grants nothing and makes no grant of the others
+    /// wrong, or it only reads.
+    Removal,
 }
 
 impl Company {
@@ -35,7 +39,8 @@ impl Company {
     fn joins(self, there: &[Self]) -> bool {
         let is_host = |there: &&Self| matches!(there, Self::Alone | Self::Host);
         match self {
-            Self::Alone => there.is_empty(),
+            Self::Removal => true,
+            Self::Alone => there.iter().all(|there| *there == Self::Removal),
             Self::Host => !there.iter().any(|there| is_host(&there)),
             Self::Tail | Self::FarTail => !there.contains(&Self::Alone),
         }
@@ -196,6 +201,23 @@ mod tests {
             one(Tail, "6"),
         ];
         assert_eq!(pack(&steps), [vec![0, 1, 2, 5], vec![3], vec![4]]);
+    }
+
+    #[test]
+    fn waiters_are_taken_out_together_and_beside_any_step_on_another_key() {
+        let one = |company, key: &str| Step {
+            company,
+            ..step("a", key)
+        };
+        use Company::{Alone, Host, Removal};
+        let steps = [
+            one(Removal, "1"),
+            one(Alone, "2"),
+            one(Removal, "3"),
+            one(Removal, "2"),
+            one(Host, "1"),
+        ];
+        assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3, 4]]);
     }
 
     #[test]

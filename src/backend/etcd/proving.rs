@@ -100,6 +100,7 @@ impl Link {
         let place = member.client.load_full();
         let Some(old) = place.get() else {
             member.client.store(Arc::default());
+            member.of_sessions.store(Arc::default());
             return Ok(());
         };
         // The old one is asked first: what it has said, the new one must know.
@@ -118,6 +119,8 @@ impl Link {
         // was proven over it: neither what is sent now, nor by what is proven over the old one meanwhile.
         self.proving.note(Ways { renewed: 0, broken });
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
+        // The members take the new proof: the next keep-alive of a session shows it too.
+        member.of_sessions.store(Arc::default());
         let renewed = u64::from(is_current);
         self.proving.note(Ways { renewed, broken });
         Ok(())

@@ -7,6 +7,7 @@ use etcd_client::{GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
 use super::grant::{grant_of, unchanged};
+use super::keys::{LockKeys, behind};
 use super::leases::{seconds, span};
 use super::link::Failure;
 use super::packing::Company;
@@ -14,7 +15,7 @@ use super::record::Claim;
 use super::scenes;
 use super::view::{Entry, View};
 use crate::backend::Renewal;
-use crate::name::{LeaseKey, LockName, Ttl};
+use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
 
 /// How often a renewal is tried against others that change the holder meanwhile.
 const TRIES: usize = 16;
@@ -61,12 +62,17 @@ impl Replica {
     }
 
     /// The holder of a lease as it is now.
-    async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
-        let lock = self.keys.lock(&lease.lock.name);
-        let key = lock.holder(lease.kind, lease.claim);
+    pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
+        self.holder_at(&self.keys.lock(&lease.lock.name), lease.kind, lease.claim)
+            .await
+    }
+
+    /// A holder as it is now, by its key.
+    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, claim: ClaimId) -> Result<Option<Entry>, Failure> {
+        let key = lock.holder(kind, claim);
         let read = self.link.get(key, GetOptions::new()).await?;
-        let view = View::read(&lock, 0, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
-        Ok(view.holders.get(&lease.claim).cloned())
+        let view = View::read(lock, 0, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
+        Ok(view.holders.get(&claim).cloned())
     }
 
     /// Signs of life for every lease that a holder's record names; whether its own lives.
@@ -153,6 +159,13 @@ impl Replica {
             entry.lease = lease;
         }
         Ok(answer.succeeded)
+    }
+
+    /// The holders of a lock as they are now.
+    pub async fn holders(&self, lock: &LockKeys) -> Result<View, Failure> {
+        let holders = lock.holders();
+        let (revision, kvs) = self.link.range(holders.as_str(), behind(&holders)).await?;
+        View::read(lock, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
     }
 
     /// A lock as it is now.

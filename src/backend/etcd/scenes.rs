@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{GetOptions, WatchOptions, WatchStream};
+use etcd_client::{WatchOptions, WatchStream};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::keys::{Keys, LockKeys};
-use super::link::{Failure, Link, failure};
+use super::link::{ANSWER_BYTES, Failure, Link, failure};
 use super::under_way::Others;
 use super::view::{Entry, Step, View};
 use super::wakes::Wakes;
@@ -169,6 +169,16 @@ impl Scenes {
                 mine.remove(id);
             }
         }
+    }
+
+    /// This call is about to leave: its waiting claim is told nothing more. The revision at which that was written, as
+    /// far as this replica knows.
+    pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<i64> {
+        let scene = self.scene(name)?;
+        let mut scene = lock(&scene);
+        let mine = scene.mine.get_mut(id).filter(|mine| mine.call == call)?;
+        mine.told = true;
+        Some(mine.since)
     }
 
     /// This waiting claim, if it is known to be within the prefix, and the revision at which it was.
@@ -400,8 +410,9 @@ impl Drop for HandingOver<'_> {
 pub async fn open(link: &Link, keys: &LockKeys) -> Result<WatchStream, Failure> {
     let prefix = keys.all().to_owned();
     let options = WatchOptions::new().with_range(keys.behind());
-    let opened = link.call(|mut client| async move {
-        let mut stream = client.watch(prefix, Some(options)).await?;
+    let opened = link.call(|client| async move {
+        let mut watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES);
+        let mut stream = watch.watch(prefix, Some(options)).await?;
         let created = stream.message().await?;
         Ok((stream, created))
     });
@@ -413,11 +424,8 @@ pub async fn open(link: &Link, keys: &LockKeys) -> Result<WatchStream, Failure> 
 
 /// A lock as it is now.
 pub async fn read(link: &Link, keys: &LockKeys) -> Result<View, Failure> {
-    let read = link
-        .get(keys.all(), GetOptions::new().with_range(keys.behind()))
-        .await?;
-    let revision = read.header().map_or(0, |header| header.revision());
-    View::read(keys, revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
+    let (revision, kvs) = link.range(keys.all(), keys.behind()).await?;
+    View::read(keys, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

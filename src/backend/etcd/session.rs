@@ -4,28 +4,33 @@
 //! Every enter, adoption and take-up compares that the session it was sent under still lives. So
 //! when a session ends, everything late of that replica fails, and marks need no clock.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::keep_alive::{Alive, Beat, beat_on, breaks};
 use super::checks::Condition;
 use super::clock::{micros, wall};
 use super::keys::Keys;
-use super::leases::{Leases, seconds, span};
+use super::leases::Leases;
 use super::link::{Failure, Link, failure};
 use super::names::Names;
 use crate::backend::Health;
+
+mod keep_alive;
 
 /// How soon a store that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How often it is asked how it is.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// A session ends when no call was answered for so many times its TTL: what is first in a queue is to go on.
+const SILENT_TTLS: u32 = 2;
 
 const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
 
@@ -236,8 +241,10 @@ impl Session {
                     Ok(ticket) => {
                         self.standing.send_modify(|standing| standing.ticket = Some(ticket));
                         self.well();
+                        let alive = Alive::now();
                         tokio::select! {
-                            () = self.keep(ticket) => {}
+                            () = self.keep(ticket, &alive) => {}
+                            () = self.keep_apart(ticket, &alive) => {}
                             () = self.check_again() => {}
                         }
                         self.is_over(ticket);
@@ -343,17 +350,21 @@ impl Session {
         }
     }
 
-    /// Returns when the session is over.
-    async fn keep(&self, ticket: Ticket) {
-        let every = span(seconds(self.ttl)) / 4;
-        let mut alive = Instant::now();
+    /// Keeps the session alive over the connection of the calls, and notes when that breaks. Returns when the session
+    /// is over.
+    async fn keep(&self, ticket: Ticket, alive: &Alive) {
+        let every = self.keep_alive_every();
+        let mut answered = Instant::now();
         let mut stream = None;
         let mut over = self.standing.subscribe();
         let (mut restores, mut ways) = (self.link.restores(), self.link.proving.ways());
-        while alive.elapsed() < self.ttl {
+        while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, ticket)).await {
-                Ok(Ok(true)) => alive = sent,
+                Ok(Ok(true)) => {
+                    answered = sent;
+                    alive.note(sent);
+                }
                 Ok(Ok(false)) => return,
                 Ok(Err(failure)) => self.trouble_with(&mut stream, &failure),
                 Err(_) => {
@@ -423,27 +434,3 @@ impl Session {
         Ok(true)
     }
 }
-
-/// Returns when the stream breaks, on which nothing is asked meanwhile; then why.
-async fn breaks(stream: &mut Option<Beat>) -> Failure {
-    let Some((_, answers)) = stream else {
-        return pending().await;
-    };
-    let ended = || Failure::Away("etcd: the stream of signs of life ended".into());
-    let failure = match answers.message().await {
-        Err(error) => failure(&error),
-        Ok(_) => ended(),
-    };
-    *stream = None;
-    failure
-}
-
-async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
-    keeper.keep_alive().await.map_err(|error| failure(&error))?;
-    match answers.message().await.map_err(|error| failure(&error))? {
-        Some(answer) => Ok(answer.ttl() > 0),
-        None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
-    }
-}
-
-type Beat = (LeaseKeeper, LeaseKeepAliveStream);

@@ -12,10 +12,16 @@ use crate::backend::NewClaim;
 use crate::claim::Cause;
 use crate::name::LockName;
 
+/// How many claims of a lock a step reads beside what else it asks, at most: a queue may be long, and many steps are
+/// answered together. Holders come first.
+pub const GLIMPSE: i64 = 8;
+
 /// A lock and what stands in the way of one call on it.
 #[derive(Debug)]
 pub struct Survey {
     pub view: View,
+    /// The view has all claims of the lock. Where it has not, the first ones are in it.
+    pub is_whole: bool,
     /// The session that it was sent under lives.
     pub in_session: bool,
     /// The base as it is now.
@@ -31,15 +37,20 @@ pub struct Survey {
 impl Survey {
     /// The reads of which [`Self::read`] makes a survey.
     pub fn ops(keys: &Keys, name: &LockName, lock: &LockKeys, new: &NewClaim, ticket: Ticket) -> Vec<TxnOp> {
-        let whole = GetOptions::new().with_range(lock.behind());
         vec![
             TxnOp::get(keys.session(ticket.session), Some(GetOptions::new().with_keys_only())),
             TxnOp::get(keys.base(), None),
             TxnOp::get(keys.mark(new.call), Some(GetOptions::new().with_keys_only())),
             TxnOp::get(keys.request(new.id), None),
             TxnOp::get(keys.end(name, &new.secret), None),
-            TxnOp::get(lock.all(), Some(whole)),
+            Self::glimpse(lock),
         ]
+    }
+
+    /// The read of the first claims of a lock.
+    pub fn glimpse(lock: &LockKeys) -> TxnOp {
+        let first = GetOptions::new().with_range(lock.behind()).with_limit(GLIMPSE);
+        TxnOp::get(lock.all(), Some(first))
     }
 
     /// Reads what those reads gave.
@@ -51,6 +62,7 @@ impl Survey {
             View::read(lock, answer.read_at, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         let base = base.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok());
         Ok(Self {
+            is_whole: !claims.more(),
             view,
             in_session: !session.kvs().is_empty(),
             base: base.unwrap_or(0),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::along::{Along, MOMENT, Riders, Where};
 use super::link::{Failure, Link};
@@ -113,8 +113,14 @@ impl Turns {
     /// before it was, is sent from here: each task on the way through a turn may be a thread to wake.
     ///
     /// # Errors
-    /// Whether the step took effect then is said by the [`Failure`].
+    /// Whether the step took effect then is said by the [`Failure`]. It comes after two requests' time at the latest:
+    /// one to wait for a turn, one for its answer.
     pub async fn ask(&self, step: Step) -> Result<Answer, Failure> {
+        let asked = timeout(self.link.patience() * 2, self.ask_however_long(step)).await;
+        asked.unwrap_or_else(|_| Err(Failure::Away("etcd: no turn was answered in time".into())))
+    }
+
+    async fn ask_however_long(&self, step: Step) -> Result<Answer, Failure> {
         let _asked = self.count();
         if step.company == Company::FarTail {
             return self.ask_along(step).await;
@@ -246,10 +252,33 @@ async fn send(link: &Link, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>>
 mod tests {
     use std::pin::pin;
 
+    use std::time::Duration;
+
     use futures::FutureExt;
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
 
     use super::super::settings::Settings;
     use super::*;
+
+    #[tokio::test]
+    async fn every_step_is_answered_in_time_however_many_wait_for_a_store_that_hangs() {
+        // It accepts connections, and says nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let request = Duration::from_secs(1);
+        let link = Link::new(&Settings {
+            timeout: request,
+            ..Settings::new(vec![format!("http://{}", silent.local_addr().unwrap())])
+        });
+        let turns = Turns::begin(Arc::new(link));
+        let begun = Instant::now();
+        let step = |n| Step::new(&format!("l{n}"), Company::Alone, Vec::new(), Vec::new(), Vec::new());
+        let many = 8 * BOUNDS.turns * BOUNDS.turn;
+        let answers = join_all((0..many).map(|n| turns.ask(step(n)))).await;
+        assert!(answers.iter().all(Result::is_err));
+        // One after another their turns would take 8 requests' time.
+        assert!(begun.elapsed() < request * 6, "{:?}", begun.elapsed());
+    }
 
     #[tokio::test]
     async fn a_claim_far_behind_others_waits_for_a_turn_that_it_goes_along_with() {

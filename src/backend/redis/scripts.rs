@@ -27,4 +27,4 @@ pub static TIDY: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include
 pub static BEAT: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("beat.lua")));
 
 /// All of them, for a server to know before they are called.
-pub static ALL: Scripts = &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &BEAT];
+pub static ALL: Scripts = &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &TIDY, &BEAT];

@@ -195,6 +195,12 @@ pub fn leave(world: &World, state: &State, at: usize) -> State {
     sent(state.clone(), at, step)
 }
 
+/// Takes out the waiting claim that its replica knows, whatever is in the store by now.
+pub fn leave_unread(state: &State, at: usize) -> Option<State> {
+    let modified = state.calls[at].queued?;
+    Some(sent(state.clone(), at, Step::RemoveWaiter { modified }))
+}
+
 pub fn to(state: &State, at: usize, stage: Stage) -> State {
     let mut after = state.clone();
     after.calls[at].stage = stage;

@@ -1,6 +1,6 @@
 //! What may happen next.
 
-use super::deciding::{decide, deliver, give_back, hand_over, leave, look, release, stop_counting, to};
+use super::deciding::{decide, deliver, give_back, hand_over, leave, leave_unread, look, release, stop_counting, to};
 use super::store::{Lease, Step};
 use super::transactions::{act, arrive, give_up, holds, together};
 use super::{Flaw, State, World};
@@ -11,6 +11,8 @@ pub struct Call {
     pub claim: u8,
     pub replica: u8,
     pub stage: Stage,
+    /// The revision at which its replica knows it to be queued, so that its undo need not read.
+    pub queued: Option<u8>,
     /// A whole TTL has passed since the sign of life that its lease counts from.
     pub stale: bool,
     /// What was given up and may still come, each with the session that it was sent under.
@@ -66,6 +68,7 @@ pub enum Event {
     SendsItsRelease(usize),
     SendsItsReleaseWithTheNext(usize),
     Leaves(usize),
+    LeavesUnread(usize),
     TwoGoTogether,
     ATtlPasses(u8),
     LeaseEnds(u8),
@@ -103,7 +106,10 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
                     hand_over(world, state, at, lease),
                 );
             }
-            Stage::Leaving => then(Event::Leaves(at), Some(leave(world, state, at))),
+            Stage::Leaving => {
+                then(Event::Leaves(at), Some(leave(world, state, at)));
+                then(Event::LeavesUnread(at), leave_unread(state, at));
+            }
             Stage::Left | Stage::Done => {}
         }
         for (place, (step, session)) in call.late.iter().enumerate() {
@@ -116,11 +122,16 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
         }
     }
     if world.flaw == Flaw::TwoGrantsInOneBatch {
-        next.extend(together(world, state, |one, two| {
+        next.extend(together(world, state, |(_, one), (_, two)| {
             matches!((one, two), (Step::Enter { .. }, Step::Enter { .. }))
         }));
     }
-    next.extend(together(world, state, |tail, host| {
+    next.extend(together(world, state, |(at, removal), (beside, other)| {
+        let claim = |call: usize| state.calls[call].claim;
+        let handed = matches!(other, Step::HandOver { next, .. } if claim(usize::from(next)) == claim(at));
+        matches!(removal, Step::RemoveWaiter { .. }) && claim(at) != claim(beside) && !handed
+    }));
+    next.extend(together(world, state, |(_, tail), (_, host)| {
         let hosts = matches!(
             host,
             Step::TakeUp { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. }

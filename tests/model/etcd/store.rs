@@ -212,6 +212,7 @@ impl Store {
             all.extend([&mut waiter.created, &mut waiter.modified]);
         }
         for call in calls {
+            all.extend(&mut call.queued);
             for (step, _) in call.stage.step_mut().into_iter().chain(call.late.iter_mut()) {
                 all.extend(step.revisions());
             }

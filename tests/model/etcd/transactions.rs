@@ -37,6 +37,7 @@ pub fn holds(world: &World, state: &State, at: usize, step: Step, session: u8) -
         }
         Step::Queue | Step::MarkAbsent => absent,
         Step::TakeUp { modified, seen, .. } => waiter(modified) && none_since(seen),
+        Step::RemoveWaiter { .. } if world.flaw == Flaw::RemovesUnseen => store.waiter(call.claim).is_some(),
         Step::AdoptWaiter { modified } | Step::RemoveWaiter { modified } | Step::MarkWaiter { modified } => {
             waiter(modified)
         }
@@ -156,6 +157,12 @@ fn answered(before: &State, after: &mut State, at: usize, step: Step, met: bool)
         Step::Release { .. } | Step::HandOver { .. } => released.map_or(0, |holder| holder.lease),
         _ => 0,
     };
+    after.calls[at].queued = match step {
+        Step::Queue | Step::AdoptWaiter { .. } if met => after.store.waiter(claim).map(|waiter| waiter.modified),
+        // Not met, it looks up its place in the store.
+        Step::Enter { .. } | Step::TakeUp { .. } if !met => after.calls[at].queued,
+        _ => None,
+    };
     after.calls[at].stage = match step {
         Step::Enter { lease, .. } | Step::TakeUp { lease, .. } if met => Stage::Granted { lease },
         Step::AdoptHolder { .. } if met => {
@@ -183,6 +190,7 @@ fn answered(before: &State, after: &mut State, at: usize, step: Step, met: bool)
     }
     if let Step::HandOver { next, lease, .. } = step {
         let next = &mut after.calls[usize::from(next)];
+        next.queued = None;
         if next.stage == Stage::Waiting {
             next.stage = Stage::Granted { lease };
         }
@@ -216,7 +224,11 @@ pub fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8)
 
 /// Two steps in one request, judged together before either is written. A claim for the tail goes with
 /// another step only where no other call is on it.
-pub fn together(world: &World, state: &State, go: impl Fn(Step, Step) -> bool) -> Vec<(Event, State)> {
+pub fn together(
+    world: &World,
+    state: &State,
+    go: impl Fn((usize, Step), (usize, Step)) -> bool,
+) -> Vec<(Event, State)> {
     let sent = |at: usize| match state.calls[at].stage {
         Stage::Sent((step, session)) if holds(world, state, at, step, session) => Some((at, step)),
         _ => None,
@@ -229,7 +241,7 @@ pub fn together(world: &World, state: &State, go: impl Fn(Step, Step) -> bool) -
     let mut both = Vec::new();
     for (one, first) in &sent {
         for (two, second) in &sent {
-            if one == two || !go(*first, *second) || (*first == Step::Queue && claims(*one) > 1) {
+            if one == two || !go((*one, *first), (*two, *second)) || (*first == Step::Queue && claims(*one) > 1) {
                 continue;
             }
             let mut after = state.clone();

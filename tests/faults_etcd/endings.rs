@@ -1,0 +1,134 @@
+//! Many waits that end in one moment.
+
+use std::time::Duration;
+
+use etcd_client::GetOptions;
+use fencepost::backend::Health;
+use fencepost::backend::etcd::settings::Settings;
+use fencepost::error::Error;
+use fencepost::locks::{Lease, Locks};
+use futures::future::join_all;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::bench::{acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, unready, waiters};
+use crate::forwarder::{Answers, Forwarder};
+use crate::servers::Cluster;
+
+const TTL: Duration = Duration::from_secs(60);
+const WAITERS: usize = if cfg!(feature = "soak") { 4_000 } else { 600 };
+
+/// How many claims wait for a lock: their keys are counted, and not read.
+pub async fn queued(cluster: &Cluster, lock: &str) -> i64 {
+    let queue = format!("/fencepost/{}/lock/{lock}\tq/", namespace());
+    let count = GetOptions::new().with_prefix().with_count_only();
+    let read = etcd(cluster).await.get(queue, Some(count)).await;
+    read.expect("etcd answers").count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = replica(&cluster).await;
+    let _held = take(&locks, "a", TTL).await;
+    let end = Instant::now() + Duration::from_secs(if cfg!(feature = "soak") { 15 } else { 6 });
+    let calls_of: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { acquire(&locks, "a", TTL, end - Instant::now()).await })
+        })
+        .collect();
+    waiters(&locks, "a", WAITERS).await;
+    assert!(Instant::now() < end, "they are queued before their waits end");
+    let count = || (calls(&cluster, "Range"), calls(&cluster, "Txn"), sent_bytes(&cluster));
+    let before = count();
+    sleep_until(end).await;
+    for ended in join_all(calls_of).await {
+        let ended = ended.expect("no panic");
+        assert!(matches!(ended, Err(Error::WaitTimeout { .. })), "{ended:?}");
+    }
+    let answered = end.elapsed();
+    while queued(&cluster, "a").await > 0 {
+        assert!(end.elapsed() < Duration::from_secs(10), "they are still there");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let after = count();
+    let (reads, txns, bytes) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
+    println!(
+        "{WAITERS} waits: answered {answered:?} after their end, the queue is empty after {:?}; {reads} reads, {txns} \
+         transactions, {bytes} bytes",
+        end.elapsed()
+    );
+    // Some are of this test, and a view is read anew every few seconds.
+    assert!(reads < WAITERS / 10, "{reads} reads");
+    assert!(txns < WAITERS / 10, "{txns} transactions");
+}
+
+/// The revision at which the one waiter of a lock was queued.
+async fn place(cluster: &Cluster, lock: &str) -> i64 {
+    let queue = format!("/fencepost/{}/lock/{lock}\tq/", namespace());
+    let read = etcd(cluster)
+        .await
+        .get(queue, Some(GetOptions::new().with_prefix()))
+        .await;
+    let read = read.expect("etcd answers");
+    let [waiter] = read.kvs() else {
+        panic!("{} waiters", read.count());
+    };
+    waiter.create_revision()
+}
+
+/// A replica whose calls go over a connection that loses their answers from now on, and whose keep-alives do not; it
+/// waits for this lock.
+async fn without_answers(
+    cluster: &Cluster,
+    other: &Locks,
+    session: Duration,
+) -> (Forwarder, JoinHandle<Result<Lease, Error>>) {
+    let way = Forwarder::before(cluster.members[0].port()).await;
+    let locks = unready(Settings {
+        session_ttl: session,
+        ..Settings::new(vec![format!("http://{}", way.address())])
+    });
+    let serves = |health: &Health| *health == Health::Serving;
+    health(&locks, Duration::from_secs(20), serves).await;
+    // What calls go over carries more than keep-alives do.
+    for n in 0..60 {
+        let lease = take(&locks, &format!("busy{n}"), TTL).await;
+        locks.release(&lease.key).await.expect("it is held");
+    }
+    let waiting = tokio::spawn(async move { acquire(&locks, "a", TTL, TTL).await });
+    waiters(other, "a", 1).await;
+    way.answers(Answers::LostBeyond(6_000));
+    (way, waiting)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_carries_no_more_answers_to_calls_costs_no_waiter_its_place() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let other = replica(&cluster).await;
+    let held = take(&other, "a", TTL).await;
+    let session = Duration::from_secs(3);
+    let (way, waiting) = without_answers(&cluster, &other, session).await;
+    let queued = place(&cluster, "a").await;
+    sleep(session + Duration::from_secs(1)).await;
+    way.cut();
+    assert_eq!(place(&cluster, "a").await, queued, "its session lives on");
+    other.release(&held.key).await.expect("it is held");
+    let lease = waiting.await.expect("no panic").expect("it is next");
+    other.release(&lease.key).await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_calls_are_not_answered_leaves_every_queue_though_its_keep_alives_are() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let other = replica(&cluster).await;
+    let held = take(&other, "a", TTL).await;
+    let session = Duration::from_secs(2);
+    let (_way, waiting) = without_answers(&cluster, &other, session).await;
+    // It is next, and cannot ask for the lock.
+    other.release(&held.key).await.expect("it is held");
+    let lease = acquire(&other, "a", TTL, session * 5).await;
+    lease.expect("the first one has left");
+    waiting.abort();
+}
