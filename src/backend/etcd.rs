@@ -9,7 +9,8 @@
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
 //! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
 //! place there for each; [`turns`] is the group commit of all steps; [`session`] and [`leases`] are the etcd
-//! leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`names`] are those that claims are
+//! leases, [`pulse`] their signs of life, [`ends`] what is remembered, and [`past`]
+//! what etcd's history tells beside it; [`names`] are those that claims are
 //! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
 //! to the cluster, [`proving`] what proves this server there, and [`checks`] what it is asked about itself.
 
@@ -56,6 +57,7 @@ mod link;
 mod look;
 mod names;
 mod packing;
+mod past;
 mod proving;
 mod pulse;
 mod record;

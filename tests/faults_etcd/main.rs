@@ -18,6 +18,7 @@ mod partition;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;
+mod remembered;
 mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]

@@ -6,6 +6,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::Replica;
+use super::ends;
 use super::keys::{LockKeys, behind};
 use super::leases::{Lease, span};
 use super::link::Failure;
@@ -160,7 +161,8 @@ impl Replica {
     pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
-        let lease = match self.leases.take(ttl).await {
+        let remembered = ends::is_remembered(granting.new);
+        let lease = match self.leases.take(ttl, remembered).await {
             Err(Failure::Full(reason)) => {
                 self.session.is_full();
                 return Err(Failure::Full(reason));
@@ -170,7 +172,7 @@ impl Replica {
         match self.grant_on(ticket, &granting, lease, sent).await {
             // Nothing was written: a pooled lease had ended.
             Err(Failure::LeaseGone) if lease.used => {
-                let lease = self.leases.fresh(ttl).await?;
+                let lease = self.leases.make(ttl, remembered).await?;
                 self.grant_on(ticket, &granting, lease, sent).await
             }
             answer => answer,
@@ -190,6 +192,7 @@ impl Replica {
             claim: Claim {
                 base: ticket.base,
                 span_s: lease.span_s,
+                memory: lease.memory.unwrap_or_default(),
                 ..Claim::of(new)
             },
             created: 0,
@@ -201,9 +204,14 @@ impl Replica {
         let mut when = self.grant_fence(ticket, new);
         when.extend(granting.when.iter().cloned());
         let mut then = vec![put];
+        then.extend(self.ends.holds(&entry.claim));
         then.extend(granting.with.iter().cloned());
         let step = self.step(granting.lock, granting.company, when, then, granting.otherwise.clone());
-        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease, new.arrived, sent));
+        let (answer, alive, ()) = tokio::join!(
+            step,
+            self.sign_of_life(lease, new.arrived, sent),
+            self.keep_memory(&entry.claim, lease.used)
+        );
         let answer = answer?;
         if !answer.succeeded {
             // The answer says that no key is on it.
@@ -237,6 +245,14 @@ impl Replica {
             return Ok(Some(alive.min(sent)));
         }
         Ok(self.leases.keep_alive(lease.id).await?.then_some(sent))
+    }
+
+    /// Lets what is remembered of a holder's requests outlive its lease, if it is on one that was used before; no
+    /// safety rests on that.
+    pub async fn keep_memory(&self, claim: &Claim, used: bool) {
+        if used && claim.memory != 0 {
+            let _ = self.leases.keep_alive(claim.memory).await;
+        }
     }
 
     /// Makes a waiting claim that a view has shown within the prefix a holder.

@@ -91,8 +91,7 @@ impl Replica {
         let view = scenes::read(&self.link, &going.lock).await?;
         match view.holders.get(&entry.id).filter(|now| now.created == entry.created) {
             Some(now) => self.ends.granted(going.name, now),
-            // Its end may not have been seen; then it ran out.
-            None => self.ends.expired(going.name, entry).await?,
+            None => self.ends.gone(going.name, entry).await?,
         }
         Ok(())
     }
@@ -110,7 +109,10 @@ impl Replica {
         let ends = GetOptions::new().with_prefix();
         let ends = self.link.get(self.keys.ends(going.name), ends).await?;
         let mut ends = ends.kvs().iter().filter_map(|kv| End::decode(kv.value()).ok());
-        let before = ends.find(|end| end.token == token).map(|end| end.cause);
+        let before = match ends.find(|end| end.token == token) {
+            Some(end) => Some(end.cause),
+            None => self.ends.of_token(going.name, token).await?,
+        };
         Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))))
     }
 
@@ -245,7 +247,8 @@ impl Replica {
         let ended = match self.step(&going.lock, Company::Host, when(), then, Vec::new()).await {
             // A full store takes only what writes nothing; so the end is not remembered.
             Err(Failure::Full(_)) => {
-                let delete = vec![TxnOp::delete(key.clone(), None)];
+                let mut delete = self.ends.forget_requests(&gone);
+                delete.push(TxnOp::delete(key.clone(), None));
                 self.step(&going.lock, Company::Host, when(), delete, Vec::new())
                     .await?
             }
@@ -262,6 +265,7 @@ impl Replica {
     /// A holder is gone, and this replica has the answer that says so.
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.ends.ended(entry);
+        let memory = entry.claim.memory;
         self.scenes.ended(name, entry);
         if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
             self.leases.put_back(Lease {
@@ -269,6 +273,7 @@ impl Replica {
                 span_s: entry.claim.span_s,
                 alive,
                 used: true,
+                memory: (memory != 0).then_some(memory),
             });
             self.names.released(entry);
         }

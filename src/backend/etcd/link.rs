@@ -244,6 +244,7 @@ mod code {
     pub const NOT_FOUND: i32 = 5;
     pub const PERMISSION_DENIED: i32 = 7;
     pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const OUT_OF_RANGE: i32 = 11;
     pub const UNAUTHENTICATED: i32 = 16;
 }
 
@@ -258,6 +259,7 @@ pub fn failure(error: &Error) -> Failure {
         code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
         code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
+        code::OUT_OF_RANGE => Failure::Refused(format!("etcd: {said}")),
         code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => {
             Failure::Refused(format!("etcd: {said}"))
         }
