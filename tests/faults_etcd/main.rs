@@ -3,6 +3,7 @@
 
 mod batches;
 mod bench;
+mod cancelled;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod crowds;

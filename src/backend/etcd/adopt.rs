@@ -70,7 +70,9 @@ impl Replica {
             then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
         }
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, Company::Alone, when, then, otherwise).await?;
+        let answer = self
+            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .await?;
         if answer.succeeded {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
@@ -135,11 +137,11 @@ impl Replica {
             true => vec![absent(self.keys.request(new.id))],
             false => Vec::new(),
         };
-        let claim = entry.claim.clone();
+        let memory = entry.claim.memory();
         let (written, alive, ()) = tokio::join!(
             self.rewrite(coming, &mut entry, first),
             self.leases.keep_alive(on),
-            self.keep_memory(&claim, true)
+            self.leases.keep_memory(memory)
         );
         if let Err(survey) = written? {
             return Ok(Tried::Again(Some(survey)));
@@ -187,7 +189,9 @@ impl Replica {
         let mut then = vec![put];
         then.extend(self.ends.hold(&entry.claim, new.id));
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, Company::Alone, when, then, otherwise).await?;
+        let answer = self
+            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .await?;
         if !answer.succeeded {
             return Ok(Err(Survey::read(lock, &answer)?));
         }

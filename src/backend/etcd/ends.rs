@@ -167,8 +167,8 @@ impl Ends {
 
     /// The same for one hold.
     pub fn hold(&self, claim: &Claim, id: ClaimId) -> Option<TxnOp> {
-        let hold = claim.hold(&id).filter(|hold| hold.retryable && claim.memory != 0)?;
-        let on_memory = PutOptions::new().with_lease(claim.memory);
+        let hold = claim.hold(&id).filter(|hold| hold.retryable)?;
+        let on_memory = PutOptions::new().with_lease(claim.memory()?);
         let holds = Request::Holds(hold.secret).encode();
         Some(TxnOp::put(self.keys.request(id), holds, Some(on_memory)))
     }

@@ -1,23 +1,26 @@
 //! The step that makes a holder, which every way to a grant ends in.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::Replica;
+use super::calls::Finishing;
 use super::ends;
 use super::keys::{LockKeys, behind};
-use super::leases::{Lease, span};
+use super::leases::{Lease, Leases, span};
 use super::link::Failure;
 use super::packing::{Company, Step};
 use super::record::Claim;
-use super::session::Ticket;
+use super::session::{Session, Ticket};
 use super::survey::Survey;
-use super::turns::Answer;
+use super::turns::{Answer, Turns};
 use super::view::Entry;
 use crate::backend::{Grant, NewClaim};
-use crate::name::{ClaimId, LockName, Mode, Secret};
+use crate::name::{CallId, ClaimId, LockName, Mode, Secret};
 
 /// How old a lease's last sign of life is at most, for a grant to count from that one.
 const JUST_NOW: Duration = Duration::from_millis(50);
@@ -112,6 +115,36 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
+/// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
+/// counts, or nothing if it is dead.
+async fn sign_of_life(
+    leases: &Leases,
+    lease: Lease,
+    arrived: Instant,
+    sent: Instant,
+) -> Result<Option<Instant>, Failure> {
+    if let Some(alive) = lease
+        .alive
+        .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
+    {
+        return Ok(Some(alive.min(sent)));
+    }
+    Ok(leases.keep_alive(lease.id).await?.then_some(sent))
+}
+
+/// One transaction of a lock, together with those of others that come at the same time.
+async fn ask(turns: &Turns, session: &Session, step: Step) -> Result<Answer, Failure> {
+    if step.puts() {
+        // Old servers let nested writes pass.
+        session.has_space()?;
+    }
+    let answer = turns.ask(step).await;
+    if matches!(answer, Err(Failure::Full(_))) {
+        session.is_full();
+    }
+    answer
+}
+
 impl Replica {
     /// One transaction of a lock, together with those of others that come at the same time.
     pub async fn step(
@@ -123,15 +156,35 @@ impl Replica {
         otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
         let step = Step::new(lock.all(), company, when, then, otherwise);
-        if step.puts() {
-            // Old servers let nested writes pass.
-            self.session.has_space()?;
+        ask(&self.turns, &self.session, step).await
+    }
+
+    /// A step that makes or adopts a claim for a call. It goes on where the call is dropped.
+    pub async fn step_of(
+        &self,
+        call: CallId,
+        lock: &LockKeys,
+        company: Company,
+        when: Vec<Compare>,
+        (then, otherwise): (Vec<TxnOp>, Vec<TxnOp>),
+    ) -> Result<Answer, Failure> {
+        let step = Step::new(lock.all(), company, when, then, otherwise);
+        Finishing::new(self.send(call, None, step)).await
+    }
+
+    fn send(
+        &self,
+        call: CallId,
+        lease: Option<Lease>,
+        step: Step,
+    ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        let (turns, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
+        let sent = self.calls.begin(call, lease);
+        async move {
+            let answer = ask(&turns, &session, step).await;
+            sent.answered(&answer);
+            answer
         }
-        let answer = self.turns.ask(step).await;
-        if matches!(answer, Err(Failure::Full(_))) {
-            self.session.is_full();
-        }
-        answer
     }
 
     /// That a call of this replica may still take effect.
@@ -206,19 +259,30 @@ impl Replica {
         let mut then = vec![put];
         then.extend(self.ends.holds(&entry.claim));
         then.extend(granting.with.iter().cloned());
-        let step = self.step(granting.lock, granting.company, when, then, granting.otherwise.clone());
-        let (answer, alive, ()) = tokio::join!(
-            step,
-            self.sign_of_life(lease, new.arrived, sent),
-            self.keep_memory(&entry.claim, lease.used)
-        );
+        let otherwise = granting.otherwise.clone();
+        let step = Step::new(granting.lock.all(), granting.company, when, then, otherwise);
+        let step = self.send(new.call, Some(lease), step);
+        let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let granted = Finishing::new(async move {
+            let (answer, alive, ()) = tokio::join!(
+                step,
+                sign_of_life(&leases, lease, arrived, sent),
+                leases.keep_memory(lease.memory.filter(|_| lease.used))
+            );
+            if matches!(&answer, Ok(answer) if !answer.succeeded) {
+                // The answer says that no key is on it.
+                let alive = alive.clone().ok().flatten().or(lease.alive);
+                leases.put_back(Lease { alive, ..lease });
+            }
+            (answer, alive)
+        });
+        let (answer, alive) = granted.await;
         let answer = answer?;
         if !answer.succeeded {
-            // The answer says that no key is on it.
-            let alive = alive.ok().flatten().or(lease.alive);
-            self.leases.put_back(Lease { alive, ..lease });
             return Ok(Granted::No(answer));
         }
+        // Whatever of it was lost before found no waiter any more.
+        self.calls.over(new.call);
         let Some(alive) = alive? else {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         };
@@ -233,26 +297,6 @@ impl Replica {
         self.ends.granted_on(granting.name, &entry, alive);
         self.scenes.granted(granting.name, &entry);
         Ok(Granted::Yes(grant))
-    }
-
-    /// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
-    /// counts, or nothing if it is dead.
-    async fn sign_of_life(&self, lease: Lease, arrived: Instant, sent: Instant) -> Result<Option<Instant>, Failure> {
-        if let Some(alive) = lease
-            .alive
-            .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
-        {
-            return Ok(Some(alive.min(sent)));
-        }
-        Ok(self.leases.keep_alive(lease.id).await?.then_some(sent))
-    }
-
-    /// Lets what is remembered of a holder's requests outlive its lease, if it is on one that was used before; no
-    /// safety rests on that.
-    pub async fn keep_memory(&self, claim: &Claim, used: bool) {
-        if used && claim.memory != 0 {
-            let _ = self.leases.keep_alive(claim.memory).await;
-        }
     }
 
     /// Makes a waiting claim that a view has shown within the prefix a holder.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::calls::Finishing;
 use super::link::{Failure, Link};
 use super::pulse::Pulse;
 use crate::backend::FINISHED_KEPT;
@@ -43,6 +44,20 @@ pub struct Leases {
 /// Leases of one TTL, with or without one for what is remembered.
 type Kind = (i64, bool);
 
+/// A lease that was made; kept for the next one where nobody takes it any more.
+struct Made {
+    leases: Arc<Leases>,
+    lease: Option<Lease>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.leases.put_back(lease);
+        }
+    }
+}
+
 /// Whole seconds that are at least as long.
 pub fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
@@ -66,7 +81,10 @@ impl Leases {
 
     /// A lease that lives for at least `ttl` from its next sign of life on, for a holder whose requests are to be
     /// remembered or not.
-    pub async fn take(&self, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
+    ///
+    /// # Cancellation safety
+    /// Dropped while one is made, that is kept for the next one.
+    pub async fn take(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
         match self.pooled((seconds(ttl), remembered)) {
             Some(lease) => Ok(lease),
             None => self.make(ttl, remembered).await,
@@ -74,14 +92,22 @@ impl Leases {
     }
 
     /// The same, not used before.
-    pub async fn make(&self, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
-        let lease = self.fresh(ttl);
-        if !remembered {
-            return lease.await;
-        }
-        let (lease, memory) = tokio::try_join!(lease, self.memory(seconds(ttl)))?;
-        let memory = Some(memory);
-        Ok(Lease { memory, ..lease })
+    pub async fn make(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
+        let leases = Arc::clone(self);
+        let made = Finishing::new(async move {
+            let memory = async {
+                match remembered {
+                    true => leases.memory(seconds(ttl)).await.map(Some),
+                    false => Ok(None),
+                }
+            };
+            let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
+            let lease = Some(Lease { memory, ..lease });
+            Ok::<_, Failure>(Made { leases, lease })
+        });
+        let mut made = made.await?;
+        let lost = || Failure::Away("etcd: a lease was lost".into());
+        made.lease.take().ok_or_else(lost)
     }
 
     /// A lease that lives for at least `ttl` from now on.
@@ -119,6 +145,13 @@ impl Leases {
     /// is dead, which is final; any failure says nothing.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
         self.pulse.ask(id).await
+    }
+
+    /// Lets what is remembered of a holder's requests outlive its lease, if it has any. No safety rests on that.
+    pub async fn keep_memory(&self, memory: Option<i64>) {
+        if let Some(memory) = memory {
+            let _ = self.keep_alive(memory).await;
+        }
     }
 
     /// What is left of a lease; nothing if it is dead.

@@ -1,5 +1,7 @@
 //! How a claim, or one hold of it, ends by somebody's will.
 
+use std::sync::Arc;
+
 use etcd_client::{Compare, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
@@ -50,7 +52,12 @@ impl Replica {
                 Leaving::Forced(token) => self.force(&going, token).await,
             };
             match left {
-                Ok(Some(departure)) => return Ok(departure),
+                Ok(Some(departure)) => {
+                    if let Leaving::Call(_, call) = who {
+                        self.has_left(call, &departure.found);
+                    }
+                    return Ok(departure);
+                }
                 Ok(None) => {}
                 // Nothing was written: a bucket, a session or the holder's own lease has ended.
                 Err(Failure::LeaseGone) => self.ends.spill().await,
@@ -58,6 +65,24 @@ impl Replica {
             }
         }
         Err(Failure::Away("etcd: the lock changes too fast".into()))
+    }
+
+    /// The leave of a call was answered: nothing of it comes any more, so the leases of its lost steps are of no use,
+    /// unless another call has found what is on one.
+    fn has_left(&self, call: CallId, found: &Found) {
+        let lost = self.calls.over(call);
+        if !matches!(found, Found::Nothing | Found::Ended(_)) {
+            return;
+        }
+        for lease in lost {
+            let leases = Arc::clone(&self.leases);
+            tokio::spawn(async move {
+                for id in [Some(lease.id), lease.memory].into_iter().flatten() {
+                    // Otherwise it ends by itself.
+                    let _ = leases.revoke(id).await;
+                }
+            });
+        }
     }
 
     async fn release(&self, going: &Going<'_>, lease: &LeaseKey) -> Result<Option<Departure>, Failure> {
@@ -118,6 +143,8 @@ impl Replica {
 
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
         self.scenes.part(going.name, id, call);
+        // Before the lock is read: what is not there then does not come any more.
+        let settled = self.calls.settle(call, self.link.patience()).await;
         let view = scenes::read(&self.link, &going.lock).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
@@ -125,10 +152,11 @@ impl Replica {
                 return self.take_out_waiter(going, entry).await;
             }
             let when = vec![unchanged(going.lock.waiter(*id), entry)];
-            return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
+            let kept_out = settled || self.mark(&going.lock, when, call).await?;
+            return Ok(kept_out.then(|| found(Found::Adopted)));
         }
         let Some(entry) = view.holder_with(id) else {
-            return self.undo_nothing(going, &view, id, call).await;
+            return self.undo_nothing(going, &view, id, (call, settled)).await;
         };
         match entry.claim.hold(id) {
             Some(hold) if hold.call == call && !hold.adopted => {
@@ -142,7 +170,8 @@ impl Replica {
             _ => {
                 let key = going.lock.holder(entry.claim.mode.into(), entry.id);
                 let when = vec![unchanged(key, entry)];
-                Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)))
+                let kept_out = settled || self.mark(&going.lock, when, call).await?;
+                Ok(kept_out.then(|| found(Found::Adopted)))
             }
         }
     }
@@ -158,19 +187,19 @@ impl Replica {
         Ok(gone.then(|| found(Found::Ended(Cause::Left))))
     }
 
-    /// Nothing of the call is there: its mark keeps out what may still be on its way.
+    /// Nothing of the call is there: its mark keeps out what may still be on its way, if anything is.
     async fn undo_nothing(
         &self,
         going: &Going<'_>,
         view: &View,
         id: &ClaimId,
-        call: CallId,
+        (call, settled): (CallId, bool),
     ) -> Result<Option<Departure>, Failure> {
         let when = vec![
             none_changed_after(&going.lock.holders(), view.revision),
             absent(going.lock.waiter(*id)),
         ];
-        if !self.mark(&going.lock, when, call).await? {
+        if !settled && !self.mark(&going.lock, when, call).await? {
             return Ok(None);
         }
         let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
@@ -265,16 +294,19 @@ impl Replica {
     /// A holder is gone, and this replica has the answer that says so.
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.ends.ended(entry);
-        let memory = entry.claim.memory;
         self.scenes.ended(name, entry);
-        if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
+        let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
+        let unshared = !entry.claim.entangled && entry.claim.moving_to == 0;
+        if unshared && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
             self.leases.put_back(Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
                 alive,
                 used: true,
-                memory: (memory != 0).then_some(memory),
+                memory: entry.claim.memory(),
             });
+        }
+        if unshared && cause == Cause::Released {
             self.names.released(entry);
         }
     }

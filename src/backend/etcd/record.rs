@@ -123,6 +123,11 @@ impl Claim {
         self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
     }
 
+    /// The lease that its requests are remembered on.
+    pub fn memory(&self) -> Option<i64> {
+        (self.memory != 0).then_some(self.memory)
+    }
+
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
         self.holds.iter().find(|hold| hold.id == *id)
     }

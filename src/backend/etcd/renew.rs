@@ -30,7 +30,7 @@ impl Replica {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(Renewal::Gone(self.ends.of(lease).await?));
             };
-            let (alive, ()) = tokio::join!(self.keep_all(&entry), self.keep_memory(&entry.claim, true));
+            let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
             let alive = alive?;
             let now = self.holder(lease).await?;
             let proven = now.as_ref().filter(|now| alive && is_kept(&entry, now));
@@ -115,7 +115,7 @@ impl Replica {
         let mut entry = entry.clone();
         entry.claim.entangled = true;
         entry.claim.moving_to = lease.id;
-        if entry.claim.memory != 0 {
+        if entry.claim.memory().is_some() {
             entry.claim.memory = self.leases.memory(lease.span_s).await?;
         }
         let old = entry.lease;

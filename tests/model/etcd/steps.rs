@@ -1,6 +1,8 @@
 //! What may happen next.
 
-use super::deciding::{decide, deliver, give_back, hand_over, leave, look, release, stop_counting, to};
+use super::deciding::{
+    decide, deliver, give_back, hand_over, leave, leave_settled, look, release, revoke, stop_counting, to,
+};
 use super::store::{Lease, Step};
 use super::transactions::{act, arrive, give_up, holds, together};
 use super::{Flaw, State, World};
@@ -15,6 +17,10 @@ pub struct Call {
     pub stale: bool,
     /// What was given up and may still come, each with the session that it was sent under.
     pub late: Vec<(Step, u8)>,
+    /// The leases of what was given up.
+    pub lost: Vec<u8>,
+    /// When it left, another call had found its hold.
+    pub adopted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,6 +72,8 @@ pub enum Event {
     SendsItsRelease(usize),
     SendsItsReleaseWithTheNext(usize),
     Leaves(usize),
+    LeavesWithoutAMark(usize),
+    Revokes(usize),
     TwoGoTogether,
     ATtlPasses(u8),
     LeaseEnds(u8),
@@ -103,8 +111,12 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
                     hand_over(world, state, at, lease),
                 );
             }
-            Stage::Leaving => then(Event::Leaves(at), Some(leave(world, state, at))),
-            Stage::Left | Stage::Done => {}
+            Stage::Leaving => {
+                then(Event::Leaves(at), Some(leave(world, state, at)));
+                then(Event::LeavesWithoutAMark(at), leave_settled(world, state, at));
+            }
+            Stage::Left => then(Event::Revokes(at), revoke(world, state, at)),
+            Stage::Done => {}
         }
         for (place, (step, session)) in call.late.iter().enumerate() {
             let mut after = state.clone();
