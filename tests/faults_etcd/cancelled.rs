@@ -81,6 +81,8 @@ async fn the_lease_of_a_grant_of_unknown_outcome_is_revoked_once_its_call_has_le
     let on = leases_of(&mut etcd, "a").await;
     locks.release(&former.key).await.expect("it is held");
     cluster.members[0].pause();
+    // It stops at its next moment, not at once.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let lost = acquire(&locks, "a", TTL, Duration::ZERO).await;
     cluster.members[0].go_on();
     assert!(matches!(lost, Err(Error::Backend(_))), "{lost:?}");

@@ -287,7 +287,9 @@ impl Replica {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         };
         if !self.session.is_connected(ticket) {
-            // It may have come to a store that was restored meanwhile, where its token is an old one.
+            // It may have come to a store that was restored meanwhile, where its token is an old one and another key
+            // may be on its lease: as if its answer was lost.
+            drop(self.calls.begin(new.call, Some(lease)));
             return Err(Failure::Away("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;
