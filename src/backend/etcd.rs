@@ -8,8 +8,10 @@
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
 //! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
-//! place there for each; [`turns`] is the group commit of all steps; [`session`] and [`leases`] are the etcd
-//! leases, [`pulse`] their signs of life, [`ends`] what is remembered; [`names`] are those that claims are
+//! place there for each; [`turns`] is the group commit of all steps, and [`calls`]
+//! knows which of them were answered; [`session`] and [`leases`] are the etcd
+//! leases, [`pulse`] their signs of life, [`ends`] what is remembered, and [`past`]
+//! what etcd's history tells beside it; [`names`] are those that claims are
 //! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
 //! to the cluster, [`proving`] what proves this server there, and [`checks`] what it is asked about itself.
 
@@ -22,6 +24,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
 use self::arrivals::Arrivals;
+use self::calls::Calls;
 use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
@@ -44,6 +47,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 mod adopt;
 mod along;
 mod arrivals;
+mod calls;
 mod checks;
 mod clock;
 mod ends;
@@ -56,6 +60,7 @@ mod link;
 mod look;
 mod names;
 mod packing;
+mod past;
 mod proving;
 mod pulse;
 mod record;
@@ -128,7 +133,8 @@ impl Store {
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
             replica: Arc::new(Replica {
-                turns: Turns::begin(Arc::clone(&link)),
+                turns: Arc::new(Turns::begin(Arc::clone(&link))),
+                calls: Arc::default(),
                 keys,
                 link,
                 leases,
@@ -156,7 +162,8 @@ struct Replica {
     names: Arc<Names>,
     arrivals: Arrivals,
     under_way: UnderWay,
-    turns: Turns,
+    turns: Arc<Turns>,
+    calls: Arc<Calls>,
 }
 
 /// One namespace of a cluster.

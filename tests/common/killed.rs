@@ -153,6 +153,32 @@ pub async fn kill_one_of_three(namespace: &str) -> Duration {
 /// How long leases live that nobody may be left to release.
 pub const SHORT: Duration = Duration::from_secs(2);
 
+/// Whether a lease is said to be lost because it ran out.
+fn has_expired(status: &Status) -> bool {
+    status.code() == Code::FailedPrecondition && status.message().ends_with(": expired")
+}
+
+/// Kills a server whose leases run out then: another one says so, to their holder and to a retry.
+pub async fn leases_of_the_killed_run_out(namespace: &str) {
+    let (_home, doomed, mut first) = start(namespace).await;
+    let (_home, _second_server, mut second) = start(namespace).await;
+    let plain = first.acquire("plain", "", SHORT, Duration::ZERO).await.unwrap();
+    let asked = first.acquire("asked", "once", SHORT, Duration::ZERO).await.unwrap();
+    drop(doomed);
+    for lease in [&plain, &asked] {
+        // Who comes next has it once it has run out.
+        let next = second.acquire(&lease.name, "", SHORT, TTL).await.unwrap();
+        let lost = second.release(lease).await.unwrap_err();
+        assert!(has_expired(&lost), "{lost:?}");
+        let lost = second.renew(lease).await.unwrap_err();
+        assert!(has_expired(&lost), "{lost:?}");
+        second.release(&next).await.unwrap();
+    }
+    let retried = second.acquire("asked", "once", SHORT, Duration::ZERO).await;
+    let retried = retried.unwrap_err();
+    assert!(has_expired(&retried), "{retried:?}");
+}
+
 /// How many grants there have been, and when it is over.
 #[derive(Debug)]
 struct Course {

@@ -3,6 +3,7 @@
 
 mod batches;
 mod bench;
+mod cancelled;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod crowds;
@@ -20,6 +21,7 @@ mod partition;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;
+mod remembered;
 mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]

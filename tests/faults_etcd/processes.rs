@@ -1,7 +1,7 @@
 //! Servers on one etcd, as their users run them, of which one is killed.
 
 use crate::bench::cluster;
-use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three};
+use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::servers::Cluster;
 
 /// How a namespace of this etcd is configured.
@@ -22,4 +22,10 @@ async fn clients_of_a_killed_server_go_on_at_another() {
     // The killed server's holder keeps its TTL, then its waiters their few seconds.
     let longest = go_on_at_another(&namespace(&cluster)).await;
     assert!(longest < SHORT + DEAD, "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    leases_of_the_killed_run_out(&namespace(&cluster)).await;
 }

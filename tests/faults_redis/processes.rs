@@ -1,7 +1,7 @@
 //! Servers on one Redis, as their users run them, of which one is killed.
 
 use crate::bench::best_of_three;
-use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three};
+use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::servers::{RedisServer, available};
 
 /// How a namespace of this Redis is configured.
@@ -33,4 +33,13 @@ async fn clients_of_a_killed_server_go_on_at_another() {
         go_on_at_another(&namespace(&redis)).await
     };
     best_of_three(SHORT + DEAD, run).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    leases_of_the_killed_run_out(&namespace(&redis)).await;
 }

@@ -43,6 +43,12 @@ pub enum Flaw {
     NoGuard,
     /// Steps are not bound to the session that they were sent under.
     NoSession,
+    /// A call that leaves marks nothing, whatever of it is still under way.
+    NeverMarks,
+    /// The lease of a hold that was taken back is used again although a step of unknown outcome named it.
+    PoolsTakenBack,
+    /// A call that has left revokes its leases of unknown outcome although another call has found its hold.
+    RevokesAdopted,
 }
 
 /// What takes part.
@@ -149,6 +155,8 @@ fn explore(world: World) -> Walked {
         queued: None,
         stale: false,
         late: Vec::new(),
+        lost: Vec::new(),
+        adopted: false,
     };
     let state = State {
         store: Store {
@@ -283,6 +291,25 @@ fn an_undo_that_ignores_adoption_is_noticed() {
 fn marks_only_for_what_is_absent_are_noticed() {
     let flaw = Flaw::MarksOnlyAbsent;
     explore(World { flaw, ..RETRIED }).is_noticed("took effect");
+}
+
+#[test]
+fn calls_that_never_mark_are_noticed() {
+    let flaw = Flaw::NeverMarks;
+    explore(World { flaw, ..RETRIED }).is_noticed("took effect");
+}
+
+#[test]
+fn a_lease_of_unknown_outcome_used_again_after_a_take_back_is_noticed() {
+    let flaw = Flaw::PoolsTakenBack;
+    let calls = &[(0, 0), (1, 0)];
+    explore(World { flaw, calls, ..RETRIED }).is_noticed("counts on it");
+}
+
+#[test]
+fn a_lease_revoked_that_another_call_has_found_is_noticed() {
+    let flaw = Flaw::RevokesAdopted;
+    explore(World { flaw, ..RETRIED }).is_noticed("counts on it");
 }
 
 #[test]

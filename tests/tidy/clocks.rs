@@ -69,6 +69,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times what is remembered of ends, and the looks for leases that ran out",
     ),
     (
+        "src/backend/etcd/ends/expired.rs",
+        Clock::Running,
+        "times the looks for leases that ran out",
+    ),
+    (
         "src/backend/etcd/grant.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use etcd_client::{Compare, PutOptions, TxnOp};
 
 use super::Replica;
+use super::ends;
 use super::enter::{Coming, Tried};
 use super::grant::{absent, grant_of, unchanged};
 use super::leases::{seconds, span};
@@ -69,7 +70,9 @@ impl Replica {
             then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
         }
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, Company::Alone, when, then, otherwise).await?;
+        let answer = self
+            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .await?;
         if answer.succeeded {
             return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
         }
@@ -92,7 +95,8 @@ impl Replica {
         if hold.call != new.call && !hold.adopted {
             hold.adopted = true;
             entry.claim.entangled = true;
-            if let Err(survey) = self.rewrite(coming, &mut entry).await? {
+            // That it has not ended since is said by its key.
+            if let Err(survey) = self.rewrite(coming, &mut entry, Vec::new()).await? {
                 return Ok(Tried::Again(Some(survey)));
             }
         }
@@ -122,12 +126,24 @@ impl Replica {
         let mut entry = entry.clone();
         entry.claim.holds.push(Hold::of(new));
         entry.claim.entangled = true;
+        if entry.claim.memory == 0 && ends::is_remembered(new) {
+            entry.claim.memory = self.leases.memory(entry.claim.span_s).await?;
+        }
         let longer = seconds(new.ttl.get()) > entry.claim.span_s;
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
         let on = entry.lease;
-        let (written, alive) = tokio::join!(self.rewrite(coming, &mut entry), self.leases.keep_alive(on));
+        let first = match new.retryable {
+            true => vec![absent(self.keys.request(new.id))],
+            false => Vec::new(),
+        };
+        let memory = entry.claim.memory();
+        let (written, alive, ()) = tokio::join!(
+            self.rewrite(coming, &mut entry, first),
+            self.leases.keep_alive(on),
+            self.leases.keep_memory(memory)
+        );
         if let Err(survey) = written? {
             return Ok(Tried::Again(Some(survey)));
         }
@@ -149,8 +165,13 @@ impl Replica {
         )?)))
     }
 
-    /// Writes a holder's record anew on its lease, if it is what was read and the call may.
-    async fn rewrite(&self, coming: &Coming<'_>, entry: &mut Entry) -> Result<Result<(), Survey>, Failure> {
+    /// Writes a holder's record anew on its lease, if it is what was read, the call may and all this is so.
+    async fn rewrite(
+        &self,
+        coming: &Coming<'_>,
+        entry: &mut Entry,
+        and: Vec<Compare>,
+    ) -> Result<Result<(), Survey>, Failure> {
         let Coming {
             name,
             lock,
@@ -160,16 +181,18 @@ impl Replica {
         let key = lock.holder(entry.claim.mode.into(), entry.id);
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(key.clone(), entry));
-        if new.retryable {
-            when.push(absent(self.keys.request(new.id)));
-        }
+        when.extend(and);
         let put = TxnOp::put(
             key,
             entry.claim.encode(),
             Some(PutOptions::new().with_lease(entry.lease)),
         );
+        let mut then = vec![put];
+        then.extend(self.ends.hold(&entry.claim, new.id));
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self.step(lock, Company::Alone, when, vec![put], otherwise).await?;
+        let answer = self
+            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .await?;
         if !answer.succeeded {
             return Ok(Err(self.surveyed((*ticket, lock, name, new), &answer).await?));
         }

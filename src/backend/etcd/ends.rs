@@ -1,25 +1,29 @@
 //! What is remembered of holds that have ended, for a while: keys on the leases of a bucket for
 //! each second, bounded in number. No safety rests on them.
 //!
-//! Etcd itself says of an expiry only that the key is gone. So the replica that granted a lease
-//! looks when its time is over, and writes down what it finds.
+//! Etcd itself says of an expiry only that the key is gone. So a grant writes down of its request that it holds, on a
+//! lease that outlives the holder's by as long as ends are remembered: where the holder is gone and nothing else was
+//! written over that, it ran out. Of any other lease the history of etcd tells ([`super::past`]). And the replica that
+//! granted a lease looks when its time is over, and writes down what it finds, so that the number is bounded.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{PutOptions, Txn, TxnOp};
 use futures::future::{BoxFuture, FutureExt, Shared};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::leases::{Leases, span};
 use super::link::{Failure, Link};
-use super::record::{End, Hold};
+use super::record::{Claim, End, Hold, Request};
 use super::view::Entry;
-use crate::backend::FINISHED_KEPT;
+use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{ClaimId, LeaseKey, LockName};
+
+mod expired;
 
 /// How long one bucket is filled.
 const BUCKET: Duration = Duration::from_secs(1);
@@ -58,6 +62,8 @@ struct Granted {
     name: LockName,
     entry: Entry,
     due: Instant,
+    /// When this replica heard of it last.
+    seen: Instant,
     /// When the last sign of life of its lease was sent, if that is known.
     alive: Option<Instant>,
 }
@@ -89,6 +95,7 @@ impl Ends {
             name: name.clone(),
             entry: entry.clone(),
             due: Instant::now() + span(entry.claim.span_s),
+            seen: Instant::now(),
             alive,
         };
         let mut all = lock(&self.granted);
@@ -150,8 +157,36 @@ impl Ends {
         }
         let put = |key: &String| TxnOp::put(key.clone(), end.clone(), Some(PutOptions::new().with_lease(bucket)));
         let mut ops: Vec<_> = puts.iter().map(put).collect();
-        ops.extend(self.forget(entry.claim.finished_limit as usize, puts));
+        if cause == Cause::TakenBack {
+            ops.extend(self.forget_requests(holds));
+        }
+        let requests = holds.iter().map(|hold| self.keys.request(hold.id));
+        let own: Vec<_> = puts.iter().cloned().chain(requests).collect();
+        ops.extend(self.make_room(entry.claim.finished_limit as usize, &own));
+        self.note_written(puts);
         Ok(ops)
+    }
+
+    /// What a grant writes down: where its holder is gone and nothing else was written since, it ran out.
+    pub fn holds(&self, claim: &Claim) -> Vec<TxnOp> {
+        let holds = claim.holds.iter().rev().take(REMEMBERED_AT_ONCE);
+        holds.filter_map(|hold| self.hold(claim, hold.id)).collect()
+    }
+
+    /// The same for one hold.
+    pub fn hold(&self, claim: &Claim, id: ClaimId) -> Option<TxnOp> {
+        let hold = claim.hold(&id).filter(|hold| hold.retryable)?;
+        let on_memory = PutOptions::new().with_lease(claim.memory()?);
+        let holds = Request::Holds(hold.secret).encode();
+        Some(TxnOp::put(self.keys.request(id), holds, Some(on_memory)))
+    }
+
+    /// What a step that ends these holds does for nothing to be remembered of their requests.
+    pub fn forget_requests(&self, holds: &[Hold]) -> Vec<TxnOp> {
+        let requests = latest(holds).iter().filter(|hold| hold.retryable);
+        requests
+            .map(|hold| TxnOp::delete(self.keys.request(hold.id), None))
+            .collect()
     }
 
     /// Writes down the ends for which the step itself had no room. A step that was made is not undone
@@ -170,8 +205,8 @@ impl Ends {
         }
     }
 
-    /// What has to go to make room for these.
-    fn forget(&self, limit: usize, puts: Vec<String>) -> Vec<TxnOp> {
+    /// What has to go to make room for one end more; nothing of what the step writes itself.
+    fn make_room(&self, limit: usize, keys: &[String]) -> Vec<TxnOp> {
         let mut written = lock(&self.written);
         let mut gone = Vec::new();
         for _ in 0..FORGOTTEN_AT_ONCE {
@@ -179,18 +214,22 @@ impl Ends {
                 break;
             }
             let full = written.len() >= limit;
-            let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT + BUCKET;
-            if !full && !written.front().is_some_and(old) {
+            // What is old ends with its bucket, and its request may be another claim's by now.
+            let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT;
+            let is_old = written.front().is_some_and(old);
+            if !full && !is_old {
                 break;
             }
-            // What is old has ended with its bucket.
-            if let Some((_, keys)) = written.pop_front().filter(|_| full) {
+            if let Some((_, keys)) = written.pop_front().filter(|_| !is_old) {
                 gone.extend(keys);
             }
         }
-        gone.retain(|key| !puts.contains(key));
-        written.push_back((Instant::now(), puts));
+        gone.retain(|key| !keys.contains(key));
         gone.into_iter().map(|key| TxnOp::delete(key, None)).collect()
+    }
+
+    fn note_written(&self, keys: Vec<String>) {
+        lock(&self.written).push_back((Instant::now(), keys));
     }
 
     /// The lease of this second's bucket.
@@ -221,80 +260,11 @@ impl Ends {
     pub fn spill(&self) {
         *lock(&self.bucket) = None;
     }
+}
 
-    /// How the hold of a lease ended, while that is remembered.
-    pub async fn of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
-        // First: an expiry is forgotten here once it is written down.
-        let known = self.known(lease);
-        let found = self
-            .link
-            .get(self.keys.end(&lease.lock.name, &lease.secret), GetOptions::new())
-            .await?;
-        let end = found.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
-        if let Some(end) = end {
-            return Ok((end.token == lease.token).then_some(end.cause));
-        }
-        let Some(entry) = known else {
-            return Ok(None);
-        };
-        // It was held, nobody ended it, and it is gone.
-        self.expired(&lease.lock.name, &entry).await?;
-        Ok(Some(Cause::Expired))
-    }
-
-    /// Writes down that a holder which is gone ran out, unless its end is known already, and
-    /// forgets it.
-    pub async fn expired(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
-        let unknown = latest(&entry.claim.holds)
-            .iter()
-            .map(|hold| Compare::create_revision(self.keys.end(name, &hold.secret), CompareOp::Equal, 0));
-        let when: Vec<_> = unknown.collect();
-        let ops = self.ops(name, entry, &entry.claim.holds, Cause::Expired).await?;
-        let first = self.link.txn(Txn::new().when(when).and_then(ops)).await?;
-        if first.succeeded() {
-            self.remember_others(name, entry, &entry.claim.holds, Cause::Expired)
-                .await;
-        }
-        self.ended(entry);
-        Ok(())
-    }
-
-    /// Looks, again and again, for leases that have ended by themselves.
-    pub async fn watch_expiries(self: Arc<Self>) {
-        loop {
-            sleep(LOOK_EVERY).await;
-            let now = Instant::now();
-            let due: Vec<_> = lock(&self.granted)
-                .values()
-                .filter(|granted| granted.due <= now)
-                .cloned()
-                .collect();
-            for granted in due {
-                if let Err(failure) = self.look_at(&granted).await {
-                    tracing::debug!(%failure, lock = %granted.name, "could not look for an expiry");
-                    break;
-                }
-            }
-        }
-    }
-
-    async fn look_at(&self, granted: &Granted) -> Result<(), Failure> {
-        let (name, entry) = (&granted.name, &granted.entry);
-        let key = self.keys.lock(name).holder(entry.claim.mode.into(), entry.id);
-        let found = self.link.get(key, GetOptions::new()).await?;
-        let same = found.kvs().first().filter(|kv| kv.create_revision() == entry.created);
-        let Some(kv) = same else {
-            return self.expired(name, entry).await;
-        };
-        // Renewed, or its lease is just about to be found dead.
-        let alive = self.leases.remaining(kv.lease()).await?.unwrap_or_default();
-        let mut granted = lock(&self.granted);
-        let same = |known: &&mut Granted| known.entry.created == entry.created;
-        if let Some(granted) = granted.get_mut(&entry.id).filter(same) {
-            granted.due = Instant::now() + alive;
-        }
-        Ok(())
-    }
+/// Whether the request of a call is remembered.
+pub fn is_remembered(new: &NewClaim) -> bool {
+    new.retryable && new.limits.finished > 0
 }
 
 /// Those of which the end is remembered where all end at once.
@@ -308,18 +278,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Claim;
     use super::super::settings::Settings;
     use super::*;
-    use crate::backend::NewClaim;
     use crate::name::{Kind, LockKey, Namespace};
+
+    fn nowhere() -> Ends {
+        let link = Arc::new(Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
+        let leases = Arc::new(Leases::new(Arc::clone(&link)));
+        Ends::new(Keys::new("r", &Namespace::new("n").unwrap()), link, leases)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_over_the_limit_goes_and_what_is_old_is_left_to_its_lease() {
+        let ends = nowhere();
+        let note = || ends.note_written(vec!["key".into()]);
+        note();
+        assert_eq!(ends.make_room(1, &[]).len(), 1);
+        note();
+        assert!(
+            ends.make_room(1, &["key".into()]).is_empty(),
+            "the step writes it itself"
+        );
+        note();
+        tokio::time::advance(FINISHED_KEPT + Duration::from_millis(1)).await;
+        assert!(ends.make_room(1, &[]).is_empty(), "it may be of another claim");
+        assert!(lock(&ends.written).is_empty());
+    }
 
     #[tokio::test]
     async fn what_is_heard_of_an_earlier_claim_of_a_name_does_not_hide_the_later_one() {
         let namespace = Namespace::new("n").unwrap();
-        let link = Arc::new(Link::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
-        let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        let ends = Ends::new(Keys::new("r", &namespace), link, leases);
+        let ends = nowhere();
         let name = LockName::new("a").unwrap();
         let new = NewClaim::numbered(1);
         let holder = |base, created| Entry {

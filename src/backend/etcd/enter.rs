@@ -343,7 +343,7 @@ impl Replica {
         let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
         then.extend(reads);
         let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
-        match self.step(lock, company, when, then, otherwise).await {
+        match self.step_of(new.call, lock, company, when, (then, otherwise)).await {
             Err(Failure::LeaseGone) => {
                 self.session.is_over(*ticket);
                 Ok(Err(Tried::Again(None)))

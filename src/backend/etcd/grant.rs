@@ -1,23 +1,27 @@
 //! The step that makes a holder, which every way to a grant ends in.
 
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::Replica;
+use super::calls::Finishing;
+use super::ends;
 use super::keys::{LockKeys, behind};
-use super::leases::{Lease, span};
+use super::leases::{Lease, Leases, span};
 use super::link::Failure;
 use super::packing::{Company, Step};
 use super::record::Claim;
 use super::scenes;
-use super::session::Ticket;
+use super::session::{Session, Ticket};
 use super::survey::Survey;
-use super::turns::Answer;
+use super::turns::{Answer, Turns};
 use super::view::Entry;
 use crate::backend::{Grant, NewClaim, Patience};
-use crate::name::{ClaimId, LockName, Mode, Secret};
+use crate::name::{CallId, ClaimId, LockName, Mode, Secret};
 
 /// How old a lease's last sign of life is at most, for a grant to count from that one.
 const JUST_NOW: Duration = Duration::from_millis(50);
@@ -112,6 +116,36 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
+/// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
+/// counts, or nothing if it is dead.
+async fn sign_of_life(
+    leases: &Leases,
+    lease: Lease,
+    arrived: Instant,
+    sent: Instant,
+) -> Result<Option<Instant>, Failure> {
+    if let Some(alive) = lease
+        .alive
+        .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
+    {
+        return Ok(Some(alive.min(sent)));
+    }
+    Ok(leases.keep_alive(lease.id).await?.then_some(sent))
+}
+
+/// One transaction of a lock, together with those of others that come at the same time.
+async fn ask(turns: &Turns, session: &Session, step: Step) -> Result<Answer, Failure> {
+    if step.puts() {
+        // Old servers let nested writes pass.
+        session.has_space()?;
+    }
+    let answer = turns.ask(step).await;
+    if matches!(answer, Err(Failure::Full(_))) {
+        session.is_full();
+    }
+    answer
+}
+
 impl Replica {
     /// One transaction of a lock, together with those of others that come at the same time.
     pub async fn step(
@@ -123,15 +157,35 @@ impl Replica {
         otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
         let step = Step::new(lock.all(), company, when, then, otherwise);
-        if step.puts() {
-            // Old servers let nested writes pass.
-            self.session.has_space()?;
+        ask(&self.turns, &self.session, step).await
+    }
+
+    /// A step that makes or adopts a claim for a call. It goes on where the call is dropped.
+    pub async fn step_of(
+        &self,
+        call: CallId,
+        lock: &LockKeys,
+        company: Company,
+        when: Vec<Compare>,
+        (then, otherwise): (Vec<TxnOp>, Vec<TxnOp>),
+    ) -> Result<Answer, Failure> {
+        let step = Step::new(lock.all(), company, when, then, otherwise);
+        Finishing::new(self.send(call, None, step)).await
+    }
+
+    fn send(
+        &self,
+        call: CallId,
+        lease: Option<Lease>,
+        step: Step,
+    ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        let (turns, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
+        let sent = self.calls.begin(call, lease);
+        async move {
+            let answer = ask(&turns, &session, step).await;
+            sent.answered(&answer);
+            answer
         }
-        let answer = self.turns.ask(step).await;
-        if matches!(answer, Err(Failure::Full(_))) {
-            self.session.is_full();
-        }
-        answer
     }
 
     /// That a call of this replica may still take effect.
@@ -161,7 +215,8 @@ impl Replica {
     pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
-        let lease = match self.leases.take(ttl).await {
+        let remembered = ends::is_remembered(granting.new);
+        let lease = match self.leases.take(ttl, remembered).await {
             Err(Failure::Full(reason)) => {
                 self.session.is_full();
                 return Err(Failure::Full(reason));
@@ -171,7 +226,7 @@ impl Replica {
         match self.grant_on(ticket, &granting, lease, sent).await {
             // Nothing was written: a pooled lease had ended.
             Err(Failure::LeaseGone) if lease.used => {
-                let lease = self.leases.fresh(ttl).await?;
+                let lease = self.leases.make(ttl, remembered).await?;
                 self.grant_on(ticket, &granting, lease, sent).await
             }
             answer => answer,
@@ -191,6 +246,7 @@ impl Replica {
             claim: Claim {
                 base: ticket.base,
                 span_s: lease.span_s,
+                memory: lease.memory.unwrap_or_default(),
                 ..Claim::of(new)
             },
             created: 0,
@@ -202,21 +258,39 @@ impl Replica {
         let mut when = self.grant_fence(ticket, new);
         when.extend(granting.when.iter().cloned());
         let mut then = vec![put];
+        then.extend(self.ends.holds(&entry.claim));
         then.extend(granting.with.iter().cloned());
-        let step = self.step(granting.lock, granting.company, when, then, granting.otherwise.clone());
-        let (answer, alive) = tokio::join!(step, self.sign_of_life(lease, new.arrived, sent));
+        let otherwise = granting.otherwise.clone();
+        let step = Step::new(granting.lock.all(), granting.company, when, then, otherwise);
+        let step = self.send(new.call, Some(lease), step);
+        let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let granted = Finishing::new(async move {
+            let (answer, alive, ()) = tokio::join!(
+                step,
+                sign_of_life(&leases, lease, arrived, sent),
+                leases.keep_memory(lease.memory.filter(|_| lease.used))
+            );
+            if matches!(&answer, Ok(answer) if !answer.succeeded) {
+                // The answer says that no key is on it.
+                let alive = alive.clone().ok().flatten().or(lease.alive);
+                leases.put_back(Lease { alive, ..lease });
+            }
+            (answer, alive)
+        });
+        let (answer, alive) = granted.await;
         let answer = answer?;
         if !answer.succeeded {
-            // The answer says that no key is on it.
-            let alive = alive.ok().flatten().or(lease.alive);
-            self.leases.put_back(Lease { alive, ..lease });
             return Ok(Granted::No(answer));
         }
+        // Whatever of it was lost before found no waiter any more.
+        self.calls.over(new.call);
         let Some(alive) = alive? else {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         };
         if !self.session.is_connected(ticket) {
-            // It may have come to a store that was restored meanwhile, where its token is an old one.
+            // It may have come to a store that was restored meanwhile, where its token is an old one and another key
+            // may be on its lease: as if its answer was lost.
+            drop(self.calls.begin(new.call, Some(lease)));
             return Err(Failure::Away("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;
@@ -226,18 +300,6 @@ impl Replica {
         self.ends.granted_on(granting.name, &entry, alive);
         self.scenes.granted(granting.name, &entry);
         Ok(Granted::Yes(grant))
-    }
-
-    /// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
-    /// counts, or nothing if it is dead.
-    async fn sign_of_life(&self, lease: Lease, arrived: Instant, sent: Instant) -> Result<Option<Instant>, Failure> {
-        if let Some(alive) = lease
-            .alive
-            .filter(|alive| *alive >= arrived && *alive + JUST_NOW >= sent)
-        {
-            return Ok(Some(alive.min(sent)));
-        }
-        Ok(self.leases.keep_alive(lease.id).await?.then_some(sent))
     }
 
     /// Makes a waiting claim that a view has shown within the prefix a holder.

@@ -1,5 +1,7 @@
 //! How a claim, or one hold of it, ends by somebody's will.
 
+use std::sync::Arc;
+
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
@@ -51,7 +53,12 @@ impl Replica {
                 Leaving::Forced(token) => self.force(&going, token).await,
             };
             match left {
-                Ok(Some(departure)) => return Ok(departure),
+                Ok(Some(departure)) => {
+                    if let Leaving::Call(_, call) = who {
+                        self.has_left(call, &departure.found);
+                    }
+                    return Ok(departure);
+                }
                 Ok(None) => {}
                 // Nothing was written: a bucket, a session or the holder's own lease has ended.
                 Err(Failure::LeaseGone) => self.ends.spill(),
@@ -59,6 +66,24 @@ impl Replica {
             }
         }
         Err(Failure::Away("etcd: the lock changes too fast".into()))
+    }
+
+    /// The leave of a call was answered: nothing of it comes any more, so the leases of its lost steps are of no use,
+    /// unless another call has found what is on one.
+    fn has_left(&self, call: CallId, found: &Found) {
+        let lost = self.calls.over(call);
+        if !matches!(found, Found::Nothing | Found::Ended(_)) {
+            return;
+        }
+        for lease in lost {
+            let leases = Arc::clone(&self.leases);
+            tokio::spawn(async move {
+                for id in [Some(lease.id), lease.memory].into_iter().flatten() {
+                    // Otherwise it ends by itself.
+                    let _ = leases.revoke(id).await;
+                }
+            });
+        }
     }
 
     async fn release(&self, going: &Going<'_>, lease: &LeaseKey) -> Result<Option<Departure>, Failure> {
@@ -87,8 +112,7 @@ impl Replica {
         let now = self.holder_at(&going.lock, entry.claim.mode.into(), entry.id).await?;
         match now.filter(|now| now.created == entry.created) {
             Some(now) => self.ends.granted(going.name, &now),
-            // Its end may not have been seen; then it ran out.
-            None => self.ends.expired(going.name, entry).await?,
+            None => self.ends.gone(going.name, entry).await?,
         }
         Ok(())
     }
@@ -106,7 +130,10 @@ impl Replica {
         let ends = self.keys.ends(going.name);
         let (_, ends) = self.link.range(ends.as_str(), behind(&ends)).await?;
         let mut ends = ends.iter().filter_map(|kv| End::decode(kv.value()).ok());
-        let before = ends.find(|end| end.token == token).map(|end| end.cause);
+        let before = match ends.find(|end| end.token == token) {
+            Some(end) => Some(end.cause),
+            None => self.ends.of_token(going.name, token).await?,
+        };
         Ok(Some(found(before.map_or(Found::Nothing, Found::EndedBefore))))
     }
 
@@ -120,6 +147,8 @@ impl Replica {
             return Ok(Some(found(Found::Ended(Cause::Left))));
         }
         self.scenes.part(going.name, id, call);
+        // Before the lock is read: what is not there then does not come any more.
+        let settled = self.calls.settle(call, self.link.patience()).await;
         let view = self.look_for(going, id).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
@@ -128,10 +157,11 @@ impl Replica {
                 return Ok(gone.then(|| found(Found::Ended(Cause::Left))));
             }
             let when = vec![unchanged(going.lock.waiter(*id), entry)];
-            return Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)));
+            let kept_out = settled || self.mark(&going.lock, when, call).await?;
+            return Ok(kept_out.then(|| found(Found::Adopted)));
         }
         let Some(entry) = view.holder_with(id) else {
-            return self.undo_nothing(going, &view, id, call).await;
+            return self.undo_nothing(going, &view, id, (call, settled)).await;
         };
         match entry.claim.hold(id) {
             Some(hold) if hold.call == call && !hold.adopted => {
@@ -145,7 +175,8 @@ impl Replica {
             _ => {
                 let key = going.lock.holder(entry.claim.mode.into(), entry.id);
                 let when = vec![unchanged(key, entry)];
-                Ok(self.mark(&going.lock, when, call).await?.then(|| found(Found::Adopted)))
+                let kept_out = settled || self.mark(&going.lock, when, call).await?;
+                Ok(kept_out.then(|| found(Found::Adopted)))
             }
         }
     }
@@ -183,19 +214,19 @@ impl Replica {
         Ok(answer.succeeded)
     }
 
-    /// Nothing of the call is there: its mark keeps out what may still be on its way.
+    /// Nothing of the call is there: its mark keeps out what may still be on its way, if anything is.
     async fn undo_nothing(
         &self,
         going: &Going<'_>,
         view: &View,
         id: &ClaimId,
-        call: CallId,
+        (call, settled): (CallId, bool),
     ) -> Result<Option<Departure>, Failure> {
         let when = vec![
             none_changed_after(&going.lock.holders(), view.revision),
             absent(going.lock.waiter(*id)),
         ];
-        if !self.mark(&going.lock, when, call).await? {
+        if !settled && !self.mark(&going.lock, when, call).await? {
             return Ok(None);
         }
         let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
@@ -272,7 +303,8 @@ impl Replica {
         let ended = match self.step(&going.lock, Company::Host, when(), then, Vec::new()).await {
             // A full store takes only what writes nothing; so the end is not remembered.
             Err(Failure::Full(_)) => {
-                let delete = vec![TxnOp::delete(key.clone(), None)];
+                let mut delete = self.ends.forget_requests(&gone);
+                delete.push(TxnOp::delete(key.clone(), None));
                 self.step(&going.lock, Company::Host, when(), delete, Vec::new())
                     .await?
             }
@@ -290,13 +322,18 @@ impl Replica {
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.ends.ended(entry);
         self.scenes.ended(name, entry);
-        if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
+        let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
+        let unshared = !entry.claim.entangled && entry.claim.moving_to == 0;
+        if unshared && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
             self.leases.put_back(Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
                 alive,
                 used: true,
+                memory: entry.claim.memory(),
             });
+        }
+        if unshared && cause == Cause::Released {
             self.names.released(entry);
         }
     }

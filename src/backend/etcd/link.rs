@@ -337,8 +337,7 @@ fn meaning(code: i32, said: &str) -> Failure {
         code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
         code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
         code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
-        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED => refused(),
-        code::OUT_OF_RANGE if said.contains(COMPACTED) => refused(),
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED | code::OUT_OF_RANGE => refused(),
         _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
             Failure::NoQuorum(format!("etcd: {said}"))
         }

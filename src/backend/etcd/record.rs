@@ -25,6 +25,9 @@ pub enum RecordError {
     /// It is damaged.
     #[error("the record is damaged")]
     Damaged(#[from] postcard::Error),
+    /// It tells of a hold that has not ended.
+    #[error("the record is of a hold")]
+    Holds,
     /// It holds a value outside its bounds.
     #[error("the record holds a bad value")]
     BadValue(#[from] InvalidField),
@@ -80,6 +83,8 @@ pub struct Claim {
     pub holds: Vec<Hold>,
     /// When it came to its replica, as that one counts: the order of those that were queued in one transaction.
     pub place: u64,
+    /// The lease that its requests are remembered on; zero where none is.
+    pub memory: i64,
 }
 
 impl Claim {
@@ -100,6 +105,7 @@ impl Claim {
             entangled: false,
             holds: vec![Hold::of(new)],
             place: 0,
+            memory: 0,
         }
     }
 
@@ -115,6 +121,11 @@ impl Claim {
     /// Whether this call may join it as one more hold.
     pub fn is_joined_by(&self, new: &NewClaim) -> bool {
         self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
+    }
+
+    /// The lease that its requests are remembered on.
+    pub fn memory(&self) -> Option<i64> {
+        (self.memory != 0).then_some(self.memory)
     }
 
     pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
@@ -141,18 +152,23 @@ impl Claim {
             entangled: self.entangled,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
         };
-        // A release that knows of no place does not read on.
+        // A release that knows of no place, or of no memory, does not read on.
         let mut bytes = write(&record);
-        if self.place > 0 {
+        if self.place > 0 || self.memory != 0 {
             bytes.extend(self.place.to_be_bytes());
+        }
+        if self.memory != 0 {
+            bytes.extend(self.memory.to_be_bytes());
         }
         bytes
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let (record, rest) = read_first::<ClaimRecord>(bytes)?;
+        let memory = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
         Ok(Self {
             place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
+            memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
             owner: Owner::new(&record.owner)?,
             identity: Identity::proven(&record.identity),
             mode: match record.mode {
@@ -203,9 +219,49 @@ impl End {
                 CauseRecord::Expired => Cause::Expired,
                 CauseRecord::Forced => Cause::Forced,
                 CauseRecord::TakenBack => Cause::TakenBack,
+                CauseRecord::Holds => return Err(RecordError::Holds),
             },
             token: FencingToken::new(record.token)?,
         })
+    }
+}
+
+/// What is kept of a request beside its claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// It was granted this hold. If that is gone it ran out: every other end is written over this.
+    Holds(Secret),
+    /// Its hold ended so.
+    Ended(End),
+}
+
+impl Request {
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Ended(end) => end.encode(),
+            Self::Holds(secret) => {
+                let (cause, token) = (CauseRecord::Holds, 0);
+                let mut bytes = write(&EndRecord { cause, token });
+                bytes.extend(secret.as_bytes());
+                bytes
+            }
+        }
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let (record, rest) = read_first::<EndRecord>(bytes)?;
+        match (record.cause, rest.first_chunk()) {
+            (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds(Secret::from_bytes(*secret))),
+            _ => Ok(Self::Ended(End::decode(bytes)?)),
+        }
+    }
+
+    /// How it ended, where its hold is there no more.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Holds(_) => Cause::Expired,
+            Self::Ended(end) => end.cause,
+        }
     }
 }
 
@@ -272,6 +328,7 @@ enum CauseRecord {
     Expired,
     Forced,
     TakenBack,
+    Holds,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -302,7 +359,7 @@ fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), 
 mod tests {
     use super::*;
 
-    fn claim(place: u64) -> Claim {
+    fn claim(place: u64, memory: i64) -> Claim {
         Claim {
             owner: Owner::new("a").unwrap(),
             identity: Identity::anonymous(),
@@ -318,18 +375,29 @@ mod tests {
             entangled: false,
             holds: Vec::new(),
             place,
+            memory,
         }
     }
 
     #[test]
     fn a_record_without_a_place_is_read_and_one_with_a_place_is_read_by_a_release_that_knows_none() {
-        for place in [0, 1, u64::MAX] {
-            let written = claim(place);
+        for (place, memory) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
+            let written = claim(place, memory);
             assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
         }
-        let (before, now) = (claim(0).encode(), claim(7).encode());
+        let (before, now) = (claim(0, 0).encode(), claim(7, 8).encode());
         assert!(now.starts_with(&before) && now.len() > before.len());
         // As such a release does.
         assert!(postcard::from_bytes::<ClaimRecord>(&now[1..]).is_ok());
+    }
+
+    #[test]
+    fn a_request_that_holds_is_no_end_and_each_is_read_as_it_was_written() {
+        let holds = Request::Holds(Secret::from_bytes([7; 16]));
+        assert!(End::decode(&holds.encode()).is_err());
+        let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
+        for request in [holds, Request::Ended(End { cause, token })] {
+            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        }
     }
 }

@@ -31,7 +31,8 @@ impl Replica {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(Renewal::Gone(self.ends.of(lease).await?));
             };
-            let alive = self.keep_all(&entry).await?;
+            let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
+            let alive = alive?;
             let now = self.holder(lease).await?;
             let proven = now.as_ref().filter(|now| alive && is_kept(&entry, now));
             if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
@@ -120,6 +121,9 @@ impl Replica {
         let mut entry = entry.clone();
         entry.claim.entangled = true;
         entry.claim.moving_to = lease.id;
+        if entry.claim.memory().is_some() {
+            entry.claim.memory = self.leases.memory(lease.span_s).await?;
+        }
         let old = entry.lease;
         if !self.put_holder(name, &mut entry, old).await? {
             return Ok(None);
@@ -150,7 +154,11 @@ impl Replica {
         );
         let when = vec![unchanged(key, entry)];
         let lock = self.keys.lock(name);
-        let answer = match self.step(&lock, Company::Host, when, vec![put], Vec::new()).await {
+        let mut then = vec![put];
+        if lease != entry.lease {
+            then.extend(self.ends.holds(&entry.claim));
+        }
+        let answer = match self.step(&lock, Company::Host, when, then, Vec::new()).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };

@@ -4,7 +4,7 @@ use etcd_client::{GetOptions, GetResponse, TxnOp};
 
 use super::keys::{Keys, LockKeys};
 use super::link::Failure;
-use super::record::End;
+use super::record::{End, Request};
 use super::session::Ticket;
 use super::turns::Answer;
 use super::view::View;
@@ -28,7 +28,7 @@ pub struct Survey {
     pub base: u64,
     /// The call has left.
     pub marked: bool,
-    /// How the request was answered before.
+    /// How the request ended, if it has neither a waiter nor a holder.
     pub finished: Option<Cause>,
     /// How the very hold ended.
     pub ended: Option<Cause>,
@@ -67,7 +67,11 @@ impl Survey {
             in_session: !session.kvs().is_empty(),
             base: base.unwrap_or(0),
             marked: !mark.kvs().is_empty(),
-            finished: cause(request),
+            finished: request
+                .kvs()
+                .first()
+                .and_then(|kv| Request::decode(kv.value()).ok())
+                .map(|request| request.cause()),
             ended: cause(end),
         })
     }

@@ -1,13 +1,16 @@
 //! How a waiting claim becomes a holder, asked for by the replica that serves it.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use etcd_client::{Txn, TxnOp};
 
 use super::Replica;
 use super::grant::grant_of;
 use super::link::Failure;
 use super::survey::Survey;
 use crate::backend::{NewClaim, Place};
-use crate::name::LockName;
+use crate::name::{CallId, LockName};
 
 impl Replica {
     /// See [`crate::backend::Backend::take_up`].
@@ -34,10 +37,25 @@ impl Replica {
             Some(place) => place,
             None => self.stand(ticket, name, new, survey.view).await?,
         };
-        if !matches!(place, Place::Waiting(_)) {
-            self.scenes.part(name, &new.id, new.call);
+        match place {
+            Place::Waiting(_) => return Ok(place),
+            // What was lost before has granted it, or found no waiter any more.
+            Place::Held(_) => drop(self.calls.over(new.call)),
+            Place::Left if self.calls.is_settled(new.call) => self.unmark(new.call),
+            _ => {}
         }
+        self.scenes.part(name, &new.id, new.call);
         Ok(place)
+    }
+
+    /// Takes a mark away that has told its call what it had to, and keeps out nothing.
+    fn unmark(&self, call: CallId) {
+        let (link, mark) = (Arc::clone(&self.link), self.keys.mark(call));
+        tokio::spawn(async move {
+            if let Err(failure) = link.txn(Txn::new().and_then([TxnOp::delete(mark, None)])).await {
+                tracing::debug!(%failure, "a mark stays as long as its session");
+            }
+        });
     }
 
     /// Where a claim stands that does not wait for this call; nothing for one that does.

@@ -201,6 +201,36 @@ pub fn leave_unread(state: &State, at: usize) -> Option<State> {
     Some(sent(state.clone(), at, Step::RemoveWaiter { modified }))
 }
 
+/// Without a mark, where every step of the call was answered: nothing of it can come any more.
+pub fn leave_settled(world: &World, state: &State, at: usize) -> Option<State> {
+    let settled = !state.calls[at].late.iter().any(|(step, _)| step.comes());
+    if !settled && world.flaw != Flaw::NeverMarks {
+        return None;
+    }
+    let left = leave(world, state, at);
+    let Stage::Sent((step, _)) = left.calls[at].stage else {
+        return None;
+    };
+    let marks = matches!(
+        step,
+        Step::MarkWaiter { .. } | Step::MarkHolder { .. } | Step::MarkAbsent
+    );
+    let mut after = to(state, at, Stage::Left);
+    after.calls[at].adopted = step != Step::MarkAbsent;
+    marks.then_some(after)
+}
+
+/// Once its leave was answered, and where no other call has found its hold, what it had on its way needs no lease.
+pub fn revoke(world: &World, state: &State, at: usize) -> Option<State> {
+    if state.calls[at].adopted && world.flaw != Flaw::RevokesAdopted {
+        return None;
+    }
+    let mut after = state.clone();
+    let lease = after.calls[at].lost.pop()?;
+    after.store.end_lease(lease);
+    Some(after)
+}
+
 pub fn to(state: &State, at: usize, stage: Stage) -> State {
     let mut after = state.clone();
     after.calls[at].stage = stage;

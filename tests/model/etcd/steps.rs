@@ -1,6 +1,8 @@
 //! What may happen next.
 
-use super::deciding::{decide, deliver, give_back, hand_over, leave, leave_unread, look, release, stop_counting, to};
+use super::deciding::{
+    decide, deliver, give_back, hand_over, leave, leave_settled, leave_unread, look, release, revoke, stop_counting, to,
+};
 use super::store::{Lease, Step};
 use super::transactions::{act, arrive, give_up, holds, together};
 use super::{Flaw, State, World};
@@ -17,6 +19,10 @@ pub struct Call {
     pub stale: bool,
     /// What was given up and may still come, each with the session that it was sent under.
     pub late: Vec<(Step, u8)>,
+    /// The leases of what was given up.
+    pub lost: Vec<u8>,
+    /// When it left, another call had found its hold.
+    pub adopted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,6 +75,8 @@ pub enum Event {
     SendsItsReleaseWithTheNext(usize),
     Leaves(usize),
     LeavesUnread(usize),
+    LeavesWithoutAMark(usize),
+    Revokes(usize),
     TwoGoTogether,
     ATtlPasses(u8),
     LeaseEnds(u8),
@@ -109,8 +117,10 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
             Stage::Leaving => {
                 then(Event::Leaves(at), Some(leave(world, state, at)));
                 then(Event::LeavesUnread(at), leave_unread(state, at));
+                then(Event::LeavesWithoutAMark(at), leave_settled(world, state, at));
             }
-            Stage::Left | Stage::Done => {}
+            Stage::Left => then(Event::Revokes(at), revoke(world, state, at)),
+            Stage::Done => {}
         }
         for (place, (step, session)) in call.late.iter().enumerate() {
             let mut after = state.clone();

@@ -139,7 +139,7 @@ pub fn arrive(world: &World, state: &State, at: usize, step: Step, session: u8) 
     } else if let Some(lease) = step.lease() {
         keep(&mut after, at, lease);
     }
-    answered(state, &mut after, at, step, met);
+    answered(world, state, &mut after, at, step, met);
     after
 }
 
@@ -150,7 +150,7 @@ fn keep(state: &mut State, at: usize, lease: u8) {
     }
 }
 
-fn answered(before: &State, after: &mut State, at: usize, step: Step, met: bool) {
+fn answered(world: &World, before: &State, after: &mut State, at: usize, step: Step, met: bool) {
     let claim = after.calls[at].claim;
     let released = before.store.holder(claim).copied();
     let held = match step {
@@ -188,6 +188,17 @@ fn answered(before: &State, after: &mut State, at: usize, step: Step, met: bool)
     if matches!(step, Step::Release { .. } | Step::HandOver { .. }) && released.is_some_and(|holder| !holder.adopted) {
         keep(after, at, held);
     }
+    match step {
+        Step::RemoveHolder { .. } => {
+            let taken_back = released.filter(|holder| !holder.adopted);
+            let lost = |lease| before.calls[at].lost.contains(&lease) && world.flaw != Flaw::PoolsTakenBack;
+            if let Some(holder) = taken_back.filter(|holder| !lost(holder.lease)) {
+                keep(after, at, holder.lease);
+            }
+        }
+        Step::MarkWaiter { .. } | Step::MarkHolder { .. } => after.calls[at].adopted = true,
+        _ => {}
+    }
     if let Step::HandOver { next, lease, .. } = step {
         let next = &mut after.calls[usize::from(next)];
         next.queued = None;
@@ -212,6 +223,10 @@ pub fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8)
         _ => Stage::Leaving,
     };
     if let Some(lease) = step.lease() {
+        // That of a hand-over is the next one's, who does not hear of it.
+        if step.comes() {
+            after.calls[at].lost.push(lease);
+        }
         match world.flaw {
             // The revocation may come later than the step itself.
             Flaw::RevokesAfterUnknown => after.calls[at].late.push((Step::Revoke { lease }, session)),
@@ -247,7 +262,7 @@ pub fn together(
             let mut after = state.clone();
             for (at, step) in [(*one, *first), (*two, *second)] {
                 act(world, &mut after, at, step);
-                answered(state, &mut after, at, step, true);
+                answered(world, state, &mut after, at, step, true);
             }
             both.push((Event::TwoGoTogether, after));
         }

@@ -1,0 +1,243 @@
+//! Which steps of this replica's calls have not been answered yet.
+//!
+//! A step that was sent goes on where its call is dropped, so that this replica has its answer. A leave waits for the
+//! answers of its call: once all are here, nothing of the call can come late. Only where the outcome of a step stays
+//! unknown a cancel mark must keep it out, and the lease that the step named may be in use until the leave was answered.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::leases::Lease;
+use super::link::Failure;
+use crate::name::CallId;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Calls(Mutex<HashMap<CallId, Call>>);
+
+#[derive(Debug, Default)]
+struct Call {
+    under_way: usize,
+    /// Whether a step took effect is unknown.
+    lost: bool,
+    /// The leases that such steps named.
+    leases: Vec<Lease>,
+    /// Nobody asks for it any more.
+    is_over: bool,
+    ended: Arc<Notify>,
+}
+
+impl Calls {
+    /// A step of a call is about to be sent, and names this lease.
+    pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Sent {
+        self.lock().entry(call).or_default().under_way += 1;
+        Sent {
+            calls: Arc::clone(self),
+            call,
+            lease,
+            is_known: false,
+        }
+    }
+
+    /// Waits for a time until all steps of a call have ended; whether each was answered.
+    ///
+    /// # Cancellation safety
+    /// Dropped, nothing is lost.
+    pub async fn settle(&self, call: CallId, patience: Duration) -> bool {
+        let ended = async {
+            loop {
+                let (now, ended) = self.state(call);
+                let ended = ended.map(Notify::notified_owned);
+                match (now, ended) {
+                    (State::UnderWay, Some(ended)) if self.state(call).0 == State::UnderWay => ended.await,
+                    (State::UnderWay, _) => {}
+                    (now, _) => return now,
+                }
+            }
+        };
+        timeout(patience, ended).await == Ok(State::Answered)
+    }
+
+    /// Whether all steps of a call were answered.
+    pub fn is_settled(&self, call: CallId) -> bool {
+        self.state(call).0 == State::Answered
+    }
+
+    /// A call has left, or what became of its steps is known otherwise; the leases that steps of unknown outcome named.
+    pub fn over(&self, call: CallId) -> Vec<Lease> {
+        let mut calls = self.lock();
+        let Some(state) = calls.get_mut(&call) else {
+            return Vec::new();
+        };
+        (state.lost, state.is_over) = (false, true);
+        let leases = std::mem::take(&mut state.leases);
+        if state.under_way == 0 {
+            calls.remove(&call);
+        }
+        leases
+    }
+
+    fn state(&self, call: CallId) -> (State, Option<Arc<Notify>>) {
+        match self.lock().get(&call) {
+            None => (State::Answered, None),
+            Some(state) if state.under_way > 0 => (State::UnderWay, Some(Arc::clone(&state.ended))),
+            Some(state) if state.lost => (State::Lost, None),
+            Some(_) => (State::Answered, None),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Call>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the steps of a call are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    Answered,
+    Lost,
+}
+
+/// A step that was sent. Dropped before it was answered, its outcome is unknown.
+#[derive(Debug)]
+pub struct Sent {
+    calls: Arc<Calls>,
+    call: CallId,
+    lease: Option<Lease>,
+    is_known: bool,
+}
+
+impl Sent {
+    /// Its answer is here.
+    pub fn answered<T>(mut self, answer: &Result<T, Failure>) {
+        self.is_known = match answer {
+            Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::Unsent(_)) => true,
+            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Away(_)) => false,
+        };
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let mut calls = self.calls.lock();
+        let Some(state) = calls.get_mut(&self.call) else {
+            return;
+        };
+        state.under_way -= 1;
+        if !self.is_known {
+            state.lost = true;
+            state.leases.extend(self.lease);
+        }
+        state.ended.notify_waiters();
+        if state.under_way == 0 && (!state.lost || state.is_over) {
+            calls.remove(&self.call);
+        }
+    }
+}
+
+/// What goes on in a task of its own where it is dropped before its end.
+pub struct Finishing<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Finishing<T> {
+    pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(work.boxed()))
+    }
+}
+
+impl<T: Send + 'static> Future for Finishing<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let done = work.as_mut().poll(context);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Finishing<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(work);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn call(number: u8) -> CallId {
+        CallId::from_bytes([number; 16])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_settled_when_each_of_its_steps_was_answered_and_never_where_one_was_lost() {
+        let calls = Arc::new(Calls::default());
+        assert!(calls.settle(call(1), PATIENCE).await, "nothing was sent");
+        let (first, second, other) = (
+            calls.begin(call(1), None),
+            calls.begin(call(1), None),
+            calls.begin(call(2), None),
+        );
+        first.answered(&Ok(()));
+        assert!(!calls.settle(call(1), PATIENCE).await, "one is under way");
+        let settles = calls.settle(call(1), PATIENCE);
+        let answers = async {
+            sleep(PATIENCE / 2).await;
+            second.answered(&Err::<(), _>(Failure::LeaseGone));
+        };
+        assert!(tokio::join!(settles, answers).0);
+        other.answered(&Err::<(), _>(Failure::Away("lost".into())));
+        assert!(!calls.settle(call(2), PATIENCE).await && !calls.is_settled(call(2)));
+        calls.over(call(2));
+        assert!(calls.lock().is_empty(), "nothing is left of them");
+    }
+
+    #[tokio::test]
+    async fn the_lease_of_a_step_is_told_where_its_outcome_stayed_unknown() {
+        let calls = Arc::new(Calls::default());
+        let lease = |id| Lease {
+            id,
+            span_s: 1,
+            alive: None,
+            used: false,
+            memory: None,
+        };
+        calls.begin(call(1), Some(lease(1))).answered(&Ok(()));
+        drop(calls.begin(call(1), Some(lease(2))));
+        assert_eq!(calls.over(call(1)), [lease(2)]);
+        assert!(calls.over(call(1)).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_begun_is_finished_where_it_is_dropped() {
+        let calls = Arc::new(Calls::default());
+        let sent = calls.begin(call(1), None);
+        let mut work = Finishing::new(async move {
+            sleep(PATIENCE / 2).await;
+            sent.answered(&Ok(()));
+        });
+        assert!(futures::poll!(&mut work).is_pending());
+        drop(work);
+        assert!(calls.settle(call(1), PATIENCE).await);
+    }
+}

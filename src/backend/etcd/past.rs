@@ -1,0 +1,117 @@
+//! What etcd's history still has of a holder that is gone: its last record, and the revision at which it went.
+//!
+//! A holder that is given back, forced or taken back leaves a record of that at the same revision. So one that
+//! left none ran out, and any replica can tell, whoever granted it, until that history is compacted.
+
+use etcd_client::{GetOptions, GetResponse};
+
+use super::keys::LockKeys;
+use super::link::{Failure, Link};
+use super::view::{Entry, View};
+use crate::name::{ClaimId, Kind};
+
+/// By how much farther each look back goes than the one before.
+const FARTHER: i64 = 4;
+
+/// A holder by its grant.
+pub struct Past<'a> {
+    link: &'a Link,
+    lock: LockKeys,
+    key: String,
+    claim: ClaimId,
+    granted: i64,
+}
+
+/// The end of a holder.
+pub struct Last {
+    /// As it was before.
+    pub entry: Entry,
+    /// The first revision without it.
+    pub gone_at: i64,
+}
+
+/// What was there at a revision.
+enum Then {
+    Held(Box<Entry>),
+    Gone,
+    Compacted,
+}
+
+impl<'a> Past<'a> {
+    /// The holder of this name that was granted at that revision.
+    pub fn new(link: &'a Link, lock: LockKeys, (kind, claim): (Kind, ClaimId), granted: i64) -> Self {
+        Self {
+            link,
+            key: lock.holder(kind, claim),
+            lock,
+            claim,
+            granted,
+        }
+    }
+
+    /// How it was at its end, seen from a later revision. Nothing where there was no such holder, or where that is
+    /// compacted.
+    ///
+    /// It looks at the grant first, so that a lease which never was costs one read, and then back from now.
+    pub async fn last(&self, now: i64) -> Result<Option<Last>, Failure> {
+        if self.granted >= now || matches!(self.at(self.granted).await?, Then::Gone) {
+            return Ok(None);
+        }
+        if !matches!(self.at(now).await?, Then::Gone) {
+            return Ok(None);
+        }
+        let (mut gone_at, mut back) = (now, 1);
+        let (mut entry, mut held_at) = loop {
+            let at = (now - back).max(self.granted);
+            match self.at(at).await? {
+                Then::Held(entry) => break (entry, at),
+                Then::Gone if at > self.granted => gone_at = at,
+                Then::Gone | Then::Compacted => return Ok(None),
+            }
+            back = back.saturating_mul(FARTHER);
+        };
+        while held_at + 1 < gone_at {
+            let at = held_at + (gone_at - held_at) / 2;
+            match self.at(at).await? {
+                Then::Held(then) => (entry, held_at) = (then, at),
+                Then::Gone => gone_at = at,
+                Then::Compacted => return Ok(None),
+            }
+        }
+        let entry = *entry;
+        Ok(Some(Last { entry, gone_at }))
+    }
+
+    async fn at(&self, revision: i64) -> Result<Then, Failure> {
+        let read = match read_at(self.link, &self.key, GetOptions::new(), revision).await? {
+            Some(read) => read,
+            None => return Ok(Then::Compacted),
+        };
+        let view = view(&self.lock, revision, &read)?;
+        let entry = view.holders.get(&self.claim);
+        let entry = entry.filter(|entry| entry.created == self.granted);
+        Ok(entry.map_or(Then::Gone, |entry| Then::Held(Box::new(entry.clone()))))
+    }
+}
+
+/// The holder of a lock that was granted at this revision, if that is not compacted.
+pub async fn granted_at(link: &Link, lock: &LockKeys, revision: i64) -> Result<Option<Entry>, Failure> {
+    let all = GetOptions::new().with_prefix();
+    let Some(read) = read_at(link, &lock.holders(), all, revision).await? else {
+        return Ok(None);
+    };
+    let view = view(lock, revision, &read)?;
+    Ok(view.holders.iter().find(|entry| entry.created == revision).cloned())
+}
+
+fn view(lock: &LockKeys, revision: i64, read: &GetResponse) -> Result<View, Failure> {
+    View::read(lock, revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
+}
+
+/// What was there then; nothing where that is compacted, or is still to come.
+async fn read_at(link: &Link, key: &str, options: GetOptions, revision: i64) -> Result<Option<GetResponse>, Failure> {
+    match link.get(key, options.with_revision(revision)).await {
+        Err(Failure::Refused(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}
