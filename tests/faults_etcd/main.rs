@@ -2,9 +2,14 @@
 #![cfg(feature = "etcd")]
 
 mod batches;
+mod bed;
 mod bench;
 #[path = "../common/certificates.rs"]
 mod certificates;
+#[path = "../conformance/claims.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
+mod claims;
+mod conditions;
 mod crowds;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
@@ -18,6 +23,10 @@ mod partition;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;
+mod proxy;
+#[path = "../conformance/replica.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
+mod replica;
 mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]
