@@ -7,8 +7,9 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, PutOptions};
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, BackendError, Health, NewClaim, Place};
+use fencepost::backend::{Backend, BackendError, Health, NewClaim, Place, Wake};
 use fencepost::name::{LockName, Namespace};
+use futures::StreamExt;
 
 use crate::claims::{Asking, claim};
 use crate::proxy::{Caught, Fate, Proxy};
@@ -21,6 +22,8 @@ pub const LONG: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a session outlives its replica: long, so that none ends on a busy machine.
+const SESSION_TTL: Duration = Duration::from_secs(60);
 
 /// A lock name that is known to be good.
 pub fn lock(name: &str) -> LockName {
@@ -121,6 +124,14 @@ impl Bed {
         self.etcd.clone().lease_revoke(lease).await.expect("it lives");
     }
 
+    /// Waits until the first replica has told the call of this claim to ask again. Once a bed.
+    pub async fn woken(&self, claim: &NewClaim) {
+        let wakes = self.first.wakes();
+        let is_told = |wake: Wake| std::future::ready(matches!(wake, Wake::Next(_, id) if id == claim.id));
+        let told = tokio::time::timeout(Duration::from_secs(10), wakes.any(is_told)).await;
+        assert!(told.expect("it is told in time"), "the wakes have ended");
+    }
+
     /// Raises the base that tokens are counted from.
     pub async fn raise_base(&self, by: u64) {
         let mut etcd = self.etcd.clone();
@@ -211,7 +222,7 @@ async fn replica(proxy: &Proxy, root: &str) -> Arc<dyn Backend> {
     let settings = Settings {
         root: root.to_owned(),
         timeout: TIMEOUT,
-        session_ttl: TIMEOUT,
+        session_ttl: SESSION_TTL,
         ..Settings::new(vec![proxy.url()])
     };
     let backend = Store::open(settings).namespace(&namespace(NAMESPACE));

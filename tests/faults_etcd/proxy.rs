@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 /// How long a test waits for a call before it fails.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -222,7 +223,9 @@ async fn forward(
     if is_stream {
         breaks.mark_unchanged();
         let signs = method.ends_with("/LeaseKeepAlive");
-        tokio::spawn(async move { send_each(&method, body, to, &state).await });
+        // Ended with the answers: a stream is reset when neither half of it is in use any more.
+        let sending = tokio::spawn(async move { send_each(&method, body, to, &state).await });
+        let _sending = AbortOnDropHandle::new(sending);
         let back = send_back(response.await?, answer);
         return tokio::select! {
             ended = back => ended,

@@ -60,6 +60,21 @@ async fn a_waiter_that_left_meanwhile_is_not_taken_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_a_retry_adopted_is_not_taken_up_for_the_older_call_from_the_view() {
+    let Some(bed) = Bed::new().await else { return };
+    let holder = bed.here().hold(claim("holder")).await;
+    let older = bed.here().queue(claim("waiter")).await;
+    // The view is kept up as long as somebody here waits.
+    bed.here().queue(claim("behind")).await;
+    let retry = bed.there().queue(older.again()).await;
+    bed.woken(&older).await;
+    bed.here().release(&holder).await;
+    let place = bed.here().take_up(&older).await;
+    assert!(matches!(place, Place::Superseded), "{place:?}");
+    bed.there().take(&retry).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_answered_meanwhile_is_not_granted_again() {
     let Some(bed) = Bed::new().await else { return };
     let late = claim("late");

@@ -42,6 +42,19 @@ async fn a_waiter_that_a_retry_adopted_meanwhile_is_not_handed_the_lock_for_the_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_a_retry_adopted_before_is_not_handed_the_lock_for_the_older_call() {
+    let Some(bed) = Bed::new().await else { return };
+    let hold = bed.here().hold(claim("holder")).await;
+    let next = bed.here().queue(claim("next")).await;
+    bed.here().queue(claim("behind")).await;
+    let retry = bed.there().queue(next.again()).await;
+    bed.woken(&next).await;
+    let left = bed.here().release_to(&hold, &next).await;
+    assert!(left.next.is_none(), "{left:?}");
+    bed.there().take(&retry).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_left_meanwhile_is_not_handed_the_lock() {
     let Some(bed) = Bed::new().await else { return };
     let hold = bed.here().hold(claim("holder")).await;
