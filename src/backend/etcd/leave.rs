@@ -263,7 +263,8 @@ impl Replica {
     fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.ends.ended(entry);
         self.scenes.ended(name, entry);
-        if cause == Cause::Released && !entry.claim.entangled && entry.claim.moving_to == 0 {
+        // A holder that is about to move to another lease is entangled, too.
+        if cause == Cause::Released && !entry.claim.entangled {
             self.leases.put_back(Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
