@@ -2,10 +2,15 @@
 #![cfg(feature = "etcd")]
 
 mod batches;
+mod bed;
 mod bench;
 mod cancelled;
 #[path = "../common/certificates.rs"]
 mod certificates;
+#[path = "../conformance/claims.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
+mod claims;
+mod conditions;
 mod crowds;
 mod endings;
 #[path = "../common/forwarder.rs"]
@@ -21,7 +26,11 @@ mod partition;
 #[path = "../server/mod.rs"]
 mod process;
 mod processes;
+mod proxy;
 mod remembered;
+#[path = "../conformance/replica.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
+mod replica;
 mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]

@@ -15,7 +15,11 @@ pub const PAPERS: &[&str] = &[
     "RECIPES.md",
     "CHANGELOG.md",
     "benches/README.md",
+    ETCD_CONDITIONS,
 ];
+
+/// The conditions of the etcd store, and what fails without each.
+const ETCD_CONDITIONS: &str = "tests/faults_etcd/README.md";
 
 /// How far a first screen reaches, in lines.
 const FIRST_SCREEN: usize = 40;
@@ -71,6 +75,25 @@ fn every_guarantee_names_the_test_that_shows_it() {
         for cell in &row[1..] {
             assert!(cell.contains("::"), "{}: a cell without a test: {cell:?}", row[0]);
         }
+    }
+}
+
+#[test]
+fn every_condition_of_the_etcd_store_names_what_fails_without_it() {
+    let text = read(ETCD_CONDITIONS);
+    let rows: Vec<_> = rows(&text).into_iter().filter(|row| row.len() == 3).collect();
+    assert!(rows.len() > 40, "{rows:#?}");
+    for row in rows.iter().filter(|row| row[1].contains(".rs")) {
+        assert!(row[2].contains("::"), "{}: no test", row[0]);
+    }
+    for test in all_tests()
+        .iter()
+        .filter(|test| test.starts_with("faults_etcd::conditions::"))
+    {
+        assert!(
+            text.contains(&format!("`{test}`")),
+            "{ETCD_CONDITIONS} does not name {test}"
+        );
     }
 }
 

@@ -226,9 +226,9 @@ impl Replica {
         let (lock, new) = (&coming.lock, coming.new);
         let mut when = guard(lock, new.mode, view.revision);
         when.push(none_made_after(&lock.waiters(), view.revision));
-        if new.mode != Mode::Exclusive {
-            // The same claim, brought by another call, is not to be overwritten.
-            when.push(absent(lock.holder(new.mode.into(), new.id)));
+        if new.mode == Mode::Shared {
+            // Neither a claim of another kind has come, nor this one, brought by another call. (For the other modes
+            // the guard says so.)
             when.push(none_made_after(&lock.other_holders(), view.revision));
         }
         Ok(match self.grant_newcomer(coming, when).await? {

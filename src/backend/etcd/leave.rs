@@ -323,7 +323,8 @@ impl Replica {
         let alive = self.ends.ended(entry);
         self.scenes.ended(name, entry);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
-        let unshared = !entry.claim.entangled && entry.claim.moving_to == 0;
+        // A holder that is about to move to another lease is entangled, too.
+        let unshared = !entry.claim.entangled;
         if unshared && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
             self.leases.put_back(Lease {
                 id: entry.lease,
