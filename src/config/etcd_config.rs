@@ -127,9 +127,9 @@ fn password(path: &PathBuf) -> Result<String, EtcdFileError> {
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, EtcdFileError> {
+fn read(path: &Path) -> Result<Vec<u8>, EtcdFileError> {
     files::read(path).map_err(|source| EtcdFileError::Unreadable {
-        path: path.clone(),
+        path: path.into(),
         source,
     })
 }
