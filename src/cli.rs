@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod exit;
 mod failure;
+mod lease_id;
 mod leases;
 mod lock;
 mod lock_name;
@@ -19,6 +20,7 @@ mod serve;
 mod server;
 mod signals;
 mod table;
+mod unprintable;
 mod waiting;
 
 use std::process::ExitCode;

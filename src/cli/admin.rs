@@ -10,9 +10,10 @@ use fencepost::client::time;
 
 use super::leases::{guarantee, seconds};
 use super::lock_name::LockName;
-use super::output::{Output, Paint, plain};
+use super::output::{Output, Paint};
 use super::server::{Server, block_on};
 use super::table::Table;
+use super::unprintable::plain;
 use super::{Failure, failure};
 
 /// Take a lock away.
@@ -87,13 +88,13 @@ fn row(info: &NamespaceInfo) -> [String; 8] {
     let reentry = info.reentry.then_some("re-entry");
     let modes: Vec<&str> = info.modes.iter().map(String::as_str).chain(reentry).collect();
     [
-        info.name.clone(),
+        plain(&info.name),
         plain(&info.backend),
         guarantee(info.guarantee()).to_owned(),
         ttl(&limits),
         format!("to {}", short(time(limits.max_wait))),
         format!("to {}", limits.queue_limit),
-        modes.join(" "),
+        plain(&modes.join(" ")),
         health(info),
     ]
 }

@@ -6,7 +6,8 @@ use fencepost::client;
 
 use super::exit;
 use super::lock_name::LockName;
-use super::output::{complain, say};
+use super::output::{complain, complain_of_answer, say};
+use super::unprintable::plain;
 
 /// The exit code of what has none of its own.
 const FAILED: u8 = 1;
@@ -70,13 +71,6 @@ impl Failure {
         }
     }
 
-    fn into_error(self) -> Box<dyn std::error::Error> {
-        match self {
-            Self::Usage(error) | Self::Runtime(error) | Self::Coded(_, error) => error,
-            Self::Call { error, .. } => Box::new(error),
-        }
-    }
-
     fn code(&self) -> u8 {
         use client::Error;
         match self {
@@ -100,9 +94,14 @@ impl Failure {
             Self::Call { error, lock, .. } => advice(error, lock.as_ref()),
             _ => None,
         };
-        complain(self.into_error().as_ref());
+        match &self {
+            // What is wrong with a configuration is shown with its lines.
+            Self::Usage(error) | Self::Runtime(error) => complain(error.as_ref()),
+            Self::Coded(_, error) => complain_of_answer(error.as_ref()),
+            Self::Call { error, .. } => complain_of_answer(error),
+        }
         if let Some(advice) = advice {
-            say(&format!("  {advice}"));
+            say(&format!("  {}", plain(&advice)));
         }
         ExitCode::from(code)
     }

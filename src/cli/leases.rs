@@ -6,15 +6,18 @@ use fencepost::api::proto;
 use fencepost::client::time;
 
 use super::asking::Asking;
-use super::output::{Output, plain, print};
+use super::lease_id::LeaseId;
+use super::output::{Output, print};
 use super::server::{Server, block_on};
 use super::table::pairs;
+use super::unprintable::plain;
 use super::{Failure, failure, waiting};
 
 const ACQUIRE_HELP: &str = "\
 Examples:
   fencepost acquire default/reports --wait 30s --ttl 5m
   lease=$(fencepost acquire default/reports --quiet)
+  (umask 077; fencepost acquire default/reports --quiet >lease)
   fencepost acquire default/licences --permits 2 --limit 5 --output json";
 
 /// Take a lock.
@@ -38,17 +41,11 @@ pub struct Acquire {
     output: Output,
 }
 
-/// The lease that a command is about.
-#[derive(Debug, clap::Args)]
-struct LeaseId {
-    /// The lease id, a secret, from `acquire`; in the environment others cannot see it
-    #[arg(env = "FENCEPOST_LEASE_ID", hide_env_values = true, value_name = "LEASE_ID")]
-    lease_id: String,
-}
-
 /// Give a lease more time.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  fencepost renew \"$lease\" --ttl 10m")]
+#[command(
+    after_help = "Examples:\n  fencepost renew --lease-id-file lease --ttl 10m\n  fencepost renew \"$lease\" --ttl 10m"
+)]
 pub struct Renew {
     #[command(flatten)]
     lease: LeaseId,
@@ -63,7 +60,9 @@ pub struct Renew {
 
 /// Give a lease back.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  fencepost release \"$lease\"")]
+#[command(
+    after_help = "Examples:\n  fencepost release --lease-id-file lease\n  printf %s \"$lease\" | fencepost release --lease-id-file -"
+)]
 pub struct Release {
     #[command(flatten)]
     lease: LeaseId,
@@ -88,7 +87,7 @@ pub fn acquire(args: Acquire) -> Result<(), Failure> {
         granted.map_err(|error| args.asking.failure(error))
     })?;
     if args.quiet {
-        return print(&format!("{}\n", lease.lease_id))
+        return print(&format!("{}\n", plain(&lease.lease_id)))
             .map(drop)
             .map_err(Failure::runtime);
     }
@@ -97,18 +96,20 @@ pub fn acquire(args: Acquire) -> Result<(), Failure> {
 
 /// Renews a lease and prints it.
 pub fn renew(args: Renew) -> Result<(), Failure> {
+    let lease_id = args.lease.read()?;
     let lease = block_on(async {
         let client = args.server.connect().await?;
-        client.renew(&args.lease.lease_id, args.ttl).await.map_err(failure)
+        client.renew(&lease_id, args.ttl).await.map_err(failure)
     })?;
     args.output.show(&lease, text).map(drop)
 }
 
 /// Gives a lease back.
 pub fn release(args: Release) -> Result<(), Failure> {
+    let lease_id = args.lease.read()?;
     block_on(async {
         let client = args.server.connect().await?;
-        client.release(&args.lease.lease_id).await.map_err(failure)
+        client.release(&lease_id).await.map_err(failure)
     })?;
     let text = |_: &_| "released\n".to_owned();
     args.output.show(&proto::ReleaseResponse {}, text).map(drop)
@@ -123,7 +124,7 @@ fn text(lease: &proto::Lease) -> String {
         ("waited", seconds(time(lease.waited))),
         ("guarantee", guarantee(lease.guarantee()).to_owned()),
         ("holds", lease.holds.to_string()),
-        ("lease id", lease.lease_id.clone()),
+        ("lease id", plain(&lease.lease_id)),
     ])
 }
 

@@ -25,6 +25,7 @@ pub use self::warden::warden;
 use super::asking::Asking;
 use super::output::say;
 use super::server::{Server, block_on};
+use super::unprintable::plain;
 use super::{Failure, exit, waiting};
 
 /// How long before the end of its time the last process is killed, for a kill takes a moment. Half of
@@ -120,9 +121,9 @@ async fn locked(args: &Lock) -> Result<ExitCode, Failure> {
         )),
         (Ended::ByItself(code), released) => {
             if let Err(error) = released {
-                say(&format!(
+                say(&plain(&format!(
                     "warning: the lock could not be given back and ends by itself: {error}"
-                ));
+                )));
             }
             Ok(ExitCode::from(code))
         }

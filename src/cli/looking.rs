@@ -15,9 +15,10 @@ use futures::StreamExt;
 
 use super::leases::seconds;
 use super::lock_name::LockName;
-use super::output::{Format, Output, Reader, plain};
+use super::output::{Format, Output, Reader};
 use super::server::{Server, block_on};
 use super::table::Table;
+use super::unprintable::plain;
 use super::{Failure, exit, failure};
 
 /// Who holds a lock.

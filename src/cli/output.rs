@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use fencepost::client::{Answer, json};
 
 use super::Failure;
+use super::unprintable::{escaped, escaped_json, plain};
 
 /// How an answer is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -31,7 +32,7 @@ impl Output {
     pub fn show<A: Answer>(self, answer: &A, text: impl FnOnce(&A) -> String) -> Result<Reader, Failure> {
         let shown = match self.output {
             Format::Text => text(answer),
-            Format::Json => json(answer).map_err(Failure::runtime)? + "\n",
+            Format::Json => escaped_json(&json(answer).map_err(Failure::runtime)?) + "\n",
         };
         print(&shown).map_err(Failure::runtime)
     }
@@ -63,11 +64,24 @@ pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes an error and what caused it to standard error, in one line.
+/// Writes an error and what caused it to standard error, in one line unless the error itself has several.
 pub fn complain(error: &(dyn Error + 'static)) {
+    complain_of(&escaped(&with_causes(error)));
+}
+
+/// Writes an error with words of a server, in one line: it cannot add lines that look like this program's own.
+pub fn complain_of_answer(error: &(dyn Error + 'static)) {
+    complain_of(&plain(&with_causes(error)));
+}
+
+fn complain_of(text: &str) {
     let word = Paint::of(&io::stderr()).red("error:");
-    let mut line = format!("{word} {error}");
+    say(&format!("{word} {text}"));
+}
+
+fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut told = error.to_string();
+    let mut line = told.clone();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
         let cause = cause.to_string();
         if !told.contains(&cause) {
@@ -76,7 +90,7 @@ pub fn complain(error: &(dyn Error + 'static)) {
         }
         told = cause;
     }
-    say(&line);
+    line
 }
 
 /// Colours, where there is a terminal that wants them.
@@ -122,13 +136,4 @@ impl Paint {
 /// Whether the terminal can do nothing but print.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
-}
-
-/// A text of somebody else's, fit for a terminal: what would move its cursor is spelled out.
-pub fn plain(text: &str) -> String {
-    let spelled = |c: char| match c {
-        c if c.is_control() => c.escape_unicode().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(spelled).collect()
 }

@@ -9,7 +9,8 @@ use fencepost::clock;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::asking::Asking;
-use super::output::{is_dumb, plain};
+use super::output::is_dumb;
+use super::unprintable::plain;
 
 /// How often the sign is brought up to date.
 const TICK: Duration = Duration::from_secs(1);

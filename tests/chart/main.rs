@@ -6,6 +6,8 @@
 mod hardened;
 mod helm;
 mod image;
+mod memory;
+mod production;
 mod refused;
 mod schemas;
 mod service;

@@ -9,6 +9,7 @@ mod counter;
 mod errors;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
+mod lease_ids;
 mod lock;
 mod lost;
 mod pinned;
@@ -18,3 +19,4 @@ mod recipes;
 #[path = "../server/mod.rs"]
 mod server;
 mod terminal;
+mod unprintable;

@@ -7,6 +7,7 @@
 mod backend;
 mod cargo;
 mod clocks;
+mod deny;
 mod imports;
 mod names;
 mod papers;

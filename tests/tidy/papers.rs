@@ -14,6 +14,7 @@ pub const PAPERS: &[&str] = &[
     "CONTRIBUTING.md",
     "RECIPES.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "benches/README.md",
     ETCD_CONDITIONS,
 ];
@@ -94,6 +95,17 @@ fn every_condition_of_the_etcd_store_names_what_fails_without_it() {
             text.contains(&format!("`{test}`")),
             "{ETCD_CONDITIONS} does not name {test}"
         );
+    }
+}
+
+#[test]
+fn every_threat_names_the_test_that_shows_its_bound() {
+    let text = read("SECURITY.md");
+    let (_, threats) = text.split_once("\n## Threats\n").expect("the threats");
+    let tables: Vec<&str> = threats.split("\n### ").skip(1).collect();
+    assert!(tables.len() >= 3, "{tables:#?}");
+    for row in tables.into_iter().flat_map(rows) {
+        assert!(row.len() == 3 && row[2].contains("::"), "no test: {row:#?}");
     }
 }
 

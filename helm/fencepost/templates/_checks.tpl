@@ -21,7 +21,7 @@ What must never be rendered, each with a message that names the value.
 {{- end -}}
 {{- with include "fencepost.noGrpcProbe" . -}}
 {{- if eq $.Values.probes.kind "grpc" -}}
-{{- fail (printf "probes.kind must be http or auto %s" .) -}}
+{{- fail (printf "probes.kind must be http %s" .) -}}
 {{- end -}}
 {{- end -}}
 {{- $config := include "fencepost.parsed" . | fromJson -}}
@@ -36,6 +36,8 @@ What must never be rendered, each with a message that names the value.
 {{- if eq (int .Values.service.grpcPort) (int .Values.service.httpPort) -}}
 {{- fail "service.httpPort must differ from service.grpcPort" -}}
 {{- end -}}
+{{- include "fencepost.hardened" . -}}
+{{- include "fencepost.memoryFits" . -}}
 {{- end -}}
 
 {{/* What the chart would fill into a map must be in a text, as the pods are made for it. */}}

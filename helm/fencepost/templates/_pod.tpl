@@ -161,15 +161,10 @@ where config.auth.health is closed: kubelets cannot say who they are
 {{- end -}}
 {{- end -}}
 
-{{/* How a kubelet asks. A server that has as many connections as it may takes no more, of a kubelet either: then it
-     should get no new clients, but not be ended. So the liveness probe of "auto" asks at the other port. */}}
+{{/* How a kubelet asks. Over gRPC a server that has as many calls or connections as it may refuses a kubelet too:
+     it should then get no new clients, but not be restarted, so liveness is asked over HTTP in any case. */}}
 {{- define "fencepost.probe" -}}
-{{- $kind := .root.Values.probes.kind -}}
-{{- $heeds := (include "fencepost.parsed" .root | fromJson).ready_namespaces -}}
-{{- if and (eq $kind "auto") (not .isLiveness) (not $heeds) (not (include "fencepost.noGrpcProbe" .root)) -}}
-{{- $kind = "grpc" -}}
-{{- end -}}
-{{- if eq $kind "grpc" -}}
+{{- if and (eq .root.Values.probes.kind "grpc") (not .isLiveness) -}}
 grpc:
   port: {{ int .root.Values.service.grpcPort }}
 {{- else -}}
