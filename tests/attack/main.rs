@@ -1,0 +1,8 @@
+//! Attacks on the real server beside a client that only wants to work: what each attack may take of the
+//! server's capacity, as that client sees it.
+
+#![cfg(feature = "embedded")]
+
+mod bed;
+#[path = "../server/mod.rs"]
+mod server;
