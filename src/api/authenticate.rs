@@ -9,6 +9,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
+use super::capacity::Usage;
 use super::connection::Remote;
 use super::status;
 use crate::auth::{Auth, Door, Policy, Unproven};
@@ -28,6 +29,8 @@ pub(super) struct Caller {
     pub policy: Option<Arc<Policy>>,
     /// Where it is.
     pub peer: Option<Remote>,
+    /// What all calls of its identity use together; nothing where it has proven none.
+    pub usage: Option<Arc<Usage>>,
     /// What its header shows of who it is; never written anywhere.
     authorization: Option<HeaderValue>,
     /// What says who is who at this moment.
@@ -42,6 +45,7 @@ impl Caller {
             identity: Identity::anonymous(),
             policy: Some(Arc::default()),
             peer: None,
+            usage: None,
             authorization: None,
             auth: Auth::default(),
         })
@@ -79,28 +83,27 @@ impl<S> Authenticate<S> {
         Self { inner, auth, figures }
     }
 
-    fn caller(&self, request: &Request<Body>) -> Result<Caller, Unproven> {
+    fn caller(&self, request: &Request<Body>) -> Result<Caller, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let Some(policy) = self.auth.policy() else {
             return Ok(Caller {
                 identity: Identity::anonymous(),
                 policy: None,
                 peer,
+                usage: None,
                 authorization: None,
                 auth: self.auth.clone(),
             });
         };
         let certificate = peer.as_ref().and_then(|peer| peer.certificate.as_ref());
         let proven = bearer(request.headers()).and_then(|bearer| policy.identify(certificate, bearer));
-        let identity = match proven {
+        let (identity, usage) = match proven {
             Ok(identity) => {
-                if let Some(peer) = &peer {
-                    peer.proven();
-                }
-                identity
+                let usage = peer.as_ref().map(|peer| peer.proven(&identity)).transpose()?;
+                (identity, usage.flatten())
             }
-            Err(_) if door(request.uri().path(), &policy) == Door::Open => Identity::anonymous(),
-            Err(unproven) => return Err(unproven),
+            Err(_) if door(request.uri().path(), &policy) == Door::Open => (Identity::anonymous(), None),
+            Err(cause) => return Err(Error::Unauthenticated { cause }),
         };
         let mut authorization = request.headers().get(AUTHORIZATION).cloned();
         if let Some(shown) = &mut authorization {
@@ -110,6 +113,7 @@ impl<S> Authenticate<S> {
             identity,
             policy: Some(policy),
             peer,
+            usage,
             authorization,
             auth: self.auth.clone(),
         })
@@ -171,11 +175,11 @@ where
                 request.extensions_mut().insert(caller);
                 AuthenticateFuture::Known(self.inner.call(request))
             }
-            Err(unproven) => {
-                if let Some(figures) = &self.figures {
-                    figures.unauthenticated.count(unproven.word());
+            Err(refused) => {
+                if let (Some(figures), Error::Unauthenticated { cause }) = (&self.figures, &refused) {
+                    figures.unauthenticated.count(cause.word());
                 }
-                AuthenticateFuture::Unknown(unproven)
+                AuthenticateFuture::Refused(refused)
             }
         }
     }
@@ -187,7 +191,7 @@ pub(super) enum AuthenticateFuture<F> {
     /// It is under way.
     Known(F),
     /// It was not let in.
-    Unknown(Unproven),
+    Refused(Error),
 }
 
 impl<F, B, E> Future for AuthenticateFuture<F>
@@ -200,7 +204,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Known(call) => Pin::new(call).poll(cx),
-            Self::Unknown(cause) => Poll::Ready(Ok(status::of(Error::Unauthenticated { cause: *cause }).into_http())),
+            Self::Refused(refused) => Poll::Ready(Ok(status::of(refused.clone()).into_http())),
         }
     }
 }

@@ -4,5 +4,9 @@
 #![cfg(feature = "embedded")]
 
 mod bed;
+mod crowds;
+mod order;
+mod protocol;
 #[path = "../server/mod.rs"]
 mod server;
+mod untaken;
