@@ -58,7 +58,7 @@ fn beside(server: &Server, name: Option<&str>, method: &str, message: &impl Mess
 #[test]
 fn answers_to_renewals_and_acquires_that_nobody_takes_hold_nobody_up() {
     let home = tempfile::tempdir().expect("a directory");
-    let server = start(&home, &limits(50));
+    let server = start(&home, &limits(100));
     runtime().block_on(async {
         let normal = Client::connect(&server.address, Some("b")).await;
         let owner = Client::connect(&server.address, Some("a")).await;
