@@ -1,6 +1,6 @@
 //! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
 //!
-//! The way of a call, from the outside in: `observed` counts and times it, `request_log` names it,
+//! The way of a call, from the outside in: `transport` begins it in its turn, `observed` counts and times it, `request_log` names it,
 //! `guard` catches its panic, `authenticate` settles whose it is, `traced` traces it, `gate` counts it
 //! in, `handover` watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
 //! and, where `access` lets them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses
@@ -13,13 +13,12 @@ use futures::stream::Stream;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
-use tower::layer::layer_fn;
 
 use self::access::Guarded;
 use self::admin::AdminApi;
 use self::authenticate::Authenticate;
+use self::capacity::Capacity;
 use self::connection::{Connection, Terms, incoming};
 use self::dispatch::Dispatch;
 use self::gate::{Gate, Permits};
@@ -32,6 +31,7 @@ use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
 use self::traced::Tracing;
+use self::transport::Transport;
 use crate::auth::{Auth, Unproven};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
@@ -40,6 +40,7 @@ use crate::tls::Unfinished;
 mod access;
 mod admin;
 mod authenticate;
+mod capacity;
 mod connection;
 mod convert;
 mod deadline;
@@ -56,6 +57,7 @@ mod request_log;
 mod settings;
 pub mod status;
 mod traced;
+mod transport;
 mod verifications;
 
 pub use self::access::Access;
@@ -71,16 +73,6 @@ pub mod proto {
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 }
 
-/// How long a burst of small calls on one connection may run ahead, in bytes: with the default of
-/// 64 KiB, some 2,500 of them end the connection.
-const CONNECTION_WINDOW: u32 = 16 << 20;
-/// How many streams of one connection may be reset before the server has looked at them: as many
-/// waiting calls as a client may drop at once, far above the default of 20.
-const PENDING_RESETS: usize = 20_000;
-/// How many streams of one connection the transport may reset by itself, for frames that came after
-/// their call was over. It counts over the whole life of a connection, so with the default of 1,024
-/// callers that drop calls now and then would lose theirs in the end, and all calls on it.
-const LOCAL_RESETS: usize = 1_000_000;
 /// How long connections that were cut may take to end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
@@ -90,7 +82,7 @@ pub enum ServeError {
     /// The reflection service cannot read the descriptors.
     #[error("the descriptors for reflection are damaged")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport failed.
+    /// The transport of an echo failed.
     #[error("the transport failed")]
     Transport(#[from] tonic::transport::Error),
 }
@@ -133,11 +125,18 @@ pub async fn serve_to(
 ) -> Result<(), ServeError> {
     let (drain, cut) = (CancellationToken::new(), CancellationToken::new());
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
-    let mut terms = Terms::new(settings.max_connections, greeting, drain.clone(), cut.clone());
+    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
+    let capacity = Capacity::new(&settings, figures.clone());
+    let mut terms = Terms::new(
+        settings.max_connections,
+        greeting,
+        drain.clone(),
+        cut.clone(),
+        capacity.clone(),
+    );
     if access.auth.policy().is_some() {
         terms = terms.asking();
     }
-    let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
     if let Some(figures) = &figures {
         figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));
         figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
@@ -145,22 +144,24 @@ pub async fn serve_to(
     let connections = incoming(listeners, terms.counted(figures));
     let layers = Layers {
         services: services(&namespaces, &access, &settings, &drain)?,
-        permits: Arc::new(Permits::new(&settings, drain.clone())),
+        permits: Arc::new(Permits::new(&settings, &capacity, drain.clone())),
         auth: access.auth,
         metrics: namespaces.metrics().cloned(),
     };
     let stop = begin_drain(shutdown, namespaces.clone(), drain.clone());
     let server = run(layers, connections, &settings, stop);
     tokio::pin!(server);
-    let served = tokio::select! {
-        served = &mut server => served,
+    tokio::select! {
+        () = &mut server => {}
+        () = capacity.watch() => {}
         () = overdue(&drain, &settings) => {
             cut.cancel();
-            timeout(CUT_GRACE, server).await.unwrap_or(Ok(()))
+            // Whatever does not end now ends with the process.
+            let _ = timeout(CUT_GRACE, server).await;
         }
-    };
+    }
     namespaces.close().await;
-    Ok(served?)
+    Ok(())
 }
 
 async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces, drain: CancellationToken) {
@@ -186,37 +187,25 @@ struct Layers {
 
 async fn run(
     layers: Layers,
-    connections: impl Stream<Item = std::io::Result<Connection>>,
+    connections: impl Stream<Item = Connection>,
     settings: &Settings,
     stop: impl Future<Output = ()>,
-) -> Result<(), tonic::transport::Error> {
+) {
     let Layers {
         services: Services { locks, routes },
         permits,
         auth,
         metrics,
     } = layers;
-    let request_bytes = settings.request_bytes;
-    let layers = layer_fn(move |routes| {
-        let handover: Handover<_> = Handover::new(Dispatch::new(locks.clone(), routes));
-        let gate = Gate::new(handover, permits.clone());
-        let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-        let authenticate = Authenticate::new(Tracing::new(gate), auth.clone(), figures);
-        let log = RequestLog::new(Guard::new(authenticate, request_bytes));
-        Observed::new(log, metrics.clone())
-    });
-    let transport = transport(settings).layer(layers).add_routes(routes);
-    transport.serve_with_incoming_shutdown(connections, stop).await
-}
-
-fn transport(settings: &Settings) -> Server {
-    Server::builder()
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(settings.max_streams_per_connection)
-        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
-        .http2_max_local_error_reset_streams(Some(LOCAL_RESETS))
-        .http2_keepalive_interval(Some(settings.keepalive_interval))
-        .http2_keepalive_timeout(Some(settings.keepalive_timeout))
+    let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
+    let handover: Handover<_> = Handover::new(Dispatch::new(locks, routes.prepare()));
+    let gate = Gate::new(handover, permits);
+    let authenticate = Authenticate::new(Tracing::new(gate), auth, figures.clone());
+    let log = RequestLog::new(Guard::new(authenticate, settings.request_bytes));
+    let service = Observed::new(log, metrics);
+    Transport::new(settings, figures)
+        .serve(connections, service, stop)
+        .await;
 }
 
 /// All services: the one that is called most, and a router for the rest.

@@ -74,6 +74,10 @@ pub struct ServerMetrics {
     pub connections: IntGauge,
     /// Connections closed because there were too many.
     pub connections_refused: IntCounter,
+    /// Connections and streams that were ended because their client took no answer.
+    pub stalled: IntCounter,
+    /// Connections that were closed because their client broke HTTP/2.
+    pub protocol_errors: IntCounter,
     /// TLS handshakes that brought no connection.
     pub handshakes_refused: Refusals,
     /// Calls whose caller did not prove who it is.
@@ -153,6 +157,14 @@ impl Making {
             connections_refused: counter(
                 "fencepost_connections_refused_total",
                 "Connections closed because there were too many, or too many whose callers had not proven who they are.",
+            ),
+            stalled: counter(
+                "fencepost_stalled_total",
+                "Connections and streams that were ended because their client took no answer for too long.",
+            ),
+            protocol_errors: counter(
+                "fencepost_protocol_errors_total",
+                "Connections that were closed because their client broke HTTP/2.",
             ),
             handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",

@@ -9,6 +9,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
+use super::capacity::Usage;
 use super::connection::Remote;
 use super::status;
 use super::verifications::{Turn, unproven};
@@ -31,6 +32,8 @@ pub(super) struct Caller {
     pub peer: Option<Remote>,
     /// Until when it is proven.
     until: Until,
+    /// What all calls of its identity use together; nothing where it has proven none.
+    pub usage: Option<Arc<Usage>>,
     /// What its header shows of who it is; never written anywhere.
     authorization: Option<HeaderValue>,
     /// What says who is who at this moment.
@@ -46,6 +49,7 @@ impl Caller {
             policy: Some(Arc::default()),
             peer: None,
             until: Until::default(),
+            usage: None,
             authorization: None,
             auth: Auth::default(),
         })
@@ -117,13 +121,14 @@ impl<S> Authenticate<S> {
     }
 
     /// What is known of the caller before its signature is verified.
-    fn shown(&self, request: &Request<Body>) -> Result<Met, Unproven> {
+    fn shown(&self, request: &Request<Body>) -> Result<Met, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let mut caller = Caller {
             identity: Identity::anonymous(),
             policy: self.auth.policy(),
             peer,
             until: Until::default(),
+            usage: None,
             authorization: None,
             auth: self.auth.clone(),
         };
@@ -139,11 +144,11 @@ impl<S> Authenticate<S> {
         let shown = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match shown {
-            Ok(Shown::Proven(proven)) => Ok(Met::Known(caller.proven(proven))),
-            Ok(Shown::Known(proven)) if !is_busy => Ok(Met::Known(caller.proven(proven))),
+            Ok(Shown::Proven(proven)) => Ok(Met::Known(caller.proven(proven)?)),
+            Ok(Shown::Known(proven)) if !is_busy => Ok(Met::Known(caller.proven(proven)?)),
             Ok(shown) => Ok(Met::Shows(caller, shown)),
             Err(_) if is_open(request, &caller) => Ok(Met::Known(caller)),
-            Err(unproven) => Err(unproven),
+            Err(cause) => Err(unproven(cause)),
         }
     }
 }
@@ -157,13 +162,14 @@ enum Met {
 }
 
 impl Caller {
-    fn proven(mut self, proven: Proven) -> Self {
-        if let Some(peer) = &self.peer {
-            peer.proven();
-        }
+    /// # Errors
+    /// When its identity has too many connections.
+    fn proven(mut self, proven: Proven) -> Result<Self, Error> {
+        let usage = self.peer.as_ref().map(|peer| peer.proven(&proven.identity)).transpose()?;
+        self.usage = usage.flatten();
         self.identity = proven.identity;
         self.until = proven.until;
-        self
+        Ok(self)
     }
 }
 
@@ -182,7 +188,7 @@ impl<S: Clone> Authenticate<S> {
         Box::pin(async move {
             let proven = verifications.unwrap_or_default().proven(auth, shown).await;
             let (caller, turn) = match proven {
-                Ok((proven, turn)) => (caller.proven(proven), Some(turn)),
+                Ok((proven, turn)) => (caller.proven(proven)?, Some(turn)),
                 Err(Error::Unauthenticated { .. }) if is_open => (caller, None),
                 Err(error) => return Err(error),
             };
@@ -259,7 +265,7 @@ where
         let step = match self.shown(&request) {
             Ok(Met::Known(caller)) => Step::Called(self.inner.call(admitted(request, caller))),
             Ok(Met::Shows(caller, shown)) => Step::Verified(self.verified(request, caller, shown)),
-            Err(cause) => Step::Refused(unproven(cause)),
+            Err(error) => Step::Refused(error),
         };
         if let Step::Refused(error) = &step {
             refused(self.figures.as_ref(), error);

@@ -12,13 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::transport::server::Connected;
 
 use self::incoming::Arrival;
 use self::socket::Transport;
+use super::capacity::{Capacity, ConnectionUsage, Usage};
 use super::verifications::Verifications;
 use crate::auth::certificate::Certified;
+use crate::error::Error;
 use crate::metrics::ServerMetrics;
+use crate::name::Identity;
 
 mod incoming;
 mod socket;
@@ -28,7 +30,10 @@ mod told;
 pub(super) use self::incoming::incoming;
 pub(super) use self::socket::Socket;
 use self::strangers::{Place, Strangers};
-use self::told::Told;
+pub(super) use self::told::Told;
+
+/// How long a client may leave its socket unread while there is something for it.
+const UNREAD: Duration = Duration::from_secs(13);
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,24 +64,36 @@ pub(super) struct Remote {
     pub verifications: Arc<Verifications>,
     /// Its place among strangers, where callers are asked who they are.
     place: Option<Arc<Place>>,
+    /// What its connection uses; nothing before it is open.
+    pub usage: Option<Arc<ConnectionUsage>>,
 }
 
 impl Remote {
     /// Somebody there, with what its certificate says.
-    fn new(peer: Peer, certificate: Option<Certified>) -> Self {
+    pub(super) fn new(peer: Peer, certificate: Option<Certified>) -> Self {
         Self {
             peer,
             certificate,
             verifications: Arc::default(),
             place: None,
+            usage: None,
         }
     }
 
-    /// Notes that a call has proven who it is.
-    pub(super) fn proven(&self) {
+    /// Notes that a call has proven who it is, and answers what its identity uses.
+    ///
+    /// # Errors
+    /// OVERLOADED when the identity has as many connections as it may. This one counts as not proven then.
+    pub(super) fn proven(&self, identity: &Identity) -> Result<Option<Arc<Usage>>, Error> {
+        let usage = self
+            .usage
+            .as_ref()
+            .map(|usage| usage.identified(identity))
+            .transpose()?;
         if let Some(place) = &self.place {
             place.proven();
         }
+        Ok(usage)
     }
 }
 
@@ -90,6 +107,8 @@ pub(super) struct Connection {
     greeting: Option<Greeting>,
     /// Whether the answers that are to be written had time to gather: see [`Connection::gathered`].
     gathered: bool,
+    /// While the socket takes nothing: until when.
+    stalled: Option<Pin<Box<Sleep>>>,
     /// Counts it as open while it lives.
     _open: OwnedSemaphorePermit,
     /// The same for the metrics.
@@ -144,13 +163,22 @@ pub(super) struct Terms {
     cut: CancellationToken,
     /// Where they are counted.
     figures: Option<ServerMetrics>,
+    /// What each caller may use of the server.
+    capacity: Arc<Capacity>,
 }
 
 impl Terms {
     /// At most `most` connections at once, each with `patience` to begin, or until `drain`; `cut` ends
-    /// them all.
-    pub(super) fn new(most: usize, patience: Duration, drain: CancellationToken, cut: CancellationToken) -> Self {
+    /// them all. Each caller has its share of the `capacity`.
+    pub(super) fn new(
+        most: usize,
+        patience: Duration,
+        drain: CancellationToken,
+        cut: CancellationToken,
+        capacity: Arc<Capacity>,
+    ) -> Self {
         Self {
+            capacity,
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
             strangers: None,
             told: Arc::default(),
@@ -185,21 +213,22 @@ impl Terms {
             }
             return None;
         };
-        let cut = match &self.strangers {
-            Some(strangers) => {
-                let cut = self.cut.child_token();
-                let (place, was_full) = strangers.enter(cut.clone());
-                remote.place = Some(Arc::new(place));
-                if was_full {
-                    self.closed(
-                        remote.peer,
-                        "too many connections without a proven call: closing the oldest",
-                    );
-                }
-                cut
-            }
-            None => self.cut.clone(),
+        let cut = self.cut.child_token();
+        let Some(usage) = self.capacity.connect(remote.peer, cut.clone()) else {
+            self.closed(remote.peer, "too many connections from one address: closing the newest");
+            return None;
         };
+        remote.usage = Some(Arc::new(usage));
+        if let Some(strangers) = &self.strangers {
+            let (place, was_full) = strangers.enter(cut.clone());
+            remote.place = Some(Arc::new(place));
+            if was_full {
+                self.closed(
+                    remote.peer,
+                    "too many connections without a proven call: closing the oldest",
+                );
+            }
+        }
         Some(Connection {
             transport,
             remote,
@@ -209,6 +238,7 @@ impl Terms {
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
             }),
             gathered: false,
+            stalled: None,
             _open: permit,
             _counted: self.figures.clone().map(Counted::new),
         })
@@ -225,15 +255,26 @@ impl Terms {
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = Remote;
-
-    fn connect_info(&self) -> Remote {
-        self.remote.clone()
-    }
-}
-
 impl Connection {
+    /// Who is at the other end.
+    pub(super) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// The same for a step that writes: a client that does not read its socket for too long loses the
+    /// connection, whatever it still sends.
+    fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if step.is_ready() {
+            self.stalled = None;
+            return step;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(UNREAD)));
+        if stalled.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        self.unless_over(cx, step)
+    }
+
     /// Lets the answers of calls that are ready to run gather, once before each burst of writing: the
     /// connection goes to the end of its worker's queue and is there again when they have run. Each
     /// answer would be a system call of its own otherwise, for whoever answers wakes the connection
@@ -279,7 +320,7 @@ impl AsyncWrite for Connection {
             return Poll::Pending;
         }
         let step = Pin::new(&mut self.transport).poll_write(cx, buf);
-        self.unless_over(cx, step)
+        self.unless_stalled(cx, step)
     }
 
     fn poll_write_vectored(
@@ -291,7 +332,7 @@ impl AsyncWrite for Connection {
             return Poll::Pending;
         }
         let step = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
-        self.unless_over(cx, step)
+        self.unless_stalled(cx, step)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -301,7 +342,7 @@ impl AsyncWrite for Connection {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let step = Pin::new(&mut self.transport).poll_flush(cx);
         self.gathered &= step.is_pending();
-        self.unless_over(cx, step)
+        self.unless_stalled(cx, step)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,9 +1,18 @@
 //! The caller's own deadline.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::{HeaderMap, Response};
+use tokio::time::{Sleep, sleep};
 use tonic::metadata::MetadataMap;
 
+use super::status;
+
+/// The header with the time that a call has.
+const HEADER: &str = "grpc-timeout";
 /// How long before the caller's deadline a wait ends, at most: time for the answer to arrive.
 const HEAD_START: Duration = Duration::from_millis(100);
 
@@ -12,10 +21,47 @@ const HEAD_START: Duration = Duration::from_millis(100);
 /// When both ends give up in the same instant thousands of times, each reset counts against the
 /// connection, and the client is not told that its wait ran out.
 pub(super) fn shortened(wait: Duration, metadata: &MetadataMap) -> Duration {
-    let timeout = metadata
-        .get("grpc-timeout")
-        .and_then(|text| timeout(text.to_str().ok()?));
+    let timeout = metadata.get(HEADER).and_then(|text| timeout(text.to_str().ok()?));
     timeout.map_or(wait, |timeout| wait.min(timeout - HEAD_START.min(timeout / 10)))
+}
+
+/// A call that ends with its caller's deadline, unless it was answered before.
+pub(super) struct Timed<F> {
+    call: F,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<F> Timed<F> {
+    /// The call that was made with these headers.
+    pub(super) fn new(call: F, deadline: Option<Duration>) -> Self {
+        Self {
+            call,
+            deadline: deadline.map(|deadline| Box::pin(sleep(deadline))),
+        }
+    }
+}
+
+/// How long the caller of a call with these headers waits for its answer.
+pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
+    timeout(headers.get(HEADER)?.to_str().ok()?)
+}
+
+impl<F, B: Default> Future for Timed<F>
+where
+    F: Future<Output = Result<Response<B>, Infallible>> + Unpin,
+{
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let answered @ Poll::Ready(_) = Pin::new(&mut self.call).poll(cx) {
+            return answered;
+        }
+        let Some(deadline) = &mut self.deadline else {
+            return Poll::Pending;
+        };
+        ready!(deadline.as_mut().poll(cx));
+        Poll::Ready(Ok(status::too_late().into_http()))
+    }
 }
 
 /// Reads a `grpc-timeout`: at most eight digits and a unit.
@@ -56,6 +102,18 @@ mod tests {
             metadata.insert("grpc-timeout", text.parse().unwrap());
             assert_eq!(shortened(wait, &metadata), expected, "{text:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_ends_with_the_deadline_of_its_caller() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(of(&headers), None);
+        headers.insert("grpc-timeout", "2S".parse().unwrap());
+        let began = tokio::time::Instant::now();
+        let pending = std::future::pending::<Result<Response<tonic::body::Body>, Infallible>>();
+        let Ok(answer) = Timed::new(pending, of(&headers)).await;
+        assert_eq!(answer.headers()["grpc-status"], "1");
+        assert_eq!(began.elapsed(), Duration::from_secs(2));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The bare echo: the transport and the messages of an Acquire and a Release, and no lock. It is what
-//! figures of the real server are compared with.
+//! figures of the real server are compared with. It is served by tonic alone, so that they show what serving
+//! costs here too.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use futures::stream::Empty;
+use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -14,7 +16,8 @@ use super::proto::{
     Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
     WatchLockRequest, WatchLockResponse,
 };
-use super::{ServeError, Settings, transport};
+use super::transport::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS};
+use super::{ServeError, Settings};
 
 /// A token of the size of real ones.
 const TOKEN: u64 = 1 << 50;
@@ -61,7 +64,14 @@ impl Echo {
         let answers = Answers {
             lease_id: self.lease_id,
         };
-        transport(&Settings::default())
+        let settings = Settings::default();
+        Server::builder()
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(settings.max_streams_per_connection)
+            .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
+            .http2_max_local_error_reset_streams(Some(LOCAL_RESETS))
+            .http2_keepalive_interval(Some(settings.keepalive_interval))
+            .http2_keepalive_timeout(Some(settings.keepalive_timeout))
             .add_service(LockServiceServer::new(answers))
             .serve_with_incoming_shutdown(self.listener, shutdown)
             .await?;

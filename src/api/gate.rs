@@ -3,24 +3,26 @@
 //!
 //! The kinds are counted apart, so that neither thousands of waiting Acquires nor looks at a store
 //! that hangs keep a Renew or a Release out, nor what is open to those who are nobody the calls of those who
-//! are somebody. And a call has its place from its head on, so its message must come soon.
+//! are somebody. Of each kind one identity and one peer address have their share alone. A call has its place from
+//! its head on, so its message must come soon, and until its answer is made, however late its client takes it.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::Service;
 
 use self::body::{Passed, Stay, soon, until_drain};
-use super::settings::Settings;
+pub(super) use self::permits::Permits;
+use super::authenticate::Caller;
+use super::capacity::{Answers, ChargeTo};
 use super::status;
 use crate::error::Error;
 
 mod body;
+mod permits;
 
 /// What kind of call a method is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl Kind {
     }
 
     /// Whether it ends when the server drains, whatever it still has to say.
-    fn is_stream(self) -> bool {
+    pub(super) fn is_stream(self) -> bool {
         matches!(self, Self::Stream | Self::OpenStream | Self::Dialogue)
     }
 
@@ -73,51 +75,6 @@ impl Kind {
             Self::Stream | Self::OpenStream | Self::Dialogue => "too many streams are open",
             Self::Finishing | Self::Health | Self::Other => "too many calls are open",
         }
-    }
-}
-
-/// The permits of all calls, and whether the server drains.
-#[derive(Debug)]
-pub(super) struct Permits {
-    acquires: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
-    open_streams: Arc<Semaphore>,
-    calls: Arc<Semaphore>,
-    finishing: Arc<Semaphore>,
-    health: Arc<Semaphore>,
-    drain: CancellationToken,
-}
-
-impl Permits {
-    /// As many as the settings allow, until `drain` begins.
-    pub(super) fn new(settings: &Settings, drain: CancellationToken) -> Self {
-        let permits = |most: usize| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self {
-            acquires: permits(settings.max_acquires),
-            streams: permits(settings.max_streams),
-            open_streams: permits(settings.max_streams),
-            calls: permits(settings.max_calls),
-            finishing: permits(settings.max_calls),
-            health: permits(settings.max_calls),
-            drain,
-        }
-    }
-
-    fn admit(&self, kind: Kind) -> Result<OwnedSemaphorePermit, Error> {
-        if !kind.finishes() && self.drain.is_cancelled() {
-            return Err(Error::Draining);
-        }
-        let permits = match kind {
-            Kind::Acquire => &self.acquires,
-            Kind::Stream => &self.streams,
-            Kind::OpenStream | Kind::Dialogue => &self.open_streams,
-            Kind::Finishing => &self.finishing,
-            Kind::Health => &self.health,
-            Kind::Other => &self.calls,
-        };
-        permits.clone().try_acquire_owned().map_err(|_| Error::Overloaded {
-            what: kind.word().into(),
-        })
     }
 }
 
@@ -151,10 +108,12 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let kind = Kind::of(request.uri().path());
-        let permit = match self.permits.admit(kind) {
+        let caller = request.extensions().get::<Caller>();
+        let permit = match self.permits.admit(kind, caller) {
             Ok(permit) => permit,
             Err(refused) => return GateFuture::Refused(refused),
         };
+        let charge_to = charge_to(&request, caller);
         let until = kind.is_stream().then_some(&self.permits.drain);
         let request = match kind {
             Kind::Dialogue => until_drain(request, &self.permits.drain),
@@ -164,8 +123,20 @@ where
         GateFuture::Open {
             inner: self.inner.call(request),
             stay: Some(Stay::new(permit, until)),
+            charge_to,
         }
     }
+}
+
+/// Whose unsent answers those of a call are: those of its stream where it is one, or else of its connection.
+fn charge_to(request: &Request<Body>, caller: Option<&Caller>) -> Option<ChargeTo> {
+    let stream = request.extensions().get::<Arc<Answers>>();
+    let usage = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
+    let answers = stream.or_else(|| usage.map(|usage| &usage.answers))?;
+    Some(ChargeTo {
+        answers: Arc::clone(answers),
+        identity: caller.and_then(|caller| caller.usage.clone()),
+    })
 }
 
 /// A call at the gate.
@@ -177,8 +148,10 @@ pub(super) enum GateFuture<F> {
     Open {
         /// The call.
         inner: F,
-        /// What it holds until it is over.
+        /// What it holds until it is answered, or over where it is a stream.
         stay: Option<Stay>,
+        /// Whom its answer counts for.
+        charge_to: Option<ChargeTo>,
     },
 }
 
@@ -192,10 +165,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Refused(refused) => Poll::Ready(Ok(status::of(refused.clone()).into_http())),
-            Self::Open { inner, stay } => {
+            Self::Open { inner, stay, charge_to } => {
                 let answered = ready!(Pin::new(inner).poll(cx));
-                let stay = stay.take();
-                Poll::Ready(answered.map(|response| response.map(|body| Passed::new(body, stay))))
+                // A client may take its answer when it likes, and keeps no other call out meanwhile.
+                let stay = stay.take().filter(Stay::is_of_stream);
+                let charge_to = charge_to.take();
+                Poll::Ready(answered.map(|response| response.map(|body| Passed::new(body, stay, charge_to))))
             }
         }
     }

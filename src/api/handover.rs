@@ -2,15 +2,16 @@
 //!
 //! The end of a handler is too early to call a grant delivered: its call may end before the
 //! transport asks for the answer. So the handler puts the [`CountedGrant`] into the response's
-//! extensions, this layer moves it into the response's body, and the body's first data frame
-//! settles it. A body that is dropped before drops the grant, which undoes it.
+//! extensions, this layer moves it into the response's body, and the body's first data frame carries it
+//! to the transport, which settles it with the first byte that it writes. What is dropped before, a body or
+//! a frame that waits for a window of its client, drops the grant, which undoes it.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tower::Service;
@@ -136,16 +137,20 @@ impl<B: Default, G> Default for Handing<B, G> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for Handing<B, G> {
-    type Data = Bytes;
+    type Data = Handed<G>;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let is_data = matches!(&frame, Some(Ok(frame)) if frame.is_data());
-        if let Some(granted) = self.granted.take_if(|_| is_data) {
-            granted.deliver();
-        }
-        Poll::Ready(frame)
+        let granted = &mut self.granted;
+        Poll::Ready(frame.map(|frame| {
+            frame.map(|frame| {
+                frame.map_data(|bytes| Handed {
+                    bytes,
+                    granted: granted.take(),
+                })
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -154,6 +159,31 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for Handing<B, G> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// Bytes on their way to the transport, with the grant that they tell of.
+#[derive(Debug)]
+pub(super) struct Handed<G> {
+    bytes: Bytes,
+    granted: Option<G>,
+}
+
+impl<G: Deliver> Buf for Handed<G> {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The transport calls it for what it writes.
+    fn advance(&mut self, bytes: usize) {
+        self.bytes.advance(bytes);
+        if let Some(granted) = self.granted.take_if(|_| bytes > 0) {
+            granted.deliver();
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use tonic::{Code, Status};
@@ -207,17 +206,17 @@ where
 }
 
 /// A body whose trailers say how its call ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Logged<B> {
     body: B,
     call: Option<Call>,
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Logged<B> {
-    type Data = Bytes;
+impl<B: Body + Unpin> Body for Logged<B> {
+    type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let (Some(call), Some(Ok(frame))) = (&mut self.call, &frame) {
             call.code = frame.trailers_ref().and_then(code).or(call.code);

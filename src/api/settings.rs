@@ -20,6 +20,15 @@ pub struct Settings {
     /// How many calls one connection may have open at once; default 100,000. Above the limits per
     /// method, so that those decide.
     pub max_streams_per_connection: u32,
+    /// How much of the limits above one identity may use, in percent; default 50.
+    pub identity_share: u32,
+    /// The same for one peer address; default 50.
+    pub peer_share: u32,
+    /// How many bytes of answers may be made and not taken by their clients yet; default 128 MiB. The shares hold
+    /// for it too.
+    pub unsent_bytes: usize,
+    /// How many of them on one connection; default 32 MiB.
+    pub connection_unsent_bytes: usize,
     /// How large a request message may be, in bytes; default 64 KiB.
     pub request_bytes: usize,
     /// How large an answer may be, in bytes; default 4 MiB, which clients accept by default.
@@ -49,6 +58,10 @@ impl Default for Settings {
             max_calls: 10_000,
             max_connections: 10_000,
             max_streams_per_connection: 100_000,
+            identity_share: 50,
+            peer_share: 50,
+            unsent_bytes: 128 << 20,
+            connection_unsent_bytes: 32 << 20,
             request_bytes: 64 << 10,
             response_bytes: 4 << 20,
             state_bytes: 256 << 10,

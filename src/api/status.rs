@@ -70,6 +70,17 @@ pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     status
 }
 
+/// The answer to a call whose caller's deadline is over.
+pub fn too_late() -> Status {
+    Status::cancelled("the deadline of the call is over")
+}
+
+/// What is said of a request of which the rest will not come: its client gave it up, or is gone, or broke the
+/// protocol. None of that is a bug.
+pub fn broken_off() -> Status {
+    Status::cancelled("the request broke off")
+}
+
 /// The reason that a status of this service carries; nothing for one of another origin.
 pub fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info()?;

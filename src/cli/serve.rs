@@ -21,6 +21,8 @@ use tokio_util::task::TaskTracker;
 use super::Failure;
 use super::signals::{HangUps, Signals};
 
+mod descriptors;
+
 /// How long a step of a store that hangs may hold the end of the process up.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
@@ -74,6 +76,7 @@ fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure>
 impl Started {
     /// Binds before it opens: a second server on the same address leaves the stores alone.
     async fn serve(self) -> Result<(), Failure> {
+        let limits = descriptors::raise();
         let signals = Signals::take().map_err(Failure::runtime)?;
         let hang_ups = HangUps::take().map_err(Failure::runtime)?;
         let access = access(&self.config).map_err(Failure::runtime)?;
@@ -87,7 +90,9 @@ impl Started {
         let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
         let stores = namespaces::open(&self.config, metrics.as_ref());
         let stores = stores.await.map_err(Failure::runtime)?;
-        let (namespaces, settings) = (stores.namespaces().clone(), self.config.settings());
+        let (namespaces, mut settings) = (stores.namespaces().clone(), self.config.settings());
+        let handshakes = tls.as_ref().map_or(0, |tls| listeners.len() * tls.handshake_limit());
+        descriptors::fit(&mut settings, handshakes, limits);
 
         let (beside, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
         ready.set(self.config.ready_namespaces());

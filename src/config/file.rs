@@ -102,6 +102,18 @@ section! {
         connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many calls one connection may have under way at once.
         connection_call_limit: Count<1, 1_000_000> = Count::nearest(100_000),
+        /// How much of the limits above one identity may use, in percent, so that the others are served too,
+        /// Renew and Release included. Calls without a proven identity do not count here.
+        identity_share: Count<1, 100> = Count::nearest(50),
+        /// The same for one peer address; of IPv6, for its network of 64 bits. Where all callers come through
+        /// one proxy, 100.
+        peer_share: Count<1, 100> = Count::nearest(50),
+        /// How many bytes of answers may wait until their clients take them; beyond it an answer becomes
+        /// OVERLOADED, and the connection with most of them is closed. The two shares hold here too. Whoever
+        /// takes nothing for 15 seconds loses its stream or its connection.
+        unsent_bytes_limit: Count<{ MIB }, { 1024 * MIB }> = Count::nearest(128 * MIB),
+        /// How many of them on one connection.
+        connection_unsent_bytes_limit: Count<{ 64 * KIB }, { 1024 * MIB }> = Count::nearest(32 * MIB),
         /// How many entries a page has when the request does not say.
         page_default: Count<1, 10_000> = Count::nearest(100),
         /// How many entries a page has at most; more are not refused, but cut to this.

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each attack uses its share")]
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -212,10 +213,43 @@ impl Attacker {
         }
     }
 
+    /// The same, as far as the server lets it.
+    pub async fn try_connect(address: &str, name: Option<&str>) -> Option<Self> {
+        let socket = TcpStream::connect(address).await.ok()?;
+        let (opener, connection) = h2::client::handshake(socket).await.ok()?;
+        let closed = tokio_util::sync::CancellationToken::new();
+        let ended = closed.clone();
+        tokio::spawn(async move {
+            // However it ends, it has ended.
+            let _ = connection.await;
+            ended.cancel();
+        });
+        Some(Self {
+            opener,
+            token: name.map(|name| format!("Bearer secret-{name}")),
+            closed,
+        })
+    }
+
+    /// Whether a call on it is answered by more than a refusal.
+    pub async fn is_served(&self) -> bool {
+        let look = fencepost::api::proto::GetLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "any".into(),
+        };
+        let Some(answer) = self.call("/fencepost.v1.LockService/GetLock", &look).await else {
+            return false;
+        };
+        match timeout(PATIENCE, answer).await.expect("an answer in time") {
+            Ok(answer) => !answer.headers().contains_key("grpc-status"),
+            Err(_) => false,
+        }
+    }
+
     /// Begins a call; nothing when the server takes none any more.
     pub async fn call(&self, method: &str, message: &impl Message) -> Option<ResponseFuture> {
         let opener = timeout(PATIENCE, self.opener.clone().ready()).await;
-        let mut opener = opener.expect("room for calls in time").ok()?;
+        let mut opener = opener.expect("there is room for calls").ok()?;
         let mut request = http::Request::post(format!("http://localhost{method}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
@@ -253,4 +287,15 @@ pub fn framed(message: &impl Message) -> Bytes {
     frame.put_u32(message.encoded_len().try_into().expect("a short message"));
     message.encode(&mut frame).expect("room for it");
     frame.freeze()
+}
+
+/// The metrics as text.
+pub fn metrics(address: &str) -> String {
+    let mut socket = std::net::TcpStream::connect(address).expect("the port of the metrics");
+    socket
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("sent");
+    let mut text = String::new();
+    socket.read_to_string(&mut text).expect("an answer");
+    text
 }

@@ -4,14 +4,18 @@
 #![cfg(feature = "embedded")]
 
 mod bed;
+mod crowds;
 mod forged;
 mod memory;
+mod order;
+mod protocol;
 mod revoked;
 #[path = "../server/mod.rs"]
 mod server;
 #[allow(dead_code, reason = "one kind of key is enough here")]
 #[path = "../secure/signer.rs"]
 mod signer;
+mod untaken;
 
 /// What the signer writes its files with.
 mod authority {

@@ -46,7 +46,7 @@ async fn renews(client: &Client, lease_id: &str) -> bool {
 #[test]
 fn calls_whose_message_never_comes_keep_no_renewal_out() {
     let home = tempfile::tempdir().expect("a directory");
-    let config = format!("data_dir = \"d\"\n[server]\ncall_limit = {MOST}\n");
+    let config = format!("data_dir = \"d\"\n[server]\ncall_limit = {MOST}\npeer_share = 100\n");
     std::fs::write(home.path().join("f.toml"), config).expect("a file");
     let server = Server::start_with(&home, &["--config", "f.toml", "--listen", "127.0.0.1:0"]);
     runtime().block_on(async {

@@ -49,6 +49,8 @@ async fn connections_without_a_proof_keep_nobody_out() {
     };
     let limits = Settings {
         max_connections: CONNECTIONS,
+        // All of them are at one address here.
+        peer_share: 100,
         ..Settings::default()
     };
     let bed = Bed::start(access(&settings), None, limits).await;

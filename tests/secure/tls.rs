@@ -72,6 +72,8 @@ impl Secured {
         let tls = tls.expect("good files");
         let settings = Settings {
             max_connections: terms.connections,
+            // All of them are at one address here.
+            peer_share: 100,
             ..Settings::default()
         };
         let bed = Bed::start(access, Some(tls.clone()), settings).await;

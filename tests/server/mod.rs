@@ -45,7 +45,17 @@ impl Server {
 
     /// The same with these arguments, of which the first address must be TCP.
     pub fn start_with(home: &TempDir, arguments: &[&str]) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_fencepost"))
+        Self::started(Command::new(env!("CARGO_BIN_EXE_fencepost")), home, arguments)
+    }
+
+    /// The same through another program, which becomes the server.
+    pub fn start_by(mut through: Command, home: &TempDir, arguments: &[&str]) -> Self {
+        through.arg(env!("CARGO_BIN_EXE_fencepost"));
+        Self::started(through, home, arguments)
+    }
+
+    fn started(mut command: Command, home: &TempDir, arguments: &[&str]) -> Self {
+        let mut process = command
             .arg("serve")
             .args(arguments)
             .current_dir(home)

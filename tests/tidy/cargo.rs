@@ -35,13 +35,7 @@ fn crates(brings: &str) -> Vec<String> {
 }
 
 /// Crates that no code names, each with the reason why they are there.
-const UNNAMED: &[(&str, &str)] = &[
-    (
-        "h2",
-        "older releases end a connection after a burst of small frames: this keeps them out",
-    ),
-    ("tonic_prost", "only the generated code names it"),
-];
+const UNNAMED: &[(&str, &str)] = &[("tonic_prost", "only the generated code names it")];
 
 #[test]
 fn every_backend_is_behind_a_feature_of_its_own() {

@@ -102,7 +102,9 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["http_body", "tower"], &["api"]),
     // The port of those who watch, and the headers in which a caller's trace comes.
     (&["http"], &["api", "monitor", "telemetry"]),
-    (&["http_body_util", "hyper", "hyper_util"], &["monitor"]),
+    (&["http_body_util"], &["monitor"]),
+    (&["hyper", "hyper_util"], &["api", "monitor"]),
+    (&["h2"], &["api"]),
     (&["prometheus"], &["metrics"]),
     (
         &[

@@ -10,14 +10,16 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::socket::{Socket, Transport};
-use super::{Connection, Peer, Remote, Terms};
+use super::{Connection, Peer, Remote, Terms, Told};
 use crate::api::listen::Listener;
 use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
 
-/// How long a failed accept rests: without it, a server out of file descriptors spins.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How long the first failed accept rests, and each that follows twice as long, up to the longest: without it,
+/// a server out of file descriptors spins.
+const FIRST_REST: Duration = Duration::from_millis(10);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// A client that has come so far that it may be served.
 #[derive(Debug)]
@@ -39,18 +41,28 @@ impl From<(Socket, Peer)> for Arrival {
 pub(in crate::api) fn incoming(
     listeners: Vec<Listener>,
     terms: Terms,
-) -> impl Stream<Item = io::Result<Connection>> + Send + use<> {
+) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
+        let listener = Accepting {
+            listener,
+            told: Told::default(),
+        };
         let arrivals = arrivals(listener, terms.figures.clone());
-        let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival).map(Ok)));
+        let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival)));
         admitted.boxed()
     });
     stream::select_all(all)
 }
 
-fn arrivals(listener: Listener, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
-    match listener.tls().cloned() {
+/// A listener, and what the log was told of it.
+struct Accepting {
+    listener: Listener,
+    told: Told,
+}
+
+fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
+    match listener.listener.tls().cloned() {
         None => stream::unfold(listener, |listener| async {
             Some((next(&listener).await.into(), listener))
         })
@@ -62,14 +74,19 @@ fn arrivals(listener: Listener, figures: Option<ServerMetrics>) -> BoxStream<'st
     }
 }
 
-async fn next(listener: &Listener) -> (Socket, Peer) {
+async fn next(Accepting { listener, told }: &Accepting) -> (Socket, Peer) {
+    let mut rest = FIRST_REST;
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, address = listener.local_addr(), "cannot accept a connection");
-                sleep(ACCEPT_REST).await;
+                if let Some(failed) = told.one_more() {
+                    let address = listener.local_addr();
+                    tracing::warn!(%error, address, failed, "cannot accept connections");
+                }
+                sleep(rest).await;
+                rest = LONGEST_REST.min(2 * rest);
             }
         }
     }
@@ -85,7 +102,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// no other up. They are no open connections yet, and do not count as such. When there are too many
 /// the oldest is given up, for an honest one takes a few milliseconds. Dropped, all end.
 struct Handshakes {
-    listener: Listener,
+    listener: Accepting,
     tls: Tls,
     figures: Option<ServerMetrics>,
     under_way: JoinSet<Result<Arrival, Unfinished>>,
@@ -94,7 +111,7 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    fn new(listener: Listener, tls: Tls, figures: Option<ServerMetrics>) -> Self {
+    fn new(listener: Accepting, tls: Tls, figures: Option<ServerMetrics>) -> Self {
         Self {
             listener,
             tls,

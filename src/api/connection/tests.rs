@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::api::settings::Settings;
 
 async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
     let (client, server) = UnixStream::pair().unwrap();
@@ -13,7 +14,16 @@ async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
 fn terms(most: usize) -> (Terms, CancellationToken) {
     let cut = CancellationToken::new();
     let drain = CancellationToken::new();
-    (Terms::new(most, Duration::from_secs(15), drain, cut.clone()), cut)
+    let settings = Settings {
+        max_connections: most,
+        peer_share: 100,
+        ..Settings::default()
+    };
+    let capacity = Capacity::new(&settings, None);
+    (
+        Terms::new(most, Duration::from_secs(15), drain, cut.clone(), capacity),
+        cut,
+    )
 }
 
 #[tokio::test]
@@ -98,7 +108,7 @@ async fn where_all_places_are_taken_the_oldest_stranger_makes_room_for_whoever_c
     let terms = terms.asking();
     let (_known_client, known) = pair(&terms).await;
     let mut known = known.unwrap();
-    known.remote.proven();
+    known.remote.proven(&Identity::proven("token:a")).unwrap();
     let (_client, stranger) = pair(&terms).await;
     let mut stranger = stranger.unwrap();
     assert!(pair(&terms).await.1.is_none(), "it is full");
@@ -112,4 +122,34 @@ async fn where_all_places_are_taken_the_oldest_stranger_makes_room_for_whoever_c
         futures::poll!(pin!(known.read_u8())).is_pending(),
         "who is proven stays"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_its_socket_is_given_up_whatever_it_sends() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    client.write_u8(7).await.unwrap();
+    assert_eq!(connection.read_u8().await.unwrap(), 7);
+    let began = tokio::time::Instant::now();
+    let written = tokio::time::timeout(Duration::from_secs(60), connection.write_all(&vec![0; 16 << 20])).await;
+    assert_eq!(written.expect("in time").unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(began.elapsed() < Duration::from_secs(15));
+    drop(client);
+}
+
+#[tokio::test]
+async fn one_address_has_its_share_of_the_connections() {
+    let (cut, drain) = (CancellationToken::new(), CancellationToken::new());
+    let settings = Settings {
+        max_connections: 4,
+        ..Settings::default()
+    };
+    let terms = Terms::new(4, Duration::from_secs(15), drain, cut, Capacity::new(&settings, None));
+    let (first, second) = (pair(&terms).await, pair(&terms).await);
+    assert!(first.1.is_some() && second.1.is_some());
+    assert!(pair(&terms).await.1.is_none(), "half of them is its share");
+    let other = Peer::Tcp("127.0.0.1:1".parse().unwrap());
+    let (_client, server) = UnixStream::pair().unwrap();
+    assert!(terms.admit((Socket::Unix(server), other).into()).is_some());
 }

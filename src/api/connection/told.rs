@@ -1,4 +1,4 @@
-//! What the log says of connections that were closed because there were too many: a line now and then, for
+//! What the log says of what clients can cause, such as connections past the limit: a line now and then, for
 //! whoever makes them could fill the log too.
 
 use std::sync::{Mutex, PoisonError};
@@ -11,14 +11,14 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// How many were closed since the log said so.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(in crate::api) struct Told {
     /// Never held for longer than it takes to count.
     since: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Told {
     /// Counts one; answers how many there were where the log is to say so.
-    pub(super) fn one_more(&self) -> Option<u64> {
+    pub(in crate::api) fn one_more(&self) -> Option<u64> {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.1 += 1;
         let now = Instant::now();

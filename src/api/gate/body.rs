@@ -8,12 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 use tonic::body::Body as Asked;
 
+use super::permits::Permit;
+use crate::api::capacity::{ChargeTo, Charged};
 use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
@@ -32,16 +33,21 @@ fn at(drain: &CancellationToken) -> Until {
 #[derive(Debug)]
 pub(in crate::api) struct Stay {
     until: Option<Until>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Permit,
 }
 
 impl Stay {
-    /// A place that a stream leaves when `until` is cancelled.
-    pub(super) fn new(permit: OwnedSemaphorePermit, until: Option<&CancellationToken>) -> Self {
+    /// A place that a stream leaves when `until` is cancelled, and any other call with its answer.
+    pub(super) fn new(permit: Permit, until: Option<&CancellationToken>) -> Self {
         Self {
             until: until.map(at),
             _permit: permit,
         }
+    }
+
+    /// Whether the place is kept while the body goes on.
+    pub(super) fn is_of_stream(&self) -> bool {
+        self.until.is_some()
     }
 }
 
@@ -118,30 +124,43 @@ impl Body for Soon {
     }
 }
 
-/// The body of a call that was let in: its place is free again when it ends, and a stream ends with
-/// DRAINING when the server drains.
+/// The body of a call that was let in. Its bytes count as unsent until the transport has written them. A stream
+/// keeps its place until it ends, which it does with DRAINING when the server drains.
 #[derive(Debug, Default)]
 pub(in crate::api) struct Passed<B> {
     body: B,
     stay: Option<Stay>,
+    charge_to: Option<ChargeTo>,
 }
 
 impl<B> Passed<B> {
-    /// The body of the call that has this place.
-    pub(super) fn new(body: B, stay: Option<Stay>) -> Self {
-        Self { body, stay }
+    /// The body of the stream that has this place, or of a call that has left it, with whom its bytes count for.
+    pub(super) fn new(body: B, stay: Option<Stay>, charge_to: Option<ChargeTo>) -> Self {
+        Self { body, stay, charge_to }
     }
 }
 
-impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Passed<B> {
-    type Data = Bytes;
+impl<B: Body<Error = Status> + Unpin> Passed<B> {
+    /// A frame of the body; OVERLOADED in its stead when too many bytes are unsent already.
+    fn charged(&self, frame: Frame<B::Data>) -> Result<Frame<Charged<B::Data>>, Status> {
+        match frame.into_data() {
+            Ok(data) => match Charged::new(data, self.charge_to.as_ref()) {
+                Ok(data) => Ok(Frame::data(data)),
+                Err(overloaded) => trailers(&status::of(overloaded)),
+            },
+            Err(frame) => Ok(frame.map_data(|_| unreachable!("it is no data"))),
+        }
+    }
+}
+
+impl<B: Body<Error = Status> + Unpin> Body for Passed<B> {
+    type Data = Charged<B::Data>;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
         // The stream itself comes first: it may have a last word of its own.
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if frame.is_ready() {
-            return frame;
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.charged(frame))));
         }
         let until = self.stay.as_mut().and_then(|stay| stay.until.as_mut());
         let Some(Poll::Ready(())) = until.map(|until| until.as_mut().poll(cx)) else {
@@ -160,7 +179,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Passed<B> {
     }
 }
 
-fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
+fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {
     let mut headers = HeaderMap::new();
     status.add_header(&mut headers)?;
     Ok(Frame::trailers(headers))

@@ -4,11 +4,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tower::{ServiceExt, service_fn};
 
 use super::*;
+use crate::api::capacity::Capacity;
+use crate::api::connection::{Peer, Remote};
+use crate::api::settings::Settings;
 use crate::api::status::reason;
+use crate::name::Identity;
 
 /// A body that never says anything.
 #[derive(Debug, Default)]
@@ -40,8 +45,17 @@ struct House {
 impl House {
     fn new(most: usize) -> Self {
         let drain = CancellationToken::new();
-        let permits = Arc::new(Permits::new(&settings(most), drain.clone()));
+        let settings = settings(most);
+        let capacity = Capacity::new(&settings, None);
+        let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
         Self { permits, drain }
+    }
+
+    /// A call that was let in and has no answer yet, while what it gives back lives.
+    fn open(&self, method: &str) -> impl Sized {
+        let inner = service_fn(|_: Request<Body>| futures::future::pending::<Result<Response<Silent>, Status>>());
+        let request = Request::builder().uri(method).body(Body::empty()).unwrap();
+        Gate::new(inner, self.permits.clone()).call(request)
     }
 
     /// Calls a method whose answer comes at once, with a body that goes on.
@@ -70,15 +84,74 @@ const GET: &str = "/fencepost.v1.LockService/GetLock";
 #[tokio::test]
 async fn open_calls_of_other_kinds_keep_no_release_out() {
     let house = House::new(1);
-    let _acquire = house.call(ACQUIRE).await;
-    let _watch = house.call(WATCH).await;
-    let _get = house.call(GET).await;
+    let _acquire = house.open(ACQUIRE);
+    let _watch = house.open(WATCH);
+    let _get = house.open(GET);
     let full = Some((Code::ResourceExhausted, "OVERLOADED".to_owned()));
     assert_eq!(house.refusal(ACQUIRE).await, full);
     assert_eq!(house.refusal(WATCH).await, full);
     assert_eq!(house.refusal(GET).await, full);
     assert_eq!(house.refusal(RELEASE).await, None);
     assert_eq!(house.refusal(RENEW).await, None);
+}
+
+#[tokio::test]
+async fn a_call_that_was_answered_keeps_nobody_out_however_late_its_client_takes_the_answer() {
+    let house = House::new(1);
+    for method in [ACQUIRE, RENEW, RELEASE, CHECK, GET] {
+        let _untaken = house.call(method).await;
+        assert_eq!(house.refusal(method).await, None, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn one_identity_and_one_address_leave_the_others_their_share() {
+    let house = House::new(4);
+    let capacity = Capacity::new(&settings(4), None);
+    let connected = |address: &str| {
+        let peer = Peer::Tcp(address.parse().unwrap());
+        let usage = capacity.connect(peer, CancellationToken::new()).unwrap();
+        let mut caller = Caller::of(&mut http::Extensions::new());
+        let mut remote = Remote::new(peer, None);
+        remote.usage = Some(Arc::new(usage));
+        caller.peer = Some(remote);
+        caller
+    };
+    let known = |address: &str, name: &str| {
+        let mut caller = connected(address);
+        let usage = caller.peer.as_ref().unwrap().usage.clone().unwrap();
+        caller.usage = Some(usage.identified(&Identity::proven(name)).unwrap());
+        caller
+    };
+    let kinds = [
+        Kind::Acquire,
+        Kind::Stream,
+        Kind::OpenStream,
+        Kind::Finishing,
+        Kind::Health,
+        Kind::Other,
+    ];
+    for kind in kinds {
+        let admit = |caller: &Caller| house.permits.admit(kind, Some(caller));
+        let one = [
+            known("10.0.0.1:1", "a"),
+            known("10.0.0.2:1", "a"),
+            known("10.0.0.3:1", "a"),
+        ];
+        let _held = (admit(&one[0]).unwrap(), admit(&one[1]).unwrap());
+        assert!(admit(&one[2]).is_err(), "{kind:?}: two are the share of an identity");
+        assert!(admit(&connected("10.0.0.4:1")).is_ok(), "{kind:?}");
+    }
+    let admit = |caller: &Caller| house.permits.admit(Kind::Finishing, Some(caller));
+    let _held = (
+        admit(&connected("10.0.0.5:1")).unwrap(),
+        admit(&known("10.0.0.5:2", "b")).unwrap(),
+    );
+    assert!(
+        admit(&connected("10.0.0.5:3")).is_err(),
+        "two are the share of an address"
+    );
+    assert!(admit(&connected("10.0.0.6:1")).is_ok());
 }
 
 #[tokio::test]
@@ -118,7 +191,7 @@ async fn a_drain_ends_open_streams_at_once() {
 #[tokio::test]
 async fn what_is_open_to_nobody_keeps_no_lease_and_no_watch_out() {
     let house = House::new(1);
-    let _check = house.call(CHECK).await;
+    let _check = house.open(CHECK);
     let _stream = house.call(HEALTH_WATCH).await;
     for method in [CHECK, HEALTH_WATCH] {
         assert!(house.refusal(method).await.is_some(), "{method}");

@@ -83,8 +83,11 @@ async fn a_grant_is_kept_once_its_answer_went_out() {
     let ends = Arc::new(Ends::default());
     let mut body = answered(&ends).await.into_body();
     assert_eq!(ends.both(), (0, 0));
-    assert!(next(&mut body).await.is_some_and(|frame| frame.is_data()));
+    let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    assert_eq!(ends.both(), (0, 0), "it waits for a window");
+    data.advance(1);
     assert_eq!(ends.both(), (1, 0));
+    drop(data);
     let trailers = next(&mut body).await.and_then(|frame| frame.into_trailers().ok());
     assert_eq!(trailers.unwrap()[Status::GRPC_STATUS], "0");
     drop(body);
@@ -97,6 +100,17 @@ async fn a_grant_whose_answer_nobody_asked_for_is_taken_back() {
     let body = answered(&ends).await.into_body();
     assert_eq!(ends.both(), (0, 0));
     drop(body);
+    assert_eq!(ends.both(), (0, 1));
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_found_no_window_is_taken_back() {
+    let ends = Arc::new(Ends::default());
+    let mut body = answered(&ends).await.into_body();
+    let data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    drop(body);
+    assert_eq!(ends.both(), (0, 0));
+    drop(data);
     assert_eq!(ends.both(), (0, 1));
 }
 

@@ -1,0 +1,215 @@
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::time::sleep;
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        max_connections: 4,
+        unsent_bytes: 8_000,
+        connection_unsent_bytes: 2_000,
+        ..Settings::default()
+    }
+}
+
+fn tcp(address: &str) -> Peer {
+    Peer::Tcp(address.parse().unwrap())
+}
+
+fn answer(to: &ConnectionUsage, identity: Option<&Arc<Usage>>, bytes: usize) -> Result<Charged<Bytes>, Error> {
+    let to = ChargeTo {
+        answers: to.answers.clone(),
+        identity: identity.cloned(),
+    };
+    Charged::new(Bytes::from(vec![0; bytes]), Some(&to))
+}
+
+fn connect(capacity: &Arc<Capacity>, peer: &str) -> (Option<ConnectionUsage>, CancellationToken) {
+    let cut = CancellationToken::new();
+    (capacity.connect(tcp(peer), cut.clone()), cut)
+}
+
+#[test]
+fn addresses_of_one_ipv6_network_are_one_peer() {
+    let of = |address| PeerAddress::of(tcp(address));
+    assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1]:2"));
+    assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
+    assert_eq!(of("10.0.0.1:1"), of("[::ffff:10.0.0.1]:2"));
+    assert_ne!(of("10.0.0.1:1"), of("10.0.0.2:1"));
+}
+
+#[test]
+fn a_share_is_rounded_up_and_never_nothing() {
+    assert_eq!(share(10_000, 50), 5_000);
+    assert_eq!(share(3, 50), 2);
+    assert_eq!(share(1, 1), 1);
+    assert!(share(usize::MAX, 100) > 1 << 50);
+}
+
+#[test]
+fn one_peer_or_identity_has_its_share_of_the_connections() {
+    let capacity = Capacity::new(&settings(), None);
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    let _two = connect(&capacity, "10.0.0.1:2").0.unwrap();
+    assert!(connect(&capacity, "10.0.0.1:3").0.is_none());
+    let other = connect(&capacity, "10.0.0.2:1").0.unwrap();
+    let third = connect(&capacity, "10.0.0.3:1").0.unwrap();
+
+    let identity = Identity::proven;
+    assert!(one.identified(&identity("token:a")).is_ok());
+    assert!(other.identified(&identity("token:a")).is_ok());
+    assert!(third.identified(&identity("token:a")).is_err());
+    assert!(third.identified(&identity("token:b")).is_ok());
+    // It counts for the first that called on it.
+    assert!(third.identified(&identity("token:a")).is_ok());
+    drop(one);
+    assert!(connect(&capacity, "10.0.0.1:3").0.is_some());
+}
+
+#[test]
+fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server() {
+    let capacity = Capacity::new(&settings(), None);
+    let unlimited = Settings {
+        max_connections: 100,
+        connection_unsent_bytes: 1 << 20,
+        ..settings()
+    };
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    let first = answer(&one, None, 5_000).expect("one answer is always taken past the limit");
+    assert!(answer(&one, None, 10).is_err(), "the connection has its share");
+    drop(first);
+    assert!(answer(&one, None, 10).is_ok());
+
+    for by_identity in [true, false] {
+        let capacity = Capacity::new(&unlimited, None);
+        let identity = capacity.identities.of(Identity::proven("token:a"));
+        let usage = by_identity.then_some(&identity);
+        let peer = |number: usize| {
+            if by_identity {
+                format!("10.0.0.{number}:1")
+            } else {
+                "10.0.0.1:1".into()
+            }
+        };
+        let holding = connect(&capacity, &peer(1)).0.unwrap();
+        let _held = answer(&holding, usage, 5_000).unwrap();
+        let next = connect(&capacity, &peer(2)).0.unwrap();
+        assert!(answer(&next, usage, 5_000).is_err(), "by identity: {by_identity}");
+        assert!(answer(&next, usage, 100).is_ok(), "a short one on an empty connection");
+        let elsewhere = connect(&capacity, "10.0.1.1:1").0.unwrap();
+        assert!(answer(&elsewhere, None, 5_000).is_ok());
+    }
+
+    let capacity = Capacity::new(&unlimited, None);
+    let peers: Vec<_> = (1..4)
+        .map(|number| connect(&capacity, &format!("10.0.0.{number}:1")).0.unwrap())
+        .collect();
+    let _held = [
+        answer(&peers[0], None, 5_000).unwrap(),
+        answer(&peers[1], None, 5_000).unwrap(),
+    ];
+    assert!(answer(&peers[2], None, 5_000).is_err(), "the server is full");
+}
+
+#[test]
+fn what_was_sent_counts_no_more() {
+    let capacity = Capacity::new(&settings(), None);
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    let mut sent = answer(&one, None, 2_000).unwrap();
+    let before = capacity.unsent.load(Ordering::Relaxed);
+    sent.advance(1_500);
+    assert_eq!(capacity.unsent.load(Ordering::Relaxed), before - 1_500);
+    sent.advance(500);
+    drop(sent);
+    assert_eq!(capacity.unsent.load(Ordering::Relaxed), 0);
+    assert_eq!(one.peer.unsent.load(Ordering::Relaxed), 0);
+    assert_eq!(one.answers.of_whole_connection(), Some(0));
+}
+
+/// For how long a client may take nothing.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_no_answer_for_fifteen_seconds_is_cut_and_who_takes_some_is_not() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (idle, idle_cut) = connect(&capacity, "10.0.0.1:1");
+    let (slow, slow_cut) = connect(&capacity, "10.0.0.2:1");
+    let (stalled, stalled_cut) = connect(&capacity, "10.0.0.3:1");
+    let mut taken = answer(slow.as_ref().unwrap(), None, 1_000).unwrap();
+    let held = answer(stalled.as_ref().unwrap(), None, 10).unwrap();
+    for _ in 0..4 {
+        sleep(PATIENCE / 2).await;
+        taken.advance(1);
+        // An answer that is given up is no sign of a client that reads.
+        drop(answer(stalled.as_ref().unwrap(), None, 10));
+    }
+    assert!(!idle_cut.is_cancelled() && !slow_cut.is_cancelled() && stalled_cut.is_cancelled());
+    drop((idle, held, taken));
+
+    // Whoever has taken everything in time is not late with what comes then.
+    let late = answer(slow.as_ref().unwrap(), None, 10).unwrap();
+    sleep(PATIENCE / 2).await;
+    assert!(!slow_cut.is_cancelled());
+    sleep(PATIENCE / 2).await;
+    assert!(slow_cut.is_cancelled());
+    drop(late);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_ends_alone_and_with_its_connection_if_that_does_not_help() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (connection, cut) = connect(&capacity, "10.0.0.1:1");
+    let connection = connection.unwrap();
+    let stream_cut = CancellationToken::new();
+    let to = ChargeTo {
+        answers: connection.stream(stream_cut.clone()),
+        identity: None,
+    };
+    let held = Charged::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
+    let mut other = answer(&connection, None, 1_000).unwrap();
+    let began = tokio::time::Instant::now();
+    while !stream_cut.is_cancelled() {
+        assert!(began.elapsed() < PATIENCE);
+        sleep(SHORT).await;
+        other.advance(1);
+    }
+    assert!(!cut.is_cancelled(), "the rest of the connection goes on");
+    while !cut.is_cancelled() {
+        assert!(began.elapsed() < PATIENCE);
+        sleep(SHORT).await;
+        other.advance(1);
+    }
+    drop((held, other));
+}
+
+/// A moment.
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test(start_paused = true)]
+async fn where_the_server_has_too_many_unsent_bytes_the_connection_with_most_of_them_ends() {
+    let most = Settings {
+        connection_unsent_bytes: 1 << 20,
+        max_connections: 100,
+        ..settings()
+    };
+    let capacity = Capacity::new(&most, None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (small, small_cut) = connect(&capacity, "10.0.0.1:1");
+    let (large, large_cut) = connect(&capacity, "10.0.0.2:1");
+    let (last, last_cut) = connect(&capacity, "10.0.0.3:1");
+    let held = [
+        answer(&small.as_ref().unwrap(), None, 3_000).unwrap(),
+        answer(&large.as_ref().unwrap(), None, 6_000).unwrap(),
+    ];
+    assert!(answer(&last.as_ref().unwrap(), None, 5_000).is_err());
+    sleep(SHORT).await;
+    assert!(large_cut.is_cancelled() && !small_cut.is_cancelled() && !last_cut.is_cancelled());
+    drop(held);
+}

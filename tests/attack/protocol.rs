@@ -1,0 +1,80 @@
+//! Clients that break HTTP/2: that is no bug of the server, and is not told as one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+
+use super::bed::{Client, ask, metrics, runtime, start};
+use super::server::until;
+
+/// How many calls are open when their connection breaks.
+const OPEN: u32 = 500;
+/// A WINDOW_UPDATE of the connection by nothing, which is an error.
+const BAD_UPDATE: &[u8] = b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0";
+
+/// Begins calls whose messages do not come, and breaks the protocol then.
+async fn break_protocol(address: &str) {
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let socket = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("the server accepts");
+    let (mut from_server, mut to_server) = socket.into_split();
+    let (mut from_client, mut to_client) = tokio::io::split(far);
+    tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    let (opener, connection) = h2::client::handshake(near).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    let sending = tokio::spawn(async move {
+        // Until nothing comes for a moment: then all calls are there.
+        let mut bytes = [0; 4096];
+        let quiet = Duration::from_millis(300);
+        while let Ok(Ok(read)) =
+            tokio::time::timeout(quiet, tokio::io::AsyncReadExt::read(&mut from_client, &mut bytes)).await
+        {
+            to_server.write_all(&bytes[..read]).await.expect("it is sent");
+        }
+        to_server.write_all(BAD_UPDATE).await.expect("it is sent");
+        to_server
+    });
+    let mut calls = Vec::new();
+    for _ in 0..OPEN {
+        let request = http::Request::post("http://localhost/fencepost.v1.LockService/Renew")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .expect("a request");
+        let mut opener = opener.clone().ready().await.expect("room for calls");
+        let (answer, mut body) = opener.send_request(request, false).expect("sent");
+        body.send_data(Bytes::from_static(b"\0\0\0"), false).expect("sent");
+        calls.push((answer, body));
+    }
+    drop(sending.await.expect("no panic"));
+    for (answer, _body) in calls {
+        assert!(answer.await.is_err(), "the connection is closed");
+    }
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_is_counted_as_such_and_not_as_a_bug() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, "metrics_listen = \"127.0.0.1:0\"\n");
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, None).await;
+        break_protocol(&server.address).await;
+        normal
+            .acquire(ask("after", Duration::ZERO))
+            .await
+            .expect("the server lives on");
+    });
+    let address = server.metrics.clone().expect("a port");
+    let told = until("it is counted", || {
+        Some(metrics(&address)).filter(|text| text.contains("fencepost_protocol_errors_total 1"))
+    });
+    let bugs = told.lines().filter(|line| line.contains("reason=\"INTERNAL\""));
+    let counted: Vec<_> = bugs.filter(|line| !line.ends_with(" 0")).collect();
+    assert!(counted.is_empty(), "{counted:?}");
+    assert!(
+        !server.said("a call met a bug") && !server.said("ERROR"),
+        "a bug is logged"
+    );
+}

@@ -1,0 +1,157 @@
+//! Clients that take no answer: their windows are zero, and they answer pings.
+
+use std::time::Duration;
+
+use fencepost::api::proto::{AcquireRequest, RenewRequest, WatchLockRequest};
+use prost::Message;
+use tokio::time::{Instant, sleep, timeout};
+use tonic_health::pb::HealthCheckRequest;
+
+use super::bed::{Attacker, Client, NAMESPACE, ask, bearers, runtime, start, work};
+use super::server::Server;
+
+/// How soon the connection of a client that takes nothing is closed.
+const CLOSED_WITHIN: Duration = Duration::from_secs(15);
+/// For how long the normal client works beside an attack.
+const WORK: Duration = Duration::from_secs(3);
+/// How many calls of a kind the server takes at once.
+const MOST: u32 = 50;
+const RENEW: &str = "/fencepost.v1.LockService/Renew";
+const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";
+const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+
+/// All callers are at one address here, which has this share of everything.
+fn limits(peer_share: u32) -> String {
+    format!(
+        "[server]\npeer_share = {peer_share}\ncall_limit = {MOST}\nacquire_limit = {MOST}\nstream_limit = {MOST}\n{}",
+        bearers(&["a", "b"])
+    )
+}
+
+/// Begins far more calls than the server takes at once, and keeps all their answers waiting.
+async fn stall(attacker: &Attacker, method: &str, message: &impl Message) -> Vec<h2::client::ResponseFuture> {
+    let mut answers = Vec::new();
+    for _ in 0..10 * MOST {
+        answers.extend(attacker.call(method, message).await);
+    }
+    answers
+}
+
+/// The normal client beside calls of one method whose answers nobody takes, by a caller with a name or without
+/// one. Answers how long the server bore with it.
+fn beside(server: &Server, name: Option<&str>, method: &str, message: &impl Message) -> Duration {
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("b")).await;
+        let attacker = Attacker::connect(&server.address, name, 0).await;
+        let began = Instant::now();
+        let _untaken = stall(&attacker, method, message).await;
+        work(&normal, WORK).await.well();
+        timeout(CLOSED_WITHIN + WORK, attacker.closed())
+            .await
+            .expect("it is closed");
+        began.elapsed()
+    })
+}
+
+#[test]
+fn answers_to_renewals_and_acquires_that_nobody_takes_hold_nobody_up() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(100));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("b")).await;
+        let owner = Client::connect(&server.address, Some("a")).await;
+        let lease = owner.acquire(ask("of-a", Duration::ZERO)).await.expect("it is free");
+        let attacker = Attacker::connect(&server.address, Some("a"), 0).await;
+        let own = RenewRequest {
+            lease_id: lease.lease_id,
+            ttl: None,
+        };
+        let began = Instant::now();
+        let _renewals = stall(&attacker, RENEW, &own).await;
+        let mut _acquires = Vec::new();
+        for number in 0..10 * MOST {
+            let each: AcquireRequest = ask(&format!("of-a/{number}"), Duration::ZERO);
+            _acquires.extend(attacker.call(ACQUIRE, &each).await);
+        }
+        work(&normal, WORK).await.well();
+        assert!(held_by_a(&normal).await > 0, "some were granted");
+        timeout(CLOSED_WITHIN, attacker.closed()).await.expect("it is closed");
+        println!("closed after {:?}", began.elapsed());
+
+        // Nobody took the grants, so they are taken back long before their TTL.
+        let mut left = u32::MAX;
+        while left != 0 && began.elapsed() < CLOSED_WITHIN + WORK {
+            left = held_by_a(&normal).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(left, 0, "grants that nobody took are still held");
+    });
+}
+
+/// How many of the attacker's locks are held.
+async fn held_by_a(client: &Client) -> u32 {
+    let all = fencepost::api::proto::ListLocksRequest {
+        namespace: NAMESPACE.into(),
+        prefix: "of-a/".into(),
+        page_size: 1_000,
+        ..Default::default()
+    };
+    let page = client.locks.clone().list_locks(client.with_token(all)).await;
+    let locks = page.expect("a page").into_inner().locks;
+    locks.iter().map(|lock| lock.holder_count).sum()
+}
+
+#[test]
+fn health_checks_of_nobody_whose_answers_nobody_takes_hold_nobody_up() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(50));
+    let closed = beside(&server, None, CHECK, &HealthCheckRequest::default());
+    println!("closed after {closed:?}");
+    assert!(closed < CLOSED_WITHIN + WORK / 2, "{closed:?}");
+}
+
+#[test]
+fn streams_that_nobody_reads_end_and_hold_nobody_up() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(100));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("b")).await;
+        let nobody = Attacker::connect(&server.address, None, 0).await;
+        let somebody = Attacker::connect(&server.address, Some("a"), 0).await;
+        let watched = WatchLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "worked".into(),
+        };
+        let began = Instant::now();
+        let health = stall(&nobody, HEALTH_WATCH, &HealthCheckRequest::default()).await;
+        let watches = stall(&somebody, WATCH, &watched).await;
+        // Half of the places are left to other identities.
+        let mut own = normal.locks.clone();
+        let stream = own
+            .watch_lock(normal.with_token(watched))
+            .await
+            .expect("a place is left");
+        let mut stream = stream.into_inner();
+        assert!(stream.message().await.expect("a message").is_some());
+        work(&normal, WORK).await.well();
+        let mut ended = 0;
+        for answer in health.into_iter().chain(watches) {
+            let Ok(answer) = answer.await else {
+                ended += 1;
+                continue;
+            };
+            let mut body = answer.into_body();
+            while let Some(part) = timeout(CLOSED_WITHIN, body.data()).await.expect("it ends") {
+                if part.is_err() {
+                    ended += 1;
+                    break;
+                }
+            }
+        }
+        assert!(began.elapsed() < CLOSED_WITHIN + WORK, "{:?}", began.elapsed());
+        println!("{ended} streams ended within {:?}", began.elapsed());
+        assert!(ended >= MOST / 2, "{ended} streams ended");
+    });
+}
