@@ -165,7 +165,11 @@ impl Caller {
     /// # Errors
     /// When its identity has too many connections.
     fn proven(mut self, proven: Proven) -> Result<Self, Error> {
-        let usage = self.peer.as_ref().map(|peer| peer.proven(&proven.identity)).transpose()?;
+        let usage = self
+            .peer
+            .as_ref()
+            .map(|peer| peer.proven(&proven.identity))
+            .transpose()?;
         self.usage = usage.flatten();
         self.identity = proven.identity;
         self.until = proven.until;

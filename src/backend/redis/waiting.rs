@@ -331,6 +331,8 @@ async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError>
 mod tests {
     use super::*;
 
+    const SEEN: Seen = Seen { born: 1, lost: 0 };
+
     #[tokio::test]
     async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
         let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
@@ -341,12 +343,12 @@ mod tests {
         };
         let entering = waiting.entering(claim.id);
         waiting.gone(&lock, &claim.id);
-        waiting.add(&lock, &claim, ahead, 1);
+        waiting.add(&lock, &claim, ahead, SEEN);
         drop(entering);
         assert!(waiting.is_empty() && !waiting.knows(&lock, &claim.id));
         // A later entry of the same claim is another matter.
         let entering = waiting.entering(claim.id);
-        waiting.add(&lock, &claim, ahead, 1);
+        waiting.add(&lock, &claim, ahead, SEEN);
         drop(entering);
         assert!(waiting.knows(&lock, &claim.id));
     }
