@@ -196,6 +196,9 @@ impl Etcd {
 impl Backend for Etcd {
     async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let replica = self.replica()?;
+        if replica.calls.has_left(claim.call) {
+            return Ok(Place::Left);
+        }
         let line = match claim.patience {
             Patience::Try => None,
             Patience::Wait => Some(replica.arrivals.come(lock).await),
@@ -214,6 +217,9 @@ impl Backend for Etcd {
 
     async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
         let replica = self.replica()?;
+        if replica.calls.has_left(claim.call) {
+            return Ok(Place::Left);
+        }
         let named = replica.names.of(claim);
         let place = replica.take_up(lock, &named).await?;
         replica.names.placed(claim, named.id, &place);

@@ -53,7 +53,8 @@ fn the_limits_that_a_configuration_leaves_out_are_the_servers_own() {
     let server = ["acquire_limit", "call_limit", "stream_limit", "connection_limit"];
     let all = server.map(|key| format!("config.server.{key}={}", own(key))).join(",");
     let all = format!(
-        "{all},config.namespaces.default.embedded.claim_limit={}",
+        "{all},config.server.unsent_bytes_limit={},config.namespaces.default.embedded.claim_limit={}",
+        own("unsent_bytes_limit"),
         own("claim_limit")
     );
     assert_eq!(needed(&program, "replicaCount=1"), needed(&program, &all));
@@ -189,7 +190,9 @@ fn a_server_filled_to_its_limits_stays_within_the_memory_that_the_chart_asks_for
     );
     let keys = server.map(|(key, limit)| format!("{key} = {limit}\n")).concat();
     let home = tempfile::tempdir().expect("a folder");
-    let config = format!("data_dir = 'd'\n[server]\n{keys}[namespaces.default.embedded]\nclaim_limit = {claims}\n");
+    let config = format!(
+        "data_dir = 'd'\n[server]\npeer_share = 100\n{keys}[namespaces.default.embedded]\nclaim_limit = {claims}\n"
+    );
     let (served, address) = serve(home.path(), &config);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let clients = runtime.block_on(fill(&address));

@@ -56,7 +56,7 @@ impl Caller {
     /// The same for its Unix socket.
     pub fn of_socket(server: &Server) -> Option<Self> {
         let socket = server.socket().to_str().expect("a path in UTF-8").to_owned();
-        Self::at(vec!["-unix".into(), socket])
+        Self::at(vec![format!("unix://{socket}")])
     }
 
     fn at(target: Vec<String>) -> Option<Self> {

@@ -59,6 +59,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "counts from when on calls came, to order those that were queued in one transaction",
     ),
     (
+        "src/backend/etcd/calls.rs",
+        Clock::Running,
+        "times how long a call that left is remembered",
+    ),
+    (
         "src/backend/etcd/clock.rs",
         Clock::Wall,
         "scales tokens and dates what people see; decides nothing",

@@ -22,11 +22,11 @@ What production should not run without, unless it is waived by name; and that th
 {{- end -}}
 
 {{/* The most memory that the limits of a configuration may need, in MiB: what a server at rest has, and for each
-     that a limit lets in what tests/chart/memory.rs measures. The limits left out are the server's own. */}}
+     that a limit lets in what tests/chart/memory.rs measures, and the answers that wait for their clients. The limits left out are the server's own. */}}
 {{- define "fencepost.memoryNeeded" -}}
 {{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $server := $config.server | default dict -}}
-{{- $kib := 65536 -}}
+{{- $kib := add 65536 (div (dig "unsent_bytes_limit" 134217728 $server | int64) 1024) -}}
 {{- $each := list (list "acquire_limit" 50000 24) (list "call_limit" 10000 16) (list "stream_limit" 10000 16) (list "connection_limit" 10000 32) -}}
 {{- range $each -}}
 {{- $kib = add $kib (mul (dig (index . 0) (index . 1) $server | int64) (index . 2)) -}}

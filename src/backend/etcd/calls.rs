@@ -3,8 +3,9 @@
 //! A step that was sent goes on where its call is dropped, so that this replica has its answer. A leave waits for the
 //! answers of its call: once all are here, nothing of the call can come late. Only where the outcome of a step stays
 //! unknown a cancel mark must keep it out, and the lease that the step named may be in use until the leave was answered.
+//! A call that leaves sends no step any more: this replica, the only one that serves it, remembers it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,15 +15,44 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::leases::Lease;
 use super::link::Failure;
+use crate::backend::MARKS_KEPT;
 use crate::name::CallId;
+
+/// How many calls that left are remembered at the most. A step of such a call comes within milliseconds of its leave,
+/// if it comes at all: both are of this process.
+const LEFT: usize = 1 << 18;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Calls(Mutex<HashMap<CallId, Call>>);
+pub struct Calls {
+    with_steps: Mutex<HashMap<CallId, Call>>,
+    left: Mutex<Left>,
+}
+
+/// The calls that left within the last [`MARKS_KEPT`], at most [`LEFT`] of them.
+#[derive(Debug, Default)]
+struct Left {
+    calls: HashSet<CallId>,
+    by_time: VecDeque<(Instant, CallId)>,
+}
+
+impl Left {
+    fn insert(&mut self, call: CallId) {
+        if self.calls.insert(call) {
+            self.by_time.push_back((Instant::now(), call));
+        }
+        while let Some((at, call)) = self.by_time.front().copied()
+            && (at.elapsed() >= MARKS_KEPT || self.by_time.len() > LEFT)
+        {
+            self.by_time.pop_front();
+            self.calls.remove(&call);
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Call {
@@ -37,15 +67,38 @@ struct Call {
 }
 
 impl Calls {
-    /// A step of a call is about to be sent, and names this lease.
-    pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Sent {
+    /// A step of a call is about to be sent, and names this lease; nothing for a call that has left.
+    pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Option<Sent> {
+        let left = self.left();
+        if left.calls.contains(&call) {
+            return None;
+        }
         self.lock().entry(call).or_default().under_way += 1;
-        Sent {
+        drop(left);
+        Some(Sent {
             calls: Arc::clone(self),
             call,
             lease,
             is_known: false,
-        }
+        })
+    }
+
+    /// A call leaves: no step of it is sent any more.
+    pub fn leave(&self, call: CallId) {
+        self.left().insert(call);
+    }
+
+    /// Whether a call has left, as far as that is remembered.
+    pub fn has_left(&self, call: CallId) -> bool {
+        self.left().calls.contains(&call)
+    }
+
+    /// The outcome of a step that was answered counts as unknown, and so does the use of the lease that it named.
+    pub fn doubt(&self, call: CallId, lease: Lease) {
+        let mut calls = self.lock();
+        let state = calls.entry(call).or_default();
+        state.lost = true;
+        state.leases.push(lease);
     }
 
     /// Waits for a time until all steps of a call have ended; whether each was answered.
@@ -96,7 +149,11 @@ impl Calls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Call>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.with_steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -194,9 +251,9 @@ mod tests {
         let calls = Arc::new(Calls::default());
         assert!(calls.settle(call(1), PATIENCE).await, "nothing was sent");
         let (first, second, other) = (
-            calls.begin(call(1), None),
-            calls.begin(call(1), None),
-            calls.begin(call(2), None),
+            calls.begin(call(1), None).unwrap(),
+            calls.begin(call(1), None).unwrap(),
+            calls.begin(call(2), None).unwrap(),
         );
         first.answered(&Ok(()));
         assert!(!calls.settle(call(1), PATIENCE).await, "one is under way");
@@ -222,8 +279,8 @@ mod tests {
             used: false,
             memory: None,
         };
-        calls.begin(call(1), Some(lease(1))).answered(&Ok(()));
-        drop(calls.begin(call(1), Some(lease(2))));
+        calls.begin(call(1), Some(lease(1))).unwrap().answered(&Ok(()));
+        drop(calls.begin(call(1), Some(lease(2))).unwrap());
         assert_eq!(calls.over(call(1)), [lease(2)]);
         assert!(calls.over(call(1)).is_empty());
     }
@@ -231,7 +288,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_begun_is_finished_where_it_is_dropped() {
         let calls = Arc::new(Calls::default());
-        let sent = calls.begin(call(1), None);
+        let sent = calls.begin(call(1), None).unwrap();
         let mut work = Finishing::new(async move {
             sleep(PATIENCE / 2).await;
             sent.answered(&Ok(()));
@@ -239,5 +296,19 @@ mod tests {
         assert!(futures::poll!(&mut work).is_pending());
         drop(work);
         assert!(calls.settle(call(1), PATIENCE).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_left_sends_no_step_for_as_long_as_marks_are_kept() {
+        let calls = Arc::new(Calls::default());
+        calls.leave(call(1));
+        assert!(calls.has_left(call(1)) && calls.begin(call(1), None).is_none());
+        assert!(calls.begin(call(2), None).is_some(), "another call goes on");
+        tokio::time::advance(MARKS_KEPT - Duration::from_millis(1)).await;
+        calls.leave(call(3));
+        assert!(calls.has_left(call(1)));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        calls.leave(call(4));
+        assert!(!calls.has_left(call(1)) && calls.has_left(call(3)));
     }
 }

@@ -182,6 +182,9 @@ impl Replica {
         let (turns, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
         let sent = self.calls.begin(call, lease);
         async move {
+            let Some(sent) = sent else {
+                return Err(Failure::Unsent("the call has left".into()));
+            };
             let answer = ask(&turns, &session, step).await;
             sent.answered(&answer);
             answer
@@ -290,7 +293,7 @@ impl Replica {
         if !self.session.is_connected(ticket) {
             // It may have come to a store that was restored meanwhile, where its token is an old one and another key
             // may be on its lease: as if its answer was lost.
-            drop(self.calls.begin(new.call, Some(lease)));
+            self.calls.doubt(new.call, lease);
             return Err(Failure::Away("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;

@@ -138,6 +138,7 @@ impl Replica {
     }
 
     async fn undo(&self, going: &Going<'_>, id: &ClaimId, call: CallId) -> Result<Option<Departure>, Failure> {
+        self.calls.leave(call);
         // What this replica knows it to be is not read: many waits may end in one moment. It is known for as long as
         // nobody has answered, for an undo may be given up and begun anew.
         if let Some(queued) = self.scenes.leaving(going.name, id, call)

@@ -49,6 +49,18 @@ impl<'a> Past<'a> {
         }
     }
 
+    /// Whether it was granted then, seen from a later revision. Nothing where that is compacted.
+    pub async fn was_granted(&self, now: i64) -> Result<Option<bool>, Failure> {
+        if self.granted > now {
+            return Ok(Some(false));
+        }
+        Ok(match self.at(self.granted).await? {
+            Then::Held(_) => Some(true),
+            Then::Gone => Some(false),
+            Then::Compacted => None,
+        })
+    }
+
     /// How it was at its end, seen from a later revision. Nothing where there was no such holder, or where that is
     /// compacted.
     ///

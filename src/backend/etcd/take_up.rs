@@ -41,7 +41,10 @@ impl Replica {
             Place::Waiting(_) => return Ok(place),
             // What was lost before has granted it, or found no waiter any more.
             Place::Held(_) => drop(self.calls.over(new.call)),
-            Place::Left if self.calls.is_settled(new.call) => self.unmark(new.call),
+            Place::Left if self.calls.is_settled(new.call) => {
+                self.calls.leave(new.call);
+                self.unmark(new.call);
+            }
             _ => {}
         }
         self.scenes.part(name, &new.id, new.call);

@@ -38,10 +38,14 @@ impl Ends {
             return Ok(None);
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
-        let ran_out = match granted {
-            _ if request == Some(Request::Holds(lease.secret)) => true,
-            Some(granted) => {
-                let past = Past::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), granted);
+        let past = granted.map(|at| Past::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), at));
+        let ran_out = match past {
+            // The record names neither a lock nor a token: a lease with a false one was never granted.
+            Some(past) if request == Some(Request::Holds(lease.secret)) => {
+                past.was_granted(answer.revision).await? != Some(false)
+            }
+            None if request == Some(Request::Holds(lease.secret)) => true,
+            Some(past) => {
                 let last = past.last(answer.revision).await?;
                 let last = last.filter(|last| last.entry.hold_of(lease).is_some());
                 self.is_unexplained(name, last, &[lease.secret]).await?
