@@ -273,8 +273,12 @@ impl Replica {
                 sign_of_life(&leases, lease, arrived, sent),
                 leases.keep_memory(lease.memory.filter(|_| lease.used))
             );
-            if matches!(&answer, Ok(answer) if !answer.succeeded) {
-                // The answer says that no key is on it.
+            let is_unused = match &answer {
+                Ok(answer) => !answer.succeeded,
+                Err(failure) => matches!(failure, Failure::Unsent(_)),
+            };
+            if is_unused {
+                // No key is on it: the answer says so, or nothing was sent.
                 let alive = alive.clone().ok().flatten().or(lease.alive);
                 leases.put_back(Lease { alive, ..lease });
             }

@@ -388,8 +388,8 @@ impl Replica {
         drop(handing_over);
         match granted {
             Ok(Granted::Yes(grant)) => Ok(Some(grant)),
-            // Nothing was written: it is released plainly.
-            Ok(Granted::No(_)) | Err(Failure::LeaseGone) => Ok(None),
+            // Nothing was written, or the call of the next has left meanwhile: it is released plainly.
+            Ok(Granted::No(_)) | Err(Failure::LeaseGone | Failure::Unsent(_)) => Ok(None),
             // If it was granted all the same, the plain release finds that this holder is gone.
             Err(Failure::Full(_)) => Ok(None),
             Err(failure) => Err(failure),
