@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::error::Error as _;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Buf;
 use futures::stream::{Stream, StreamExt};
@@ -133,8 +134,11 @@ impl Transport {
                 closing = None;
                 served.as_mut().graceful_shutdown();
             }
+            if !calls.begin(cx) {
+                return Poll::Pending;
+            }
             let ended = served.as_mut().poll(cx);
-            // Also the last ones of a connection that ends: they may be answered to nobody, but they came.
+            // Also of a connection that ends, as many as begin at once: they may be answered to nobody, but they came.
             calls.begin(cx);
             ended
         });

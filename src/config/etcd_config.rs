@@ -118,11 +118,11 @@ impl EtcdConfig {
     }
 }
 
-fn password(path: &PathBuf) -> Result<String, EtcdFileError> {
+fn password(path: &Path) -> Result<String, EtcdFileError> {
     let text = String::from_utf8_lossy(&read(path)?).into_owned();
     match text.trim_end_matches(['\r', '\n']) {
         // It may be about to be written.
-        "" => Err(EtcdFileError::Empty { path: path.clone() }),
+        "" => Err(EtcdFileError::Empty { path: path.into() }),
         password => Ok(password.to_owned()),
     }
 }

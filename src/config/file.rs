@@ -175,7 +175,7 @@ section! {
         /// How many holds a holder may have by re-entry.
         hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
         /// How many bytes the owners and the metadata of all Acquires that wait on this server may have; more
-        /// are refused with OVERLOADED.
+        /// are refused with OVERLOADED, but for Acquires with 512 bytes or less.
         waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
         /// How many calls a second this server takes for the namespace, but for Renew, Release and
         /// what operators do; more are refused with OVERLOADED. Absent: any number, as with the

@@ -8,6 +8,10 @@ use super::{Acquire, Room};
 use crate::error::Error;
 use crate::name::Metadata;
 
+/// How much an Acquire may always bring: so nobody's metadata keeps those out who have none. How many may come is
+/// bounded by the server.
+const ALWAYS_TAKEN: usize = 512;
+
 /// The bytes of a waiter; they count while it lives.
 #[derive(Debug)]
 pub struct WaitingBytes {
@@ -34,12 +38,12 @@ impl Room {
         };
         let limit = self.limits.load().waiting_bytes as usize;
         let before = self.lines.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if bytes == 0 || before + bytes <= limit {
+        if bytes <= ALWAYS_TAKEN || before + bytes <= limit {
             return Ok(counted);
         }
         let what = format!(
             "the owners and the metadata of the Acquires that wait in the namespace on this server may have {limit} \
-             bytes (waiting_bytes_limit)"
+             bytes (waiting_bytes_limit), and this one brings more than {ALWAYS_TAKEN}"
         );
         Err(Error::Overloaded { what })
     }

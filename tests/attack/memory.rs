@@ -91,6 +91,15 @@ fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_a
         let refused = refused.await.expect("no panic").expect_err("it is refused");
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("waiting_bytes_limit"), "{refused}");
+        // Together more than is left: who brings little is not refused for what others bring.
+        let little = AcquireRequest {
+            metadata: [("m".to_owned(), "m".repeat(400))].into(),
+            ..ask("held", Duration::from_millis(200))
+        };
+        let small = join_all((0..20).map(|_| normal.acquire(little.clone()))).await;
+        for waited in small {
+            assert_eq!(waited.expect_err("it is held").code(), Code::Aborted);
+        }
     });
 }
 

@@ -205,10 +205,10 @@ async fn where_the_server_has_too_many_unsent_bytes_the_connection_with_most_of_
     let (large, large_cut) = connect(&capacity, "10.0.0.2:1");
     let (last, last_cut) = connect(&capacity, "10.0.0.3:1");
     let held = [
-        answer(&small.as_ref().unwrap(), None, 3_000).unwrap(),
-        answer(&large.as_ref().unwrap(), None, 6_000).unwrap(),
+        answer(small.as_ref().unwrap(), None, 3_000).unwrap(),
+        answer(large.as_ref().unwrap(), None, 6_000).unwrap(),
     ];
-    assert!(answer(&last.as_ref().unwrap(), None, 5_000).is_err());
+    assert!(answer(last.as_ref().unwrap(), None, 5_000).is_err());
     sleep(SHORT).await;
     assert!(large_cut.is_cancelled() && !small_cut.is_cancelled() && !last_cut.is_cancelled());
     drop(held);

@@ -73,14 +73,15 @@ impl Calls {
         self.came.clone()
     }
 
-    /// Begins what came since the last time.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
+    /// Begins what came since the last time. Whether all of it has begun; otherwise it is woken at once, and its
+    /// connection has to wait: what it would read meanwhile has no bound.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..AT_ONCE {
             while let Poll::Ready(Some(call)) = self.without_message.poll_next_unpin(cx) {
                 call.into_iter().for_each(spawn);
             }
             let Some(mut call) = self.came.with(|came| came.calls.pop_front()) else {
-                return;
+                return true;
             };
             // As a task it is polled again at once, and says then what wakes it.
             match step(&mut call, &mut Context::from_waker(Waker::noop())) {
@@ -90,6 +91,16 @@ impl Calls {
             }
         }
         cx.waker().wake_by_ref();
+        false
+    }
+}
+
+/// A call knows what hyper hands further work to, so those that never began would keep each other.
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let left = self.came.with(|came| std::mem::take(&mut came.calls));
+        // What ends with a call may ask for more.
+        drop(left);
     }
 }
 

@@ -59,7 +59,7 @@ struct Call {
     under_way: usize,
     /// Whether a step took effect is unknown.
     lost: bool,
-    /// The leases that such steps named.
+    /// The leases that such steps named and that no other call can use.
     leases: Vec<Lease>,
     /// Nobody asks for it any more.
     is_over: bool,
@@ -94,11 +94,11 @@ impl Calls {
     }
 
     /// The outcome of a step that was answered counts as unknown, and so does the use of the lease that it named.
-    pub fn doubt(&self, call: CallId, lease: Lease) {
+    pub fn doubt(&self, call: CallId, lease: Option<Lease>) {
         let mut calls = self.lock();
         let state = calls.entry(call).or_default();
         state.lost = true;
-        state.leases.push(lease);
+        state.leases.extend(lease);
     }
 
     /// Waits for a time until all steps of a call have ended; whether each was answered.

@@ -177,7 +177,8 @@ impl Ends {
     pub fn hold(&self, claim: &Claim, id: ClaimId) -> Option<TxnOp> {
         let hold = claim.hold(&id).filter(|hold| hold.retryable)?;
         let on_memory = PutOptions::new().with_lease(claim.memory()?);
-        let holds = Request::Holds(hold.secret).encode();
+        let (secret, base) = (hold.secret, claim.base);
+        let holds = Request::Holds { secret, base }.encode();
         Some(TxnOp::put(self.keys.request(id), holds, Some(on_memory)))
     }
 

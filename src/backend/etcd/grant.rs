@@ -265,7 +265,9 @@ impl Replica {
         then.extend(granting.with.iter().cloned());
         let otherwise = granting.otherwise.clone();
         let step = Step::new(granting.lock.all(), granting.company, when, then, otherwise);
-        let step = self.send(new.call, Some(lease), step);
+        // A hold that joined stands on the lease of the first one, whatever became of that.
+        let own = (!new.reentrant).then_some(lease);
+        let step = self.send(new.call, own, step);
         let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
         let granted = Finishing::new(async move {
             let (answer, alive, ()) = tokio::join!(
@@ -297,7 +299,7 @@ impl Replica {
         if !self.session.is_connected(ticket) {
             // It may have come to a store that was restored meanwhile, where its token is an old one and another key
             // may be on its lease: as if its answer was lost.
-            self.calls.doubt(new.call, lease);
+            self.calls.doubt(new.call, own);
             return Err(Failure::Away("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;

@@ -229,8 +229,14 @@ impl End {
 /// What is kept of a request beside its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// It was granted this hold. If that is gone it ran out: every other end is written over this.
-    Holds(Secret),
+    /// It was granted this hold, its token counted from this base. If that is gone it ran out: every other end is
+    /// written over this.
+    Holds {
+        /// The hold's.
+        secret: Secret,
+        /// The grant's.
+        base: u64,
+    },
     /// Its hold ended so.
     Ended(End),
 }
@@ -239,8 +245,8 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Ended(end) => end.encode(),
-            Self::Holds(secret) => {
-                let (cause, token) = (CauseRecord::Holds, 0);
+            Self::Holds { secret, base } => {
+                let (cause, token) = (CauseRecord::Holds, *base);
                 let mut bytes = write(&EndRecord { cause, token });
                 bytes.extend(secret.as_bytes());
                 bytes
@@ -251,7 +257,10 @@ impl Request {
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let (record, rest) = read_first::<EndRecord>(bytes)?;
         match (record.cause, rest.first_chunk()) {
-            (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds(Secret::from_bytes(*secret))),
+            (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds {
+                secret: Secret::from_bytes(*secret),
+                base: record.token,
+            }),
             _ => Ok(Self::Ended(End::decode(bytes)?)),
         }
     }
@@ -259,7 +268,7 @@ impl Request {
     /// How it ended, where its hold is there no more.
     pub fn cause(&self) -> Cause {
         match self {
-            Self::Holds(_) => Cause::Expired,
+            Self::Holds { .. } => Cause::Expired,
             Self::Ended(end) => end.cause,
         }
     }
@@ -393,7 +402,10 @@ mod tests {
 
     #[test]
     fn a_request_that_holds_is_no_end_and_each_is_read_as_it_was_written() {
-        let holds = Request::Holds(Secret::from_bytes([7; 16]));
+        let holds = Request::Holds {
+            secret: Secret::from_bytes([7; 16]),
+            base: 1_700_000_000_000_000,
+        };
         assert!(End::decode(&holds.encode()).is_err());
         let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
         for request in [holds, Request::Ended(End { cause, token })] {

@@ -45,7 +45,9 @@ impl Replica {
                 self.calls.leave(new.call);
                 self.unmark(new.call);
             }
-            _ => {}
+            // What was lost before finds no waiter any more, or another one.
+            Place::Superseded | Place::Gone | Place::Finished(_) => drop(self.calls.over(new.call)),
+            Place::Left | Place::Busy(_) | Place::Refused(_) => {}
         }
         self.scenes.part(name, &new.id, new.call);
         Ok(place)

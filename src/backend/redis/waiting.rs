@@ -81,6 +81,8 @@ struct Line {
     /// By claim and call: a retry enters a claim that an older call here still waits for.
     claims: BTreeMap<(ClaimId, CallId), Entered>,
     next: Instant,
+    /// Whether a beat was not answered: another server may serve since, without the last waiters.
+    in_doubt: bool,
 }
 
 impl Default for Line {
@@ -88,6 +90,7 @@ impl Default for Line {
         Self {
             claims: BTreeMap::new(),
             next: Instant::now() + BEAT,
+            in_doubt: false,
         }
     }
 }
@@ -209,6 +212,13 @@ impl Waiting {
         (due, next)
     }
 
+    /// A beat was not answered.
+    fn doubt(&self, lock: &LockName) {
+        if let Some(line) = self.lines().by_lock.get_mut(lock) {
+            line.in_doubt = true;
+        }
+    }
+
     /// Takes in the answer to a beat that was sent then, and takes out the claims that the lock's hash
     /// does not have. Of those that were entered later the answer tells nothing.
     fn told(&self, lock: &LockName, beat: &Beat, sent: Instant) -> Told {
@@ -220,11 +230,13 @@ impl Waiting {
         if beat.more {
             line.next = Instant::now();
         }
+        let in_doubt = std::mem::take(&mut line.in_doubt);
         line.claims.retain(|(id, _), one| {
             let is_lost = one.seen.born != beat.seen.born && one.at < sent;
             if is_lost {
                 told.lost.push(*id);
-            } else if one.seen.lost < beat.seen.lost {
+            // Data that went back has counted fewer.
+            } else if in_doubt || one.seen.lost != beat.seen.lost {
                 one.seen.lost = beat.seen.lost;
                 told.doubtful.push(*id);
             }
@@ -288,6 +300,7 @@ async fn tell(core: &Arc<Core>, lock: LockName) {
     let sent = Instant::now();
     // A store that is away the waiters ride out by themselves, once the first has asked.
     let Ok(Some(beat)) = ask(core, &lock).await else {
+        core.waiting.doubt(&lock);
         core.wakes.send(Wake::Changed(lock));
         return;
     };
@@ -351,5 +364,35 @@ mod tests {
         waiting.add(&lock, &claim, ahead, SEEN);
         drop(entering);
         assert!(waiting.knows(&lock, &claim.id));
+    }
+
+    #[tokio::test]
+    async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_back() {
+        let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
+        for number in 1..=3 {
+            let ahead = Ahead {
+                turn: number,
+                frees_in: None,
+            };
+            let seen = Seen { lost: 5, ..SEEN };
+            waiting.add(&lock, &NewClaim::numbered(number as u8), ahead, seen);
+        }
+        let told = |lost| {
+            let beat = Beat {
+                seen: Seen { lost, ..SEEN },
+                frees_in: None,
+                turns: Vec::new(),
+                more: false,
+            };
+            waiting.told(&lock, &beat, Instant::now()).doubtful.len()
+        };
+        assert_eq!(told(5), 0, "all is as it was");
+        waiting.doubt(&lock);
+        assert_eq!((told(5), told(5)), (3, 0), "once after a beat that nobody answered");
+        assert_eq!(
+            (told(3), told(3)),
+            (3, 0),
+            "once where the store knows less than before"
+        );
     }
 }

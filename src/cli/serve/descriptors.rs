@@ -17,7 +17,7 @@ pub(super) fn raise() -> Option<usize> {
         current: limits.maximum,
         ..limits
     };
-    match setrlimit(Resource::Nofile, raised.clone()) {
+    match setrlimit(Resource::Nofile, raised) {
         Ok(()) => open_files(raised),
         Err(error) => {
             tracing::warn!(%error, "the limit of open files cannot be raised");

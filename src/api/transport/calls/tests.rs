@@ -48,7 +48,7 @@ async fn many_calls_at_once_let_others_run() {
     }
     let left = |calls: &Calls| calls.came.with(|came| came.calls.len());
     let (woken, mut context) = noting_context();
-    calls.begin(&mut context);
+    assert!(!calls.begin(&mut context), "not all have begun");
     assert_eq!(left(&calls), AT_ONCE);
     assert!(
         woken.load(std::sync::atomic::Ordering::SeqCst),
@@ -133,4 +133,22 @@ async fn what_ends_a_call_ends_that_one_alone() {
             .try_recv()
             .is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Empty)
     );
+}
+
+#[tokio::test]
+async fn calls_that_never_began_end_with_their_connection() {
+    let mut calls = Calls::default();
+    let held = Arc::new(());
+    for _ in 0..3 * AT_ONCE {
+        // As hyper's calls do.
+        let (call, held) = (calls.beginning(), Arc::clone(&held));
+        calls.beginning().execute(async move {
+            let _kept = (call, held);
+        });
+    }
+    let (_, mut context) = noting_context();
+    calls.begin(&mut context);
+    assert_eq!(Arc::strong_count(&held), 1 + 2 * AT_ONCE);
+    drop(calls);
+    assert_eq!(Arc::strong_count(&held), 1);
 }

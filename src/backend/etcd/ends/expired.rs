@@ -38,19 +38,19 @@ impl Ends {
             return Ok(None);
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
-        let past = granted.map(|at| Past::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), at));
-        let ran_out = match past {
+        let past = |granted| Past::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), granted);
+        let ran_out = match (request, granted) {
             // The record names neither a lock nor a token: a lease with a false one was never granted.
-            Some(past) if request == Some(Request::Holds(lease.secret)) => {
-                past.was_granted(answer.revision).await? != Some(false)
-            }
-            None if request == Some(Request::Holds(lease.secret)) => true,
-            Some(past) => {
-                let last = past.last(answer.revision).await?;
+            (Some(Request::Holds { secret, base }), _) if secret == lease.secret => match revision(lease.token, base) {
+                Some(granted) => past(granted).was_granted(answer.revision).await? != Some(false),
+                None => false,
+            },
+            (_, Some(granted)) => {
+                let last = past(granted).last(answer.revision).await?;
                 let last = last.filter(|last| last.entry.hold_of(lease).is_some());
                 self.is_unexplained(name, last, &[lease.secret]).await?
             }
-            None => false,
+            (_, None) => false,
         };
         if let Some(entry) = self.known(lease) {
             self.gone(name, &entry).await?;
@@ -129,7 +129,8 @@ impl Ends {
             };
             let of_request = |hold: &Hold| {
                 let request = self.keys.request(hold.id);
-                let holds = Request::Holds(hold.secret).encode();
+                let (secret, base) = (hold.secret, entry.claim.base);
+                let holds = Request::Holds { secret, base }.encode();
                 (Compare::value(request.clone(), CompareOp::Equal, holds), request)
             };
             let requests = holds.iter().filter(|hold| hold.retryable).map(of_request);
@@ -195,7 +196,11 @@ impl Ends {
 
 /// The revision of the grant that a token is of, if it is of this base.
 fn granted_at(token: FencingToken, base: Option<&KeyValue>) -> Option<i64> {
-    let base: u64 = base?.value_str().ok()?.parse().ok()?;
+    revision(token, base?.value_str().ok()?.parse().ok()?)
+}
+
+/// The revision of the grant that a token counts from this base.
+fn revision(token: FencingToken, base: u64) -> Option<i64> {
     let granted = i64::try_from(token.get().checked_sub(base)?).ok()?;
     (granted > 0).then_some(granted)
 }
