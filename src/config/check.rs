@@ -110,7 +110,7 @@ impl Checks<'_> {
 
     #[allow(unused_variables, reason = "a build without any backend has no store to look at")]
     fn store(&self, namespace: &Namespace, backend: &BackendConfig) -> Result<(), ConfigError> {
-        let refuse = |table: &str, key: &str, problem: String| {
+        let refuse = |table: &str, key: &str, problem: String| -> Result<(), ConfigError> {
             let path = ["namespaces", namespace.as_str(), table, key];
             Err(self.source.refuse(&path, problem))
         };

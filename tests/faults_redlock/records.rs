@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
-use fencepost::backend::{Backend, Health, Page, redis};
-use fencepost::name::Namespace;
+use fencepost::backend::Page;
 
-use crate::bench::{nodes, of, replica, take_everywhere, unready, until};
+use crate::bench::{nodes, of, replica, take_everywhere};
 use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(20);
 
+#[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_namespace_on_a_node_does_not_admit_it() {
+    use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+    use fencepost::backend::{Backend, Health, redis};
+    use fencepost::name::Namespace;
+
+    use crate::bench::{unready, until};
+
     if !available() {
         return;
     }
