@@ -103,7 +103,7 @@ pub(super) struct Connection {
     transport: Transport,
     remote: Remote,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Until the client has sent its first byte; pings take over then.
+    /// Until the client has begun to speak HTTP/2; pings take over then.
     greeting: Option<Greeting>,
     /// Whether the answers that are to be written had time to gather: see [`Connection::gathered`].
     gathered: bool,
@@ -138,7 +138,12 @@ struct Greeting {
     patience: Pin<Box<Sleep>>,
     /// A server that drains waits for nobody who has not begun.
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// How many bytes the client has sent.
+    heard: usize,
 }
+
+/// The preface of HTTP/2 and the head of the frame that has to follow it, in bytes. Before them nobody is pinged.
+const BEGINNING: usize = 24 + 9;
 
 impl Greeting {
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
@@ -236,6 +241,7 @@ impl Terms {
             greeting: Some(Greeting {
                 patience: Box::pin(sleep(self.patience)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
+                heard: 0,
             }),
             gathered: false,
             stalled: None,
@@ -306,9 +312,13 @@ impl Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let step = Pin::new(&mut self.transport).poll_read(cx, buf);
-        if step.is_ready() {
-            self.greeting = None;
+        if let Some(greeting) = &mut self.greeting {
+            greeting.heard += buf.filled().len() - before;
+            if greeting.heard >= BEGINNING {
+                self.greeting = None;
+            }
         }
         self.unless_over(cx, step)
     }

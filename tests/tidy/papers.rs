@@ -16,6 +16,7 @@ pub const PAPERS: &[&str] = &[
     "CHANGELOG.md",
     "SECURITY.md",
     "benches/README.md",
+    "tests/attack/README.md",
     ETCD_CONDITIONS,
 ];
 

@@ -26,6 +26,14 @@ fn terms(most: usize) -> (Terms, CancellationToken) {
     )
 }
 
+/// The client begins to speak HTTP/2, as far as the connection looks at it.
+async fn begin(client: &mut UnixStream, connection: &mut Connection) {
+    client.write_all(&[7; BEGINNING]).await.unwrap();
+    let mut heard = [0; BEGINNING];
+    connection.read_exact(&mut heard).await.unwrap();
+    assert_eq!(heard, [7; BEGINNING]);
+}
+
 #[tokio::test]
 async fn a_cut_ends_open_connections() {
     let (terms, cut) = terms(1);
@@ -46,13 +54,23 @@ async fn a_client_that_never_says_anything_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_says_a_few_bytes_and_no_more_is_given_up() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    client.write_all(&[7; BEGINNING - 1]).await.unwrap();
+    let mut heard = [0; BEGINNING];
+    let read = connection.read_exact(&mut heard).await;
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_nobody_who_has_not_begun() {
     let (terms, _cut) = terms(2);
     let (_silent, silent) = pair(&terms).await;
     let (mut client, begun) = pair(&terms).await;
     let (mut silent, mut begun) = (silent.unwrap(), begun.unwrap());
-    client.write_u8(7).await.unwrap();
-    assert_eq!(begun.read_u8().await.unwrap(), 7);
+    begin(&mut client, &mut begun).await;
     terms.drain.cancel();
     let began = tokio::time::Instant::now();
     assert_eq!(silent.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
@@ -66,8 +84,7 @@ async fn a_client_that_began_may_be_silent() {
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
-    client.write_u8(7).await.unwrap();
-    assert_eq!(connection.read_u8().await.unwrap(), 7);
+    begin(&mut client, &mut connection).await;
     let silence = tokio::time::timeout(Duration::from_secs(3600), connection.read_u8()).await;
     assert!(silence.is_err());
 }
@@ -129,8 +146,7 @@ async fn a_client_that_does_not_read_its_socket_is_given_up_whatever_it_sends() 
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
-    client.write_u8(7).await.unwrap();
-    assert_eq!(connection.read_u8().await.unwrap(), 7);
+    begin(&mut client, &mut connection).await;
     let began = tokio::time::Instant::now();
     let written = tokio::time::timeout(Duration::from_secs(60), connection.write_all(&vec![0; 16 << 20])).await;
     assert_eq!(written.expect("in time").unwrap_err().kind(), io::ErrorKind::TimedOut);

@@ -97,7 +97,7 @@ impl Calls {
     pub fn doubt(&self, call: CallId, lease: Option<Lease>) {
         let mut calls = self.lock();
         let state = calls.entry(call).or_default();
-        state.lost = true;
+        (state.lost, state.is_over) = (true, false);
         state.leases.extend(lease);
     }
 

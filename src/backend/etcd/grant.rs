@@ -269,6 +269,7 @@ impl Replica {
         let own = (!new.reentrant).then_some(lease);
         let step = self.send(new.call, own, step);
         let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let (session, calls, call) = (Arc::clone(&self.session), Arc::clone(&self.calls), new.call);
         let granted = Finishing::new(async move {
             let (answer, alive, ()) = tokio::join!(
                 step,
@@ -284,22 +285,27 @@ impl Replica {
                 let alive = alive.clone().ok().flatten().or(lease.alive);
                 leases.put_back(Lease { alive, ..lease });
             }
-            (answer, alive)
+            let is_connected = session.is_connected(ticket);
+            if matches!(&answer, Ok(answer) if answer.succeeded) {
+                // Whatever of it was lost before found no waiter any more.
+                calls.over(call);
+                if !is_connected {
+                    // It may have come to a store that was restored meanwhile, where its token is an old one and
+                    // another key may be on its lease: as if its answer was lost.
+                    calls.doubt(call, own);
+                }
+            }
+            (answer, alive, is_connected)
         });
-        let (answer, alive) = granted.await;
+        let (answer, alive, is_connected) = granted.await;
         let answer = answer?;
         if !answer.succeeded {
             return Ok(Granted::No(answer));
         }
-        // Whatever of it was lost before found no waiter any more.
-        self.calls.over(new.call);
         let Some(alive) = alive? else {
             return Err(Failure::Away("etcd: a lease ended with its grant".into()));
         };
-        if !self.session.is_connected(ticket) {
-            // It may have come to a store that was restored meanwhile, where its token is an old one and another key
-            // may be on its lease: as if its answer was lost.
-            self.calls.doubt(new.call, own);
+        if !is_connected {
             return Err(Failure::Away("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;
