@@ -242,7 +242,7 @@ mod grants {
 
     async fn holders(namespaces: &Namespaces) -> usize {
         let locks = namespaces.get("default").unwrap();
-        locks.look(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
+        locks.inspect(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
     }
 
     #[tokio::test]

@@ -52,7 +52,7 @@ fn claim(mode: Mode) -> NewClaim {
 
 async fn remove(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>) -> bool {
     let left = backend
-        .remove(&name("a"), ReleaseTarget::Call(&claim.id, claim.call), next)
+        .release(&name("a"), ReleaseTarget::Call(&claim.id, claim.call), next)
         .await
         .expect("etcd answers");
     assert!(matches!(left.found, Released::Ended(_)), "{left:?}");
@@ -140,7 +140,7 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
         let entered = locks.acquire(&name("a"), &waits).await.expect("etcd answers");
         assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
         let who = ReleaseTarget::Call(&held.id, held.call);
-        let left = locks.remove(&name("a"), who, Some(&waits)).await;
+        let left = locks.release(&name("a"), who, Some(&waits)).await;
         let granted = left.expect("etcd answers").next.expect("it is next");
         assert_eq!(granted.claim, tried.id, "it goes by the name of another one");
         // It asked before it heard of that.

@@ -105,7 +105,7 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
     let waits = here.acquire(&lock, &claim).await.unwrap();
     assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
     there
-        .end(&lock, ReleaseTarget::Call(&other.id, other.call), None)
+        .release(&lock, ReleaseTarget::Call(&other.id, other.call), None)
         .await
         .unwrap();
     eventually("no node holds", Duration::from_secs(10), || {
@@ -146,7 +146,7 @@ async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_onl
     let waits = here.acquire(&lock, &claim).await.unwrap();
     assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
     let gone = ReleaseTarget::Call(&other.id, other.call);
-    there.end(&lock, gone, None).await.unwrap();
+    there.release(&lock, gone, None).await.unwrap();
     eventually("no node holds", Duration::from_secs(10), || {
         (holding(&servers, "a") == 0).then_some(())
     });
@@ -172,7 +172,7 @@ async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_onl
     assert!(grant.token > unheard.token);
     // After its end there is nothing left of it, whichever of its rounds comes.
     let gone = ReleaseTarget::Call(&claim.id, claim.call);
-    here.end(&lock, gone, None).await.unwrap();
+    here.release(&lock, gone, None).await.unwrap();
     let left = there.acquire(&lock, &claim).await.unwrap();
     assert!(matches!(left, AcquireOutcome::Cancelled), "{left:?}");
 }

@@ -7,7 +7,7 @@ use fencepost::config::{Config, Overrides};
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 use fencepost::namespaces::{self, Namespaces};
-use fencepost::reload::{Reload, WatchEvent};
+use fencepost::reload::{Reload, FileSnapshots};
 use futures::stream;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -39,7 +39,7 @@ impl Fixture {
         let stores = namespaces::open(&config, None).await.expect("stores");
         Self {
             namespaces: stores.namespaces().clone(),
-            reload: Reload::new((overrides, WatchEvent::default()), config, stores, None),
+            reload: Reload::new((overrides, FileSnapshots::default()), config, stores, None),
             home,
         }
     }

@@ -245,7 +245,7 @@ async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     });
-    let left = here.end(&lock(), ReleaseTarget::Hold(&lease), Some(&gone)).await.unwrap();
+    let left = here.release(&lock(), ReleaseTarget::Hold(&lease), Some(&gone)).await.unwrap();
     assert_eq!(left.found, Released::EndedBefore(Cause::Released));
     assert_eq!(published(), before + 1);
     let told = async {

@@ -273,7 +273,7 @@ mod tests {
         let turns = StepBatcher::begin(Arc::new(link));
         let begun = Instant::now();
         let step = |n| Step::new(&format!("l{n}"), BatchClass::Alone, Vec::new(), Vec::new(), Vec::new());
-        let many = 8 * BOUNDS.turns * BOUNDS.turn;
+        let many = 8 * BOUNDS.in_flight * BOUNDS.batch;
         let answers = join_all((0..many).map(|n| turns.ask(step(n)))).await;
         assert!(answers.iter().all(Result::is_err));
         // One after another their turns would take 8 requests' time.
@@ -287,7 +287,7 @@ mod tests {
         let far = Step::new("a", BatchClass::FarTail, Vec::new(), Vec::new(), Vec::new());
         let mut asked = pin!(turns.ask(far));
         assert!(asked.as_mut().now_or_never().is_none());
-        let riders = turns.along.take(BOUNDS.turn, &[]);
+        let riders = turns.along.take(BOUNDS.batch, &[]);
         assert_eq!(riders.steps.len(), 1);
         let answer = || Err(Failure::Refused("the turn's answer".into()));
         for caller in riders.callers {

@@ -58,7 +58,7 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
     fixture.first.close().await;
     is_away(fixture.first.acquire(lock.name(), &b).await);
     is_away(fixture.first.promote(lock.name(), &b).await);
-    is_away(fixture.first.end(lock.name(), ReleaseTarget::Hold(&a.lease), None).await);
+    is_away(fixture.first.release(lock.name(), ReleaseTarget::Hold(&a.lease), None).await);
     is_away(fixture.first.renew(&a.lease, None).await);
     is_away(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
     is_away(fixture.first.list("", PageRequest { after: None, size: 1 }).await);

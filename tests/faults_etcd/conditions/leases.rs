@@ -157,7 +157,7 @@ async fn lose_release(fixture: &Fixture, hold: &Held) {
     let _answer = fixture.proxy.catch(Fate::AnswerLost, &["KV/Txn".to_owned(), key]);
     let left = fixture
         .first
-        .end(fixture.here().name(), ReleaseTarget::Hold(&hold.lease), None)
+        .release(fixture.here().name(), ReleaseTarget::Hold(&hold.lease), None)
         .await;
     assert!(matches!(left, Err(BackendError::Unavailable { .. })), "{left:?}");
 }
