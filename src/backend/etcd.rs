@@ -50,6 +50,7 @@ mod arrivals;
 mod calls;
 mod checks;
 mod clock;
+pub mod config;
 mod ends;
 mod enter;
 mod grant;

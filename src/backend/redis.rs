@@ -12,6 +12,7 @@
 
 pub mod answer;
 pub mod ask;
+pub mod config;
 pub mod index;
 pub mod scripts;
 pub mod waiting;

@@ -16,6 +16,7 @@
 //! - [`wakes`]: what waiting claims are told.
 
 pub mod cluster;
+pub mod config;
 pub mod confirming;
 pub mod empty_masters;
 pub mod failure;

@@ -15,6 +15,7 @@
 pub mod answer;
 pub mod attempt;
 pub mod clock;
+pub mod config;
 pub mod contending;
 pub mod ending;
 pub mod health;
