@@ -15,8 +15,9 @@ pub use self::bearer::{BadBearer, BearerHash};
 pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{Door, Policy, PolicyError, PolicySettings};
-pub use self::proven::{Proven, Shown, Signed, Until};
+pub use self::proven::{Proven, Until};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
+pub use self::shown::{Shown, Signed};
 use crate::name::Identity;
 
 mod bearer;
@@ -27,6 +28,7 @@ mod jwt;
 mod policy;
 mod proven;
 pub mod rules;
+mod shown;
 
 /// The longest identity, in bytes: as long as an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::driver::{Apply, Entry, OpenStore, StoreConfig, StoreError};
-use crate::backend::{self, Backend, Guarantee};
+use crate::backend::{Backend, Guarantee};
 use crate::config::{Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
@@ -36,10 +36,10 @@ macro_rules! registry {
 }
 
 registry! {
-    "embedded" => backend::embedded::config::EmbeddedDriver,
-    "redis" => backend::redis::config::RedisDriver,
-    "etcd" => backend::etcd::config::EtcdDriver,
-    "redlock" => backend::redlock::config::RedlockDriver,
+    "embedded" => crate::backend::embedded::config::EmbeddedDriver,
+    "redis" => crate::backend::redis::config::RedisDriver,
+    "etcd" => crate::backend::etcd::config::EtcdDriver,
+    "redlock" => crate::backend::redlock::config::RedlockDriver,
 }
 
 /// Why the namespaces of a configuration could not be opened.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Peer;
+use super::peer::Peer;
 use super::settings::Settings;
 use crate::error::Error;
 use crate::metrics::ServerMetrics;

@@ -1,7 +1,7 @@
 //! The hand-over of a grant: it is kept when its answer goes out, and taken back when it cannot.
 //!
 //! The end of a handler is too early to call a grant delivered: its call may end before the
-//! transport asks for the answer. So the handler puts the [`CountedGrant`] into the response's
+//! transport asks for the answer. So the handler puts the grant into the response's
 //! extensions, this layer moves it into the response's body, and the body's first data frame carries it
 //! to the transport, which settles it with the first byte that it writes. What is dropped before, a body or
 //! a frame that waits for a window of its client, drops the grant, which undoes it.
@@ -15,8 +15,6 @@ use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use tower::Service;
-
-use super::access::CountedGrant;
 
 /// What is taken back by its `Drop`, unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
@@ -51,7 +49,7 @@ impl<G: Deliver> Undelivered<G> {
 
 /// Settles the grants in the responses of an inner service.
 #[derive(Debug)]
-pub(super) struct Handover<S, G = CountedGrant> {
+pub(super) struct Handover<S, G> {
     inner: S,
     grants: PhantomData<fn() -> G>,
 }

@@ -11,14 +11,14 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// How many were closed since the log said so.
 #[derive(Debug, Default)]
-pub(in crate::api) struct Told {
+pub(super) struct Told {
     /// Never held for longer than it takes to count.
     since: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Told {
     /// Counts one; answers how many there were where the log is to say so.
-    pub(in crate::api) fn one_more(&self) -> Option<u64> {
+    pub(super) fn one_more(&self) -> Option<u64> {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.1 += 1;
         let now = Instant::now();

@@ -24,10 +24,11 @@ use tower::{Service, ServiceExt};
 
 use self::calls::Calls;
 use self::request::FromClient;
-use super::connection::{Connection, Told};
+use super::connection::Connection;
 use super::deadline::{self, Timed};
 use super::gate::Kind;
 use super::settings::Settings;
+use super::told::Told;
 use crate::metrics::ServerMetrics;
 
 mod calls;

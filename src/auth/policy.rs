@@ -7,8 +7,9 @@ use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
 use super::certificate::Certified;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::proven::{Proven, Shown, Signed, Until};
+use super::proven::{Proven, Until};
 use super::rules::Rules;
+use super::shown::{Shown, Signed};
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
 

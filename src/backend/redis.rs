@@ -35,9 +35,9 @@ use tokio::time::{Instant, timeout};
 use crate::backend::redis_server::failure::{away, broken, unsent};
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::proof::Access;
-use crate::backend::redis_server::script::{Answer, Script};
+use crate::backend::redis_server::script::{Answer, Needs, Script};
 use crate::backend::redis_server::settings::Settings;
-use crate::backend::redis_server::topology::{Needs, Topology};
+use crate::backend::redis_server::topology::Topology;
 use crate::backend::redis_server::wakes::Wakes;
 use crate::backend::{
     Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Answers, Capacity, lock};
-use crate::api::connection::Told;
+use crate::api::told::Told;
 
 /// How often it is looked who takes nothing.
 const SECOND: Duration = Duration::from_secs(1);

@@ -10,7 +10,8 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::api::capacity::Capacity;
-use crate::api::connection::{Peer, Remote};
+use crate::api::connection::Remote;
+use crate::api::peer::Peer;
 use crate::api::settings::Settings;
 use crate::api::status::reason;
 use crate::name::Identity;

@@ -18,7 +18,7 @@ use super::answer::{Look, Tidied};
 use super::ask::Space;
 use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
-use crate::backend::redis_server::topology::Needs;
+use crate::backend::redis_server::script::Needs;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, Listing, Most, Page, Summary};
 use crate::name::LockName;

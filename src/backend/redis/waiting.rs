@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::Seen;
 use super::{Core, scripts};
-use crate::backend::redis_server::topology::Needs;
+use crate::backend::redis_server::script::Needs;
 use crate::backend::{Ahead, BackendError, NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use super::proof::{self, Access};
-use super::settings::{FirstStart, connection_info};
+use super::settings::FirstStart;
+use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
 

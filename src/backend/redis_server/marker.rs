@@ -15,11 +15,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
-use super::cluster::slot;
 use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
+use super::slots::slot;
 use super::voter::{Asks, Judged, Voter, Word};
 use crate::backend::BackendError;
 

@@ -18,10 +18,10 @@ use crate::backend::redis_server::failure::{is_of_record, of_script};
 use crate::backend::redis_server::hub::Hub;
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
-use crate::backend::redis_server::script::{Ask, Script};
+use crate::backend::redis_server::script::{Ask, Needs, Script};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
-use crate::backend::redis_server::topology::{Needs, Topology};
+use crate::backend::redis_server::topology::Topology;
 use crate::backend::redis_server::voter::Company;
 use crate::backend::{BackendError, Health};
 
