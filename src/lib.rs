@@ -16,6 +16,7 @@
 //! - [`namespaces`]: the table of namespaces that calls look into.
 //! - [`stores`]: the registry of stores, and those that are open.
 //! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`].
+//! - [`rpc`]: the tables of methods and of reasons.
 //! - [`api`]: the gRPC service over all of it.
 //! - [`monitor`]: what those who watch over the server ask it over HTTP.
 //! - [`reload`]: a changed configuration, taken up while the server runs.
@@ -42,6 +43,7 @@ pub mod name;
 pub mod namespaces;
 pub mod quota;
 pub mod reload;
+pub mod rpc;
 pub mod schema;
 pub mod stores;
 pub mod telemetry;

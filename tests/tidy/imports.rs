@@ -13,6 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("claim", &["name"]),
     ("limits", &["name"]),
     ("schema", &[]),
+    ("rpc", &[]),
     (
         "backend",
         &["batch", "claim", "clock", "files", "name", "schema", "tls"],
@@ -23,7 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tls", &["files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
-    ("metrics", &["backend", "claim", "name", "telemetry"]),
+    ("metrics", &["backend", "claim", "name", "rpc", "telemetry"]),
     // A span goes with the task that a call spawns.
     ("locks", &["backend", "claim", "error", "limits", "name", "telemetry"]),
     // Settings and addresses are the service's own types: the file only fills them.
@@ -60,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "name",
             "namespaces",
             "quota",
+            "rpc",
             "telemetry",
             "tls",
         ],
@@ -79,7 +81,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     // The messages, and the addresses that a server listens on.
-    ("client", &["api", "clock"]),
+    ("client", &["api", "clock", "rpc"]),
     (
         "cli",
         &[
@@ -92,6 +94,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "monitor",
             "quota",
             "reload",
+            "rpc",
             "stores",
             "telemetry",
             "tls",
