@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::error::Error;
 use std::fmt::Debug;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +88,7 @@ pub type Apply = Box<dyn FnOnce() + Send>;
 /// A setting that a store refuses.
 #[derive(Debug)]
 pub struct InvalidSetting {
-    /// The path of its key: one part for a key of the store's table, none for the table `data_dir` of the server.
+    /// Its key.
     pub key: InvalidKey,
     /// What is wrong, and what the bound is.
     pub problem: String,
@@ -238,11 +239,12 @@ impl<D: Driver> StoreTable for TableOf<D> {
 #[derive(Debug, Clone)]
 pub struct StoreConfig(Arc<dyn Settings>);
 
-/// [`Driver`] without its types.
-trait Settings: Debug + Send + Sync {
+/// [`Driver`] without its types: the methods are those of the same names.
+#[expect(missing_docs, reason = "they are documented there")]
+pub trait Settings: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn equals(&self, other: &dyn Any) -> bool;
-    fn is_same_store(&self, other: &dyn Any) -> bool;
+    fn shares_store(&self, other: &dyn Any) -> bool;
     fn servers(&self) -> Option<&'static str>;
     fn guarantee(&self) -> Guarantee;
     fn claim_limit(&self) -> u32;
@@ -263,7 +265,7 @@ impl<D: Driver> Settings for SettingsOf<D> {
         other.downcast_ref().is_some_and(|other| self.0 == *other)
     }
 
-    fn is_same_store(&self, other: &dyn Any) -> bool {
+    fn shares_store(&self, other: &dyn Any) -> bool {
         other
             .downcast_ref()
             .is_some_and(|other| D::is_same_store(&self.0, other))
@@ -294,6 +296,14 @@ impl<D: Driver> Settings for SettingsOf<D> {
     }
 }
 
+impl Deref for StoreConfig {
+    type Target = dyn Settings;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
 impl PartialEq for StoreConfig {
     fn eq(&self, other: &Self) -> bool {
         self.0.equals(other.0.as_any())
@@ -305,42 +315,6 @@ impl Eq for StoreConfig {}
 impl StoreConfig {
     /// Whether both namespaces share one store.
     pub fn is_same_store(&self, other: &Self) -> bool {
-        self.0.is_same_store(other.0.as_any())
-    }
-
-    /// As [`Driver::SERVERS`].
-    pub fn servers(&self) -> Option<&'static str> {
-        self.0.servers()
-    }
-
-    /// As [`Driver::guarantee`].
-    pub fn guarantee(&self) -> Guarantee {
-        self.0.guarantee()
-    }
-
-    /// As [`Driver::claim_limit`].
-    pub fn claim_limit(&self) -> u32 {
-        self.0.claim_limit()
-    }
-
-    /// As [`Driver::file`].
-    pub fn file(&self) -> Option<&Path> {
-        self.0.file()
-    }
-
-    /// As [`Driver::check_files`].
-    ///
-    /// # Errors
-    /// As [`Driver::check_files`].
-    pub fn check_files(&self) -> Result<(), InvalidSetting> {
-        self.0.check_files()
-    }
-
-    /// As [`Driver::open`].
-    ///
-    /// # Errors
-    /// As [`Driver::open`].
-    pub fn open(&self, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        self.0.open(longest_ttl)
+        self.0.shares_store(other.0.as_any())
     }
 }
