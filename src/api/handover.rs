@@ -8,12 +8,13 @@
 
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tower::Service;
 
 /// What is taken back by its `Drop`, unless it was delivered before.
@@ -43,7 +44,7 @@ impl<G: Deliver> Undelivered<G> {
     fn take_from(extensions: &mut Extensions) -> Option<G> {
         let Self(slot) = extensions.remove()?;
         // A panic cannot have happened under this lock: nothing is done there but to take.
-        slot.lock().ok()?.take()
+        slot.lock().take()
     }
 }
 

@@ -1,9 +1,9 @@
 //! What the log says of what clients can cause, such as connections past the limit: a line now and then, for
 //! whoever makes them could fill the log too.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long the log says nothing more.
@@ -19,7 +19,7 @@ pub(super) struct Told {
 impl Told {
     /// Counts one; answers how many there were where the log is to say so.
     pub(super) fn one_more(&self) -> Option<u64> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.since.lock();
         since.1 += 1;
         let now = Instant::now();
         if since.0.is_some_and(|told| now - told < QUIET) {

@@ -21,12 +21,13 @@ pub mod watching;
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
@@ -334,7 +335,7 @@ impl Backend for Redis {
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let heard = self.heard.lock().take();
         let wakes = Arc::clone(&self.core.wakes);
         match heard {
             Some(heard) => wakes.stream(heard),

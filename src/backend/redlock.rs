@@ -29,12 +29,13 @@ pub mod watching;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -334,7 +335,7 @@ impl Backend for Redlock {
     }
 
     fn wakes(&self) -> BoxStream<'static, Wake> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let heard = self.heard.lock().take();
         let wakes = Arc::clone(&self.core.wakes);
         match heard {
             Some(heard) => wakes.stream(heard),

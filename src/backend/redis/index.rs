@@ -6,10 +6,11 @@
 //! them is healed by the lock's next use or renewal.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
@@ -84,7 +85,7 @@ impl Index {
     }
 
     fn fresh(&self) -> MutexGuard<'_, Fresh> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fresh.lock()
     }
 
     /// Names a lock that is being used. That it failed only shows in lists, until the next time.

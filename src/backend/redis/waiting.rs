@@ -12,10 +12,11 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -118,11 +119,11 @@ struct Entered {
 
 impl Waiting {
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 
     fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, OnTheWay>> {
-        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entering.lock()
     }
 
     /// A claim is about to be entered.

@@ -2,12 +2,13 @@
 //! majority needs.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
@@ -225,7 +226,7 @@ impl Voters {
 
     /// Notes whose votes counted and whose did not, and logs when that changes.
     pub fn note_too_far(&self, counted: &[(usize, u64)], too_far: &[(usize, u64)]) {
-        let mut noted = self.too_far.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.too_far.lock();
         for (at, _) in counted {
             if noted.remove(at) {
                 tracing::info!(node = %self.all[*at].name, "the node's numbers count again");
