@@ -135,7 +135,7 @@ const CRATES: &[(&[&str], &[&str])] = &[
     ),
     // The values of flags are types of the rooms that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
-    (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
+    (&["anstream", "clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config", "schema"]),
     (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
     // A connection is read and written where it is served.
