@@ -48,7 +48,7 @@ mod error;
 mod guard;
 mod held;
 mod json;
-mod keeping;
+mod keep_alive;
 pub mod raw;
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub use self::credentials::Credentials;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
 pub use self::json::{Answer, NoJson, json};
-pub use self::keeping::Loss;
+pub use self::keep_alive::Loss;
 
 use self::calls::{Calls, duration};
 use self::connections::Connections;

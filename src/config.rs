@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{self, Path, PathBuf};
 
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
 pub use namespace::NamespaceConfig;
 pub use overrides::Overrides;

@@ -9,10 +9,10 @@ use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::connection::{Arrival, Connection, Remote, Socket, Terms, Transport};
+use super::connection::{Arrival, Connection, Remote, Socket, ConnectionSettings, Transport};
 use super::listen::Listener;
 use super::peer::Peer;
-use super::told::Told;
+use super::log_throttle::LogThrottle;
 use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
@@ -23,12 +23,12 @@ const FIRST_REST: Duration = Duration::from_millis(10);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The connections of all listeners, until the stream is dropped, and the listeners with it.
-pub(super) fn incoming(listeners: Vec<Listener>, terms: Terms) -> impl Stream<Item = Connection> + Send + use<> {
+pub(super) fn incoming(listeners: Vec<Listener>, terms: ConnectionSettings) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
         let listener = Accepting {
             listener,
-            told: Told::default(),
+            told: LogThrottle::default(),
         };
         let arrivals = arrivals(listener, terms.figures.clone());
         let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival)));
@@ -40,7 +40,7 @@ pub(super) fn incoming(listeners: Vec<Listener>, terms: Terms) -> impl Stream<It
 /// A listener, and what the log was told of it.
 struct Accepting {
     listener: Listener,
-    told: Told,
+    told: LogThrottle,
 }
 
 fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {

@@ -11,12 +11,12 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// How many were closed since the log said so.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct LogThrottle {
     /// Never held for longer than it takes to count.
     since: Mutex<(Option<Instant>, u64)>,
 }
 
-impl Told {
+impl LogThrottle {
     /// Counts one; answers how many there were where the log is to say so.
     pub(super) fn one_more(&self) -> Option<u64> {
         let mut since = self.since.lock();
@@ -36,7 +36,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_is_told_at_once_and_the_others_together() {
-        let told = Told::default();
+        let told = LogThrottle::default();
         assert_eq!(told.one_more(), Some(1));
         for _ in 0..3 {
             assert_eq!(told.one_more(), None);

@@ -26,9 +26,9 @@ use self::calls::Calls;
 use self::request::FromClient;
 use super::connection::Connection;
 use super::deadline::{self, Timed};
-use super::gate::Kind;
+use super::concurrency_limit::Kind;
 use super::settings::Settings;
-use super::told::Told;
+use super::log_throttle::LogThrottle;
 use crate::metrics::ServerMetrics;
 
 mod calls;
@@ -51,7 +51,7 @@ pub(super) struct Transport {
     settings: Settings,
     figures: Option<ServerMetrics>,
     /// What the log was told of clients that broke the protocol.
-    told: Arc<Told>,
+    told: Arc<LogThrottle>,
     /// Lets connections end when their calls have.
     closing: CancellationToken,
 }
@@ -148,7 +148,7 @@ impl Transport {
         }
     }
 
-    fn http2(&self, calls: &Calls) -> http2::Builder<calls::Beginning> {
+    fn http2(&self, calls: &Calls) -> http2::Builder<calls::CallExecutor> {
         let mut builder = http2::Builder::new(calls.beginning());
         builder
             .timer(TokioTimer::new())

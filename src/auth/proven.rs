@@ -5,7 +5,7 @@ use crate::name::Identity;
 
 /// An identity, and until when its proof counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proven {
+pub struct ProvenIdentity {
     /// Who it is.
     pub identity: Identity,
     /// Until when that is proven.

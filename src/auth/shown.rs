@@ -5,30 +5,30 @@ use std::sync::Arc;
 use super::Unproven;
 use super::bearer::Hash;
 use super::jwt::{Jwt, Unverified};
-use super::proven::Proven;
+use super::proven::ProvenIdentity;
 
 /// What a caller shows.
 #[derive(Debug)]
-pub enum Shown {
+pub enum PresentedCredentials {
     /// It proves who the caller is.
-    Proven(Proven),
+    ProvenIdentity(ProvenIdentity),
     /// A signed token whose signature was verified before.
-    Known(Proven),
+    Known(ProvenIdentity),
     /// A signed token that says whose it is.
-    Signed(Signed),
+    UnverifiedToken(UnverifiedToken),
 }
 
 /// A signed token whose claims are good. Its signature is to be verified.
 #[derive(Debug)]
-pub struct Signed {
+pub struct UnverifiedToken {
     pub(super) jwt: Arc<Jwt>,
     pub(super) hash: Hash,
     pub(super) token: Unverified,
 }
 
-impl Signed {
+impl UnverifiedToken {
     /// What it proved when its signature was verified before.
-    pub fn remembered(&self) -> Option<Result<Proven, Unproven>> {
+    pub fn remembered(&self) -> Option<Result<ProvenIdentity, Unproven>> {
         self.jwt.remembered(&self.hash)
     }
 
@@ -36,7 +36,7 @@ impl Signed {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn verify(self) -> Result<Proven, Unproven> {
+    pub fn verify(self) -> Result<ProvenIdentity, Unproven> {
         self.remembered()
             .unwrap_or_else(|| self.jwt.verify(&self.hash, self.token))
     }

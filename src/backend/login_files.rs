@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files;
-use crate::tls::proof::{ProofError, check_authorities, check_pair};
+use crate::tls::proof::{CredentialsError, check_authorities, check_pair};
 
 /// A file that cannot be used. It shows nothing of what was read.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum LoginFileError {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: ProofError,
+        source: CredentialsError,
     },
 }
 
@@ -93,7 +93,7 @@ fn read(path: &Path) -> Result<Vec<u8>, LoginFileError> {
     })
 }
 
-fn unusable(path: &Path) -> impl Fn(ProofError) -> LoginFileError {
+fn unusable(path: &Path) -> impl Fn(CredentialsError) -> LoginFileError {
     move |source| LoginFileError::Unusable {
         path: path.into(),
         source,

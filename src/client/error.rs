@@ -64,7 +64,7 @@ pub enum Error {
 
 /// Whether another try may help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum Retryable {
     /// No server answered this one: the next may.
     Elsewhere,
     /// A server answered that it cannot serve now.
@@ -77,7 +77,7 @@ pub(super) enum Again {
 #[derive(Debug, Clone)]
 pub(super) struct Failed {
     pub error: Error,
-    pub again: Again,
+    pub again: Retryable,
 }
 
 impl From<Error> for Failed {
@@ -85,7 +85,7 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Self {
             error,
-            again: Again::Never,
+            again: Retryable::Never,
         }
     }
 }
@@ -99,7 +99,7 @@ impl Failed {
         };
         Self {
             error,
-            again: Again::Elsewhere,
+            again: Retryable::Elsewhere,
         }
     }
 
@@ -115,15 +115,15 @@ impl Failed {
 
     fn told(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
         let (again, error) = match reason {
-            reason::LOCK_HELD => (Again::Never, held(metadata)),
-            reason::WAIT_TIMEOUT => (Again::Never, Error::WaitTimeout),
+            reason::LOCK_HELD => (Retryable::Never, held(metadata)),
+            reason::WAIT_TIMEOUT => (Retryable::Never, Error::WaitTimeout),
             reason::LEASE_LOST => {
                 let cause = metadata.get("cause").cloned().unwrap_or_else(|| "unknown".into());
-                (Again::Never, Error::LeaseLost { cause })
+                (Retryable::Never, Error::LeaseLost { cause })
             }
-            reason::DRAINING => (Again::Elsewhere, unavailable(reason, message)),
+            reason::DRAINING => (Retryable::Elsewhere, unavailable(reason, message)),
             reason::BACKEND_UNAVAILABLE | reason::NO_QUORUM | reason::BACKEND_QUARANTINED | reason::OVERLOADED => {
-                (Again::Later, unavailable(reason, message))
+                (Retryable::Later, unavailable(reason, message))
             }
             _ => return Self::refused(reason, message),
         };
@@ -138,7 +138,7 @@ impl Failed {
         };
         Self {
             error,
-            again: Again::Never,
+            again: Retryable::Never,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use super::settings::{Login, Proof, Settings, Tls};
+use super::settings::{Login, Credentials, Settings, Tls};
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
 use crate::backend::{Backend, Guarantee};
@@ -93,7 +93,7 @@ impl Driver for EtcdDriver {
                 timeout: section.timeout.get(),
                 connect_timeout: section.connect_timeout.get(),
                 session_ttl: section.session_ttl.get(),
-                proof: Proof::default(),
+                proof: Credentials::default(),
             },
             user: section.user.clone(),
             password_file: section.password_file.clone(),
@@ -155,7 +155,7 @@ fn unusable(error: LoginFileError) -> StoreError {
 
 impl EtcdConfig {
     /// Reads the files that it names, and checks what can be checked before they are used.
-    fn credentials(&self) -> Result<Proof, LoginFileError> {
+    fn credentials(&self) -> Result<Credentials, LoginFileError> {
         let password = match &self.password_file {
             Some(path) => login_files::password(path)?,
             None => std::env::var(PASSWORD).unwrap_or_default(),
@@ -163,7 +163,7 @@ impl EtcdConfig {
         let authority = self.ca_file.as_deref().map(login_files::authorities).transpose()?;
         let identity = self.own_files.as_ref().map(|(cert, key)| login_files::pair(cert, key));
         let identity = identity.transpose()?;
-        Ok(Proof {
+        Ok(Credentials {
             login: self.user.clone().map(|user| Login { user, password }),
             tls: authority.map(|authority| Tls {
                 authority,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::redis_server::config::{self, Keys, Login, SettingError, Tls, unusable};
-use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -167,7 +167,7 @@ impl RedisConfig {
         // They have been checked before.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
-        settings.proof = Proof::new(self.credentials()?);
+        settings.proof = Credentials::new(self.credentials()?);
         settings.prefix.clone_from(&self.prefix);
         settings.longest_ttl = longest_ttl;
         settings.first_start = config::first_start(self.admit_first);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::proof::{self, Access};
+use super::credentials::{self, Access};
 use super::settings::FirstStart;
 use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
@@ -114,8 +114,8 @@ impl Login {
         }
     }
 
-    fn read(&self, database: u32) -> Result<proof::Login, SettingError> {
-        Ok(proof::Login {
+    fn read(&self, database: u32) -> Result<credentials::Login, SettingError> {
+        Ok(credentials::Login {
             user: self.user.clone(),
             password: self.password.as_ref().map(Password::read).transpose()?,
             database: database.into(),
@@ -124,7 +124,7 @@ impl Login {
 }
 
 impl Tls {
-    fn read(&self) -> Result<proof::Tls, SettingError> {
+    fn read(&self) -> Result<credentials::Tls, SettingError> {
         let ca = self.ca.as_deref().map(login_files::authorities).transpose();
         let ca = ca.map_err(of_file("ca_file"))?;
         let own = |(certificate, key): &(PathBuf, PathBuf)| {
@@ -138,7 +138,7 @@ impl Tls {
             })
         };
         let client = self.client.as_ref().map(own).transpose()?;
-        proof::Tls::new(ca, client).map_err(|error| unusable("ca_file, cert_file or key_file", error))
+        credentials::Tls::new(ca, client).map_err(|error| unusable("ca_file, cert_file or key_file", error))
     }
 }
 

@@ -7,7 +7,7 @@ use redis::{AsyncConnectionConfig, Client, PushInfo};
 use tokio::time::timeout;
 
 use super::failure::{away, of_script};
-use super::proof::Proven;
+use super::credentials::CredentialedServer;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -21,7 +21,7 @@ pub const UNWRITTEN: usize = 65_536;
 /// Away when it cannot be opened in time.
 pub async fn connect(
     settings: &Settings,
-    to: Proven,
+    to: CredentialedServer,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, BackendError> {
     let config = AsyncConnectionConfig::new()

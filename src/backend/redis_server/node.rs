@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::confirming::Confirming;
+use super::confirmed::ConfirmedConnection;
 use super::connecting::{connect, jitter};
 use super::failure::{away, is_suspect, unsent};
 use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
-use super::script::{Answer, Ask, Needs, Script, Scripts, load};
+use super::script::{Answer, Ask, StepRequirements, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
@@ -32,7 +32,7 @@ const SOON: Duration = Duration::from_millis(10);
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
-pub struct Live {
+pub struct LiveConnection {
     /// Where it leads.
     pub info: ConnectionInfo,
     /// What the server said of itself.
@@ -43,12 +43,12 @@ pub struct Live {
     bare: Option<String>,
     connection: MultiplexedConnection,
     /// Where steps go that replicas must have taken.
-    confirming: Option<Confirming>,
+    confirming: Option<ConfirmedConnection>,
 }
 
 enum State {
-    Away(String),
-    Live(Arc<Live>),
+    Unavailable(String),
+    LiveConnection(Arc<LiveConnection>),
 }
 
 /// One server.
@@ -63,8 +63,8 @@ pub struct Node {
 impl Node {
     /// Begins to watch over the server that `finder` finds, which is to know these scripts.
     pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
-        let (state_out, state) = watch::channel(State::Away("not connected yet".into()));
-        let (health_out, health) = watch::channel(Health::Away {
+        let (state_out, state) = watch::channel(State::Unavailable("not connected yet".into()));
+        let (health_out, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
         let (marker, look) = (Arc::new(marker), Arc::new(Notify::new()));
@@ -95,10 +95,10 @@ impl Node {
     ///
     /// # Errors
     /// Unsent, with the reason, while there is none.
-    pub fn live(&self) -> Result<Arc<Live>, BackendError> {
+    pub fn live(&self) -> Result<Arc<LiveConnection>, BackendError> {
         match &*self.state.borrow() {
-            State::Away(reason) => Err(unsent(reason)),
-            State::Live(live) => Ok(Arc::clone(live)),
+            State::Unavailable(reason) => Err(unsent(reason)),
+            State::LiveConnection(live) => Ok(Arc::clone(live)),
         }
     }
 
@@ -112,10 +112,10 @@ impl Node {
     }
 
     /// Waits until the server is as `wanted`: with its connection, or nothing while there is none.
-    pub async fn until(&self, wanted: impl Fn(Option<&Live>) -> bool) {
+    pub async fn until(&self, wanted: impl Fn(Option<&LiveConnection>) -> bool) {
         let live = |state: &State| match state {
-            State::Away(_) => wanted(None),
-            State::Live(live) => wanted(Some(live)),
+            State::Unavailable(_) => wanted(None),
+            State::LiveConnection(live) => wanted(Some(live)),
         };
         if self.state.clone().wait_for(live).await.is_err() {
             std::future::pending().await
@@ -135,12 +135,12 @@ impl Node {
         &self,
         script: &'static Script,
         ask: &Ask<'_>,
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
         let call = async {
             match (&live.confirming, needs) {
-                (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
+                (Some(confirming), StepRequirements::Grant | StepRequirements::Replicas) => confirming.call(script, ask).await,
                 _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
             }
         };
@@ -166,10 +166,10 @@ impl Node {
     ///
     /// # Errors
     /// Quarantined, or away.
-    pub fn check(&self, needs: Needs) -> Result<(), BackendError> {
+    pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
         match needs {
-            Needs::Grant => self.may_grant(),
-            Needs::Replicas | Needs::Nothing => Ok(()),
+            StepRequirements::Grant => self.may_grant(),
+            StepRequirements::Replicas | StepRequirements::Nothing => Ok(()),
         }
     }
 
@@ -200,7 +200,7 @@ impl Drop for Node {
     }
 }
 
-impl Live {
+impl LiveConnection {
     /// Whether there is nothing new in `other`.
     fn is_as(&self, other: &Self) -> bool {
         self.facts.run_id == other.facts.run_id
@@ -267,7 +267,7 @@ impl Watcher {
             Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
             None => None,
         };
-        let live = Live {
+        let live = LiveConnection {
             bare: self.bare(&facts),
             info,
             facts,
@@ -285,7 +285,7 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
-    ) -> Result<Confirming, BackendError> {
+    ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
         let mut connection = open(&settings, info, closed).await?;
@@ -294,7 +294,7 @@ impl Watcher {
         if other.run_id != facts.run_id {
             return Err(away("the server was replaced while it was connected to"));
         }
-        Ok(Confirming::over(connection, replicas, settings.response_timeout))
+        Ok(ConfirmedConnection::over(connection, replicas, settings.response_timeout))
     }
 
     fn bare(&self, facts: &Facts) -> Option<String> {
@@ -309,7 +309,7 @@ impl Watcher {
         let seen = self.marker.see(connection, &facts).await;
         let trust = match seen {
             // Once more, under another key.
-            Err(BackendError::Away { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
+            Err(BackendError::Unavailable { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
             other => other?,
         };
         Ok((facts, trust))
@@ -339,20 +339,20 @@ impl Watcher {
 
     fn tell_away(&self, error: &BackendError) {
         let reason = match error {
-            BackendError::Away { reason } | BackendError::Broken { reason } => reason.clone(),
+            BackendError::Unavailable { reason } | BackendError::Broken { reason } => reason.clone(),
             other => other.to_string(),
         };
-        self.state.send_replace(State::Away(reason.clone()));
-        self.tell_health(Health::Away { reason });
+        self.state.send_replace(State::Unavailable(reason.clone()));
+        self.tell_health(Health::Unavailable { reason });
     }
 
-    fn tell_live(&self, live: &Live) {
-        if !matches!(&*self.state.borrow(), State::Live(old) if old.is_as(live)) {
-            self.state.send_replace(State::Live(Arc::new(live.clone())));
+    fn tell_live(&self, live: &LiveConnection) {
+        if !matches!(&*self.state.borrow(), State::LiveConnection(old) if old.is_as(live)) {
+            self.state.send_replace(State::LiveConnection(Arc::new(live.clone())));
         }
         self.tell_health(match (live.trust.clone(), live.bare.clone()) {
             (Trust::Admitted, None) => Health::Serving,
-            (Trust::Admitted, Some(reason)) => Health::Away { reason },
+            (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
             (Trust::Quarantined { until }, _) => Health::Quarantined {
                 until,
                 reason: quarantine_reason(&live.facts),
@@ -381,7 +381,7 @@ fn again(trust: &Trust) -> Duration {
 }
 
 struct Link {
-    live: Live,
+    live: LiveConnection,
     closed: Arc<Notify>,
 }
 

@@ -10,7 +10,7 @@ pub type Scripts = &'static [&'static LazyLock<Script>];
 
 /// What a step asks of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum StepRequirements {
     /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
     /// must have it where that is asked for.
     Grant,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connecting::connect;
 use super::failure::away;
-use super::proof::located;
+use super::credentials::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
 

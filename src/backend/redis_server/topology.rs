@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Needs, Script, Scripts};
+use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
 use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
@@ -55,7 +55,7 @@ impl Topology {
         script: &'static Script,
         key: &[u8],
         args: &[Vec<u8>],
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
         match self {
             Self::Single(node) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::redis_server::config::{self, Keys, Login, SettingError, Tls, unusable};
-use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{Quorum, connection_info};
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -138,7 +138,7 @@ impl RedlockConfig {
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
-        quorum.proof = Proof::new(self.credentials()?);
+        quorum.proof = Credentials::new(self.credentials()?);
         quorum.prefix.clone_from(&self.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;

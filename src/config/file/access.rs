@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{QuotaCount, SECOND, YEAR, period_s, rate};
-use crate::config::words::{BearerText, ClientCertificates, DoorWord, Encrypted, PatternText, VerbWord};
+use crate::config::words::{BearerText, ClientCertificates, AnonymousAccessName, Encrypted, PatternText, VerbName};
 use crate::quota::Quota;
 use crate::schema::{Count, Period, section};
 
@@ -43,9 +43,9 @@ section! {
         /// A file with more of them, one a line; a line that begins with # is a comment.
         bearer_file: Option<PathBuf> = None,
         /// Who may ask for health: "open" for everybody, "closed" for whoever is authenticated.
-        health: DoorWord = DoorWord::Open,
+        health: AnonymousAccessName = AnonymousAccessName::Open,
         /// Who may ask for reflection.
-        reflection: DoorWord = DoorWord::Closed,
+        reflection: AnonymousAccessName = AnonymousAccessName::Closed,
     }
     tables {
         /// Signed tokens.
@@ -89,7 +89,7 @@ section! {
         locks: Vec<String> = vec![String::new()],
         /// What: "acquire" (Acquire, Renew, Release), "read" (GetLock, ListLocks, WatchLock,
         /// CheckToken), "admin" (ForceRelease, and Admit where locks has "").
-        verbs: Vec<VerbWord> = Vec::new(),
+        verbs: Vec<VerbName> = Vec::new(),
     }
 }
 
