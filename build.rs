@@ -1,7 +1,8 @@
-//! Generates `api::proto` from `proto/`, without an outside protoc, and keeps the descriptors for
-//! the reflection service.
+//! Generates `api::proto` and the table of methods from `proto/`, without an outside protoc, and keeps the descriptors
+//! for the reflection service.
 
 use std::error::Error;
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::{env, fs};
 
@@ -13,6 +14,44 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    let (mut services, mut methods, mut paths) = (String::new(), String::new(), String::new());
+    for file in descriptors
+        .file
+        .iter()
+        .filter(|file| file.package().starts_with("fencepost."))
+    {
+        for service in &file.service {
+            let service_name = format!("{}.{}", file.package(), service.name());
+            writeln!(services, "{service_name:?},")?;
+            for method in &service.method {
+                let (name, streams) = (method.name(), method.server_streaming());
+                let path = format!("/{service_name}/{name}");
+                writeln!(
+                    methods,
+                    "Method {{ path: {path:?}, name: {name:?}, streams: {streams} }},"
+                )?;
+                writeln!(paths, "/// `{name}`.\npub const {}: &str = {path:?};", constant(name))?;
+            }
+        }
+    }
+    let tables = format!(
+        "/// The services.\npub const SERVICES: &[&str] = &[{services}];\n\
+         /// Their methods.\npub const METHODS: &[Method] = &[{methods}];\n\
+         /// The paths of the methods.\npub mod path {{\n{paths}}}\n"
+    );
+    fs::write(out.join("methods.rs"), tables)?;
     tonic_prost_build::configure().btree_map(".").compile_fds(descriptors)?;
     Ok(())
+}
+
+/// `GetLock` as `GET_LOCK`.
+fn constant(name: &str) -> String {
+    let mut constant = String::new();
+    for (at, c) in name.char_indices() {
+        if at > 0 && c.is_uppercase() {
+            constant.push('_');
+        }
+        constant.extend(c.to_uppercase());
+    }
+    constant
 }

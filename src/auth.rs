@@ -5,9 +5,10 @@
 //! token, `jwt:` by a signed one. What an identity may do is said by [`rules`], which are pure.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -15,8 +16,9 @@ pub use self::bearer::{BadBearer, BearerHash};
 pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{AnonymousAccess, Policy, PolicyError, PolicySettings};
-pub use self::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
+pub use self::proven::{ProvenIdentity, Until};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
+pub use self::shown::{PresentedCredentials, UnverifiedToken};
 use crate::name::Identity;
 
 mod bearer;
@@ -27,6 +29,7 @@ mod jwt;
 mod policy;
 mod proven;
 pub mod rules;
+mod shown;
 
 /// The longest identity, in bytes: as long as an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
@@ -62,7 +65,7 @@ impl Auth {
 
     /// Goes by another policy from now on. Calls under way finish by the one that they began with.
     pub fn replace(&self, policy: Option<Policy>) {
-        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.policy.write();
         *current = policy.map(Arc::new);
     }
 
@@ -85,7 +88,7 @@ impl Auth {
 
     /// The policy of this moment.
     pub fn policy(&self) -> Option<Arc<Policy>> {
-        let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.policy.read();
         current.clone()
     }
 }

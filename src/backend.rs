@@ -35,6 +35,8 @@ use tokio::time::Instant;
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
 
+pub mod driver;
+pub mod login_files;
 mod step;
 mod view;
 

@@ -46,6 +46,7 @@ mod credentials;
 mod doubt;
 mod error;
 mod guard;
+mod held;
 mod json;
 mod keep_alive;
 pub mod raw;

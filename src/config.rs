@@ -5,50 +5,34 @@
 //! stand once, in [`mod@file`].
 
 mod access_config;
-mod backend;
+mod addresses;
 mod changes;
 mod check;
 mod error;
-#[cfg(feature = "etcd")]
-mod etcd_config;
 pub mod file;
 mod listen;
 mod namespace;
 mod overrides;
-#[cfg(any(feature = "redis", feature = "redlock"))]
-mod redis_access;
-#[cfg(feature = "redis")]
-mod redis_config;
-#[cfg(feature = "redlock")]
-mod redlock_config;
-pub mod section;
 mod show;
 mod source;
-#[cfg(all(test, feature = "embedded"))]
+mod store_tables;
+#[cfg(all(test, feature = "embedded", feature = "redis", feature = "etcd"))]
 mod tests;
-pub mod value;
+pub mod words;
 
 use std::collections::BTreeMap;
 use std::env;
 use std::path::{self, Path, PathBuf};
 
-pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
 pub use error::{ConfigError, ValueLocation};
-#[cfg(feature = "etcd")]
-pub use etcd_config::{EtcdConfig, EtcdFileError, EtcdFiles};
 pub use listen::Listen;
+pub use namespace::NamespaceConfig;
 pub use overrides::Overrides;
-#[cfg(any(feature = "redis", feature = "redlock"))]
-pub use redis_access::RedisSettingsError;
-#[cfg(feature = "redis")]
-pub use redis_config::RedisConfig;
-#[cfg(feature = "redlock")]
-pub use redlock_config::RedlockConfig;
+pub use store_tables::StoreTables;
 
 use crate::api::{ListenAddress, Settings};
 use crate::auth::PolicySettings;
-use crate::backend::Guarantee;
-use crate::limits::Limits;
+use crate::backend::driver::Entry;
 use crate::name::Namespace;
 use crate::quota::QuotaSettings;
 use crate::tls::TlsSettings;
@@ -56,7 +40,6 @@ use access_config::TlsConfig;
 use file::{File, NamespaceSection};
 use namespace::Origin;
 use source::Source;
-use value::Bounded;
 
 /// The namespace of a server that was told of none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -74,44 +57,32 @@ pub struct Config {
     file: File,
 }
 
-/// A namespace to serve.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamespaceConfig {
-    /// What it accepts.
-    pub limits: Limits,
-    /// What its backend must promise at least; already checked against these settings.
-    pub guarantee: Option<Guarantee>,
-    /// Its backend.
-    pub backend: BackendConfig,
-}
-
 impl Config {
-    /// Reads the file that `overrides` names, if any, and puts the other overrides over it.
+    /// Reads the file that `overrides` names, if any, and puts the other overrides over it. A namespace may have
+    /// one of these stores.
     ///
     /// # Errors
     /// [`ConfigError`] with the place, the key and the bound of what is wrong.
-    pub fn load(mut overrides: Overrides) -> Result<Self, ConfigError> {
+    pub fn load(mut overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
         let mut source = Source::read(overrides.config.take())?;
-        Self::of(&mut source, overrides, default_data_dir())
+        Self::of(&mut source, overrides, stores, default_data_dir())
     }
 
-    #[cfg(all(test, feature = "embedded"))]
-    fn read(mut source: Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
-        Self::of(&mut source, overrides, data_dir)
-    }
-
-    fn of(source: &mut Source, overrides: Overrides, data_dir: Option<PathBuf>) -> Result<Self, ConfigError> {
-        let mut file: File = source.parse()?;
+    fn of(
+        source: &mut Source,
+        overrides: Overrides,
+        stores: &[Entry],
+        data_dir: Option<PathBuf>,
+    ) -> Result<Self, ConfigError> {
+        let mut file = source.parse(stores)?;
         overrides.apply(&mut file, source);
         let source: &Source = source;
         let tls = access_config::tls(&file, source)?;
-        check_listen(&file, source)?;
-        check_metrics_listen(&file, source)?;
-        listen::check_apart(&file, source)?;
+        addresses::check(&file, source)?;
         check_server(&file, source)?;
         check_traces(&file, source)?;
         file.data_dir = absolute_data_dir(&file, source)?.or(data_dir);
-        let namespaces = namespaces(&mut file, source)?;
+        let namespaces = namespaces(&mut file, stores, source)?;
         check_ready(&file, source)?;
         Ok(Self {
             namespaces,
@@ -203,40 +174,6 @@ impl Config {
     }
 }
 
-fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
-    if file.listen.is_empty() || !file.listen.iter().all(Listen::is_bindable) {
-        let bounds = Listen::bounds().unwrap_or_default();
-        return Err(source.refuse(&["listen"], format!("must be at least one address, each {bounds}")));
-    }
-    let open = file.listen.iter().find(|listen| !listen.0.is_local());
-    match open {
-        Some(Listen(address)) if !file.insecure && file.tls.is_none() => Err(source.refuse(
-            &["listen"],
-            format!(
-                "{address} must be a loopback address or a Unix socket where there is no [tls], unless insecure = true"
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
-    let is_open = |address: &ListenAddress| !address.is_local() && !file.insecure && !file.metrics_insecure;
-    match &file.metrics_listen {
-        Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
-            &["metrics_listen"],
-            "must be host:port: Prometheus reads no Unix socket",
-        )),
-        Some(Listen(address)) if is_open(address) && file.tls.is_none() => {
-            let problem = format!(
-                "{address} must be a loopback address where there is no [tls], unless metrics_insecure = true or insecure = true"
-            );
-            Err(source.refuse(&["metrics_listen"], problem))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn check_traces(file: &File, source: &Source) -> Result<(), ConfigError> {
     let is_url = |url: &str| {
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -290,11 +227,18 @@ fn default_data_dir() -> Option<PathBuf> {
         .map(|data| data.join("fencepost"))
 }
 
-/// The namespaces of the file, with their backends' defaults put into it.
-fn namespaces(file: &mut File, source: &Source) -> Result<BTreeMap<Namespace, NamespaceConfig>, ConfigError> {
+/// The namespaces of the file, with the defaults of their stores put into it.
+fn namespaces(
+    file: &mut File,
+    stores: &[Entry],
+    source: &Source,
+) -> Result<BTreeMap<Namespace, NamespaceConfig>, ConfigError> {
     if file.namespaces.is_empty() {
-        file.namespaces
-            .insert(DEFAULT_NAMESPACE.to_owned(), NamespaceSection::default());
+        let section = NamespaceSection {
+            stores: StoreTables::of(stores),
+            ..NamespaceSection::default()
+        };
+        file.namespaces.insert(DEFAULT_NAMESPACE.to_owned(), section);
     }
     let data_dir = file.data_dir.as_deref();
     file.namespaces

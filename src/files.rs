@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags};
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -48,6 +48,23 @@ fn check_size(bytes: u64) -> io::Result<()> {
     }
     let problem = format!("it is larger than {MAX_FILE_BYTES} bytes");
     Err(Error::new(ErrorKind::FileTooLarge, problem))
+}
+
+/// Checks that a folder is there, or can be made, and can be written to.
+///
+/// # Errors
+/// What is wrong, for the refusal of the setting that names it.
+pub fn check_folder(folder: &Path) -> Result<(), String> {
+    let there = folder.ancestors().find(|path| std::fs::symlink_metadata(path).is_ok());
+    let there = there.unwrap_or(Path::new("/"));
+    if !std::fs::metadata(there).is_ok_and(|found| found.is_dir()) {
+        return Err(format!(
+            "must be a directory or free for one, and {} is not",
+            there.display()
+        ));
+    }
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(there, access).map_err(|error| format!("{}: cannot be written to: {error}", there.display()))
 }
 
 #[cfg(test)]

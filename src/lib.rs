@@ -13,8 +13,10 @@
 //! - [`batch`]: group commit.
 //! - [`metrics`]: what is counted and measured.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
-//! - [`namespaces`]: which namespace has which backend.
-//! - [`config`], [`telemetry`], [`error`], [`files`].
+//! - [`namespaces`]: the table of namespaces that calls look into.
+//! - [`stores`]: the registry of stores, and those that are open.
+//! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`].
+//! - [`rpc`]: the tables of methods and of reasons.
 //! - [`api`]: the gRPC service over all of it.
 //! - [`monitor`]: what those who watch over the server ask it over HTTP.
 //! - [`reload`]: a changed configuration, taken up while the server runs.
@@ -41,5 +43,8 @@ pub mod name;
 pub mod namespaces;
 pub mod quota;
 pub mod reload;
+pub mod rpc;
+pub mod schema;
+pub mod stores;
 pub mod telemetry;
 pub mod tls;

@@ -7,9 +7,10 @@
 //! [`Metrics`] is all of a server's; [`NamespaceMetrics`] those of one namespace, whose calls
 //! ([`calls`]) and steps of the store ([`Measured`]) are counted in it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
@@ -115,11 +116,11 @@ impl ServerMetrics {
     pub fn reloaded(&self) {
         self.reloads.inc();
         self.reload_failed.set(0);
-        *self.applied.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.applied.lock() = Instant::now();
     }
 
     fn observe_age(&self) {
-        let applied = *self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+        let applied = *self.applied.lock();
         self.config_age.set(applied.elapsed().as_secs_f64());
     }
 }

@@ -7,10 +7,11 @@
 //! limit ever refuses a Renew or a Release.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::auth::Pattern;
@@ -266,7 +267,7 @@ impl Quotas {
 
     /// Other limits from now on. What was counted so far stays.
     pub fn replace(&self, settings: QuotaSettings) {
-        let mut current = self.shared.settings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.shared.settings.write();
         *current = Arc::new(settings);
     }
 
@@ -371,7 +372,7 @@ impl Quotas {
 
     fn of_namespace(&self, namespace: &str) -> Option<Counted> {
         let quota = *self.settings().namespaces.get(namespace)?;
-        let mut usages = self.shared.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut usages = self.shared.namespaces.lock();
         let usage = usages.entry(namespace.to_owned()).or_default();
         Some(Counted {
             scope: Scope::Namespace,
@@ -381,13 +382,13 @@ impl Quotas {
     }
 
     fn settings(&self) -> Arc<QuotaSettings> {
-        let settings = self.shared.settings.read().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.shared.settings.read();
         Arc::clone(&settings)
     }
 
     fn usage_of(&self, identity: &Identity) -> Result<Arc<Usage>, OverLimit> {
         let now = self.now();
-        let mut usages = self.shared.identities.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut usages = self.shared.identities.lock();
         if let Some(usage) = usages.get(identity) {
             return Ok(Arc::clone(usage));
         }

@@ -28,7 +28,7 @@ use self::retiring::Retiring;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
 use crate::name::Namespace;
-use crate::namespaces::{OpenError, Stores};
+use crate::stores::{self, OpenError, Stores};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -236,7 +236,7 @@ impl Reload {
     /// them. Answers whether anything was not.
     fn renew(&mut self, before: &[String]) -> bool {
         let known = self.faults.len();
-        for error in self.stores.renew_proofs() {
+        for error in self.stores.renew_credentials() {
             if self.is_new(error.to_string(), before) {
                 tracing::warn!(%error, "what proved this server before stays in use");
             }
@@ -256,7 +256,7 @@ impl Reload {
     /// Takes it up, or answers which namespace must be over first.
     async fn reload(&mut self) -> Result<Option<Namespace>, Refused> {
         self.awaited = None;
-        let config = Config::load(self.overrides.clone())?;
+        let config = Config::load(self.overrides.clone(), stores::ALL)?;
         // Before they are read, as with those that are known.
         self.seen.note(config.files());
         self.refused = Some(config.clone());

@@ -6,10 +6,11 @@
 //! come back by an old session.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -205,7 +206,7 @@ impl Tls {
 
     /// Goes by these from now on. Open connections stay.
     pub fn replace(&self, read: Certificates) {
-        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+        *self.shared.current.write() = read;
     }
 
     /// What was refused since the start.
@@ -290,7 +291,7 @@ impl Tls {
     }
 
     fn current(&self) -> Certificates {
-        let current = self.shared.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.shared.current.read();
         current.clone()
     }
 }

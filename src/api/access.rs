@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::authenticate::Caller;
-use super::connection::Peer;
 use super::grant_delivery::Deliver;
+use super::peer::Peer;
 use super::verifications::unproven;
 use crate::auth::rules::Reach;
 use crate::auth::{Auth, Denied, Missing, Unproven, Verb};

@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
-use super::connection::Peer;
+use super::peer::Peer;
 use super::proto::admin_service_server::AdminService;
 use super::{convert, proto, status};
 use crate::error::Error;

@@ -6,12 +6,13 @@ use std::fmt;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Peer;
+use super::peer::Peer;
 use super::settings::Settings;
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
@@ -134,7 +135,7 @@ impl<K: Hash + Eq> UsageTable<K> {
 
 /// None of these locks is held while anything can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// What all connections of a server share. See [`Capacity::watch`] for what keeps its bounds over time.

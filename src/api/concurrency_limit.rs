@@ -20,6 +20,7 @@ use super::authenticate::Caller;
 use super::capacity::{Answers, ChargeTo};
 use super::status;
 use crate::error::Error;
+use crate::rpc::{METHODS, path};
 
 mod body;
 mod permits;
@@ -47,13 +48,13 @@ impl Kind {
     /// The kind of the method at a path such as `/fencepost.v1.LockService/Acquire`.
     pub(super) fn of(path: &str) -> Self {
         match path {
-            "/fencepost.v1.LockService/Acquire" => Self::Acquire,
-            "/fencepost.v1.LockService/Renew" | "/fencepost.v1.LockService/Release" => Self::Finishing,
-            "/fencepost.v1.LockService/WatchLock" => Self::Stream,
+            path::ACQUIRE => Self::Acquire,
+            path::RENEW | path::RELEASE => Self::Finishing,
             "/grpc.health.v1.Health/Check" => Self::Health,
             "/grpc.health.v1.Health/Watch" => Self::OpenStream,
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::BidiStream,
+            path if METHODS.iter().any(|method| method.streams && method.path == path) => Self::Stream,
             _ => Self::Other,
         }
     }

@@ -1,8 +1,6 @@
-//! Connections: how they come in, how many, and how they are cut.
+//! Connections: how many, and how they are cut.
 
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,45 +11,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use self::incoming::Arrival;
-use self::socket::Transport;
 use super::capacity::{Capacity, ConnectionUsage, Usage};
+use super::peer::Peer;
+use super::log_throttle::LogThrottle;
 use super::verifications::Verifications;
 use crate::auth::certificate::CertificateIdentity;
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
-mod incoming;
 mod socket;
 mod unauthenticated;
-mod log_throttle;
 
-pub(super) use self::incoming::incoming;
-pub(super) use self::socket::Socket;
+pub(super) use self::socket::{Socket, Transport};
 use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
-pub(super) use self::log_throttle::LogThrottle;
 
 /// How long a client may leave its socket unread while there is something for it.
 const UNREAD: Duration = Duration::from_secs(13);
-
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peer {
-    /// Somebody at this address.
-    Tcp(SocketAddr),
-    /// Somebody on this machine.
-    Unix,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix => f.write_str("unix"),
-        }
-    }
-}
 
 /// What is known of a client before its first call.
 #[derive(Debug, Clone)]
@@ -94,6 +70,22 @@ impl Remote {
             place.proven();
         }
         Ok(usage)
+    }
+}
+
+/// A client that has come so far that it may be served.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub transport: Transport,
+    pub remote: Remote,
+}
+
+impl From<(Socket, Peer)> for Arrival {
+    fn from((socket, peer): (Socket, Peer)) -> Self {
+        Self {
+            transport: Transport::Plain(socket),
+            remote: Remote::new(peer, None),
+        }
     }
 }
 
@@ -167,7 +159,7 @@ pub(super) struct ConnectionSettings {
     /// Ends them all.
     cut: CancellationToken,
     /// Where they are counted.
-    figures: Option<ServerMetrics>,
+    pub(super) figures: Option<ServerMetrics>,
     /// What each caller may use of the server.
     capacity: Arc<Capacity>,
 }
@@ -209,7 +201,7 @@ impl ConnectionSettings {
         }
     }
 
-    fn admit(&self, arrival: Arrival) -> Option<Connection> {
+    pub(super) fn admit(&self, arrival: Arrival) -> Option<Connection> {
         let Arrival { transport, mut remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
             self.closed(remote.peer, "too many connections: closing the newest");

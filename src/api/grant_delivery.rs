@@ -1,22 +1,21 @@
 //! The hand-over of a grant: it is kept when its answer goes out, and taken back when it cannot.
 //!
 //! The end of a handler is too early to call a grant delivered: its call may end before the
-//! transport asks for the answer. So the handler puts the [`CountedGrant`] into the response's
+//! transport asks for the answer. So the handler puts the grant into the response's
 //! extensions, this layer moves it into the response's body, and the body's first data frame carries it
 //! to the transport, which settles it with the first byte that it writes. What is dropped before, a body or
 //! a frame that waits for a window of its client, drops the grant, which undoes it.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tower::Service;
-
-use super::access::CountedGrant;
 
 /// What is taken back by its `Drop`, unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
@@ -45,13 +44,13 @@ impl<G: Deliver> Undelivered<G> {
     fn take_from(extensions: &mut Extensions) -> Option<G> {
         let Self(slot) = extensions.remove()?;
         // A panic cannot have happened under this lock: nothing is done there but to take.
-        slot.lock().ok()?.take()
+        slot.lock().take()
     }
 }
 
 /// Settles the grants in the responses of an inner service.
 #[derive(Debug)]
-pub(super) struct GrantDelivery<S, G = CountedGrant> {
+pub(super) struct GrantDelivery<S, G> {
     inner: S,
     grants: PhantomData<fn() -> G>,
 }

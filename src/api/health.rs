@@ -19,11 +19,10 @@ use crate::backend::Health;
 use crate::error::Error;
 use crate::name::Identity;
 use crate::namespaces::Namespaces;
+use crate::rpc::SERVICES;
 
 /// What the name of a namespace's health begins with.
 const NAMESPACE_PREFIX: &str = "namespace/";
-/// The names of the server as a whole.
-const SERVER: [&str; 3] = ["", "fencepost.v1.LockService", "fencepost.v1.AdminService"];
 
 /// Answers who serves.
 #[derive(Debug, Clone)]
@@ -55,7 +54,8 @@ impl HealthApi {
     }
 
     fn asked(&self, caller: Option<&Caller>, service: &str) -> HealthTarget {
-        if SERVER.contains(&service) {
+        // The server as a whole, by any of its names.
+        if service.is_empty() || SERVICES.contains(&service) {
             return HealthTarget::Server;
         }
         let name = service.strip_prefix(NAMESPACE_PREFIX);

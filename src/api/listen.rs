@@ -9,7 +9,8 @@ use std::str::FromStr;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use super::connection::{Peer, Socket};
+use super::connection::Socket;
+use super::peer::Peer;
 use crate::tls::Tls;
 
 /// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] gives another: its owner and

@@ -18,6 +18,7 @@ use crate::backend::WatchEvent;
 use crate::error::Error;
 use crate::name::{LeaseKey, LockName, Namespace};
 use crate::quota::QuotaUse;
+use crate::rpc::path;
 
 /// The locks of all namespaces.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl View {
     fn failed(&self, error: Error) -> Status {
         let status = status::of(error);
         if let (Code::Internal, Some(call)) = (status.code(), &self.call) {
-            bug(call, "/fencepost.v1.LockService/WatchLock", &status);
+            bug(call, path::WATCH_LOCK, &status);
         }
         status
     }

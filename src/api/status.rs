@@ -17,6 +17,7 @@ use crate::claim::{Cause, Holder};
 use crate::error::Error;
 use crate::name::{InvalidField, Mode};
 use crate::quota::OverLimit;
+use crate::rpc::reason;
 
 /// The domain of every `ErrorInfo` of the service.
 pub const DOMAIN: &str = "fencepost";
@@ -64,7 +65,7 @@ pub fn of(error: impl Into<Error>) -> Status {
 /// The status of a bug: nothing of it is shown, all of it is kept as the source for the log.
 pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     let mut details = ErrorDetails::new();
-    details.set_error_info("INTERNAL", DOMAIN, HashMap::new());
+    details.set_error_info(reason::INTERNAL, DOMAIN, HashMap::new());
     let mut status = Status::with_error_details(Code::Internal, "internal error", details);
     status.set_source(Arc::new(bug));
     status
@@ -89,42 +90,50 @@ pub fn reason(status: &Status) -> Option<String> {
 
 fn shown(error: &Error) -> StatusDetails {
     match error {
-        Error::LockHeld { holder } => aborted("LOCK_HELD", holder.as_deref().map(held_by).unwrap_or_default()),
-        Error::WaitTimeout { waited } => aborted("WAIT_TIMEOUT", vec![("waited_ms", millis(*waited))]),
-        Error::Superseded => aborted("SUPERSEDED", vec![]),
-        Error::LeaseLost { cause } => precondition("LEASE_LOST", vec![("cause", cause_word(*cause).into())]),
-        Error::Unsupported { what } => precondition("UNSUPPORTED", vec![("what", what.clone())]),
-        Error::AlreadyReleased => precondition("ALREADY_RELEASED", vec![]),
-        Error::LimitMismatch { there } => precondition("LIMIT_MISMATCH", what_is_there(*there)),
+        Error::LockHeld { holder } => aborted(reason::LOCK_HELD, holder.as_deref().map(held_by).unwrap_or_default()),
+        Error::WaitTimeout { waited } => aborted(reason::WAIT_TIMEOUT, vec![("waited_ms", millis(*waited))]),
+        Error::Superseded => aborted(reason::SUPERSEDED, vec![]),
+        Error::LeaseLost { cause } => precondition(reason::LEASE_LOST, vec![("cause", cause_word(*cause).into())]),
+        Error::Unsupported { what } => precondition(reason::UNSUPPORTED, vec![("what", what.clone())]),
+        Error::AlreadyReleased => precondition(reason::ALREADY_RELEASED, vec![]),
+        Error::LimitMismatch { there } => precondition(reason::LIMIT_MISMATCH, what_is_there(*there)),
         Error::InvalidField(invalid) => invalid_field(invalid),
         Error::NamespaceNotFound { namespace } => {
             let namespace = shortened(namespace.clone());
-            show(Code::NotFound, "NAMESPACE_NOT_FOUND", vec![("namespace", namespace)])
+            show(
+                Code::NotFound,
+                reason::NAMESPACE_NOT_FOUND,
+                vec![("namespace", namespace)],
+            )
         }
-        Error::QueueFull { limit } => exhausted("QUEUE_FULL", vec![("limit", limit.to_string())]).retry_in(RETRY_LATER),
-        Error::Overloaded { what } => exhausted("OVERLOADED", vec![("what", what.clone())]).retry_in(RETRY_OVERLOADED),
-        Error::OverLimit(over) => exhausted("OVERLOADED", over_limit(over)).retry_in(over.retry),
+        Error::QueueFull { limit } => {
+            exhausted(reason::QUEUE_FULL, vec![("limit", limit.to_string())]).retry_in(RETRY_LATER)
+        }
+        Error::Overloaded { what } => {
+            exhausted(reason::OVERLOADED, vec![("what", what.clone())]).retry_in(RETRY_OVERLOADED)
+        }
+        Error::OverLimit(over) => exhausted(reason::OVERLOADED, over_limit(over)).retry_in(over.retry),
         Error::Unauthenticated { cause } => {
             let metadata = vec![("cause", cause.word().into())];
-            show(Code::Unauthenticated, "UNAUTHENTICATED", metadata)
+            show(Code::Unauthenticated, reason::UNAUTHENTICATED, metadata)
         }
-        Error::PermissionDenied(denied) => show(Code::PermissionDenied, "PERMISSION_DENIED", denial(denied)),
+        Error::PermissionDenied(denied) => show(Code::PermissionDenied, reason::PERMISSION_DENIED, denial(denied)),
         Error::Backend(store) => shown_of_store(store),
-        Error::Draining => unavailable("DRAINING", vec![]).retry_in(RETRY_LATER),
+        Error::Draining => unavailable(reason::DRAINING, vec![]).retry_in(RETRY_LATER),
     }
 }
 
 fn shown_of_store(error: &BackendError) -> StatusDetails {
     match error {
         BackendError::Unavailable { .. } | BackendError::NotSent { .. } => {
-            unavailable("BACKEND_UNAVAILABLE", vec![]).retry_in(RETRY_LATER)
+            unavailable(reason::BACKEND_UNAVAILABLE, vec![]).retry_in(RETRY_LATER)
         }
-        BackendError::NoQuorum { .. } => unavailable("NO_QUORUM", vec![]).retry_in(RETRY_LATER),
+        BackendError::NoQuorum { .. } => unavailable(reason::NO_QUORUM, vec![]).retry_in(RETRY_LATER),
         BackendError::Quarantined { left, .. } => {
-            unavailable("BACKEND_QUARANTINED", vec![("left_ms", millis(*left))]).retry_in(*left)
+            unavailable(reason::BACKEND_QUARANTINED, vec![("left_ms", millis(*left))]).retry_in(*left)
         }
-        BackendError::Unsupported { what } => precondition("UNSUPPORTED", vec![("what", (*what).into())]),
-        BackendError::Broken { .. } => show(Code::Internal, "INTERNAL", vec![]),
+        BackendError::Unsupported { what } => precondition(reason::UNSUPPORTED, vec![("what", (*what).into())]),
+        BackendError::Broken { .. } => show(Code::Internal, reason::INTERNAL, vec![]),
     }
 }
 
@@ -164,7 +173,7 @@ fn unavailable(reason: &'static str, metadata: Vec<(&'static str, String)>) -> S
 
 fn invalid_field(InvalidField { field, problem }: &InvalidField) -> StatusDetails {
     let metadata = vec![("field", (*field).into()), ("bounds", shortened(problem.clone()))];
-    show(Code::InvalidArgument, "INVALID_FIELD", metadata)
+    show(Code::InvalidArgument, reason::INVALID_FIELD, metadata)
 }
 
 fn over_limit(over: &OverLimit) -> Vec<(&'static str, String)> {

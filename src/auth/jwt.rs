@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -208,7 +208,7 @@ impl Jwt {
 
     /// What a token proved when its signature was verified.
     pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<ProvenIdentity, Unproven>> {
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut good = self.good.lock();
         let known = good.get(hash)?;
         let until = Until(Some(known.until));
         if !until.is_over() {
@@ -220,7 +220,7 @@ impl Jwt {
     }
 
     fn remember(&self, hash: &Hash, token: &Unverified) {
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut good = self.good.lock();
         if good.len() >= REMEMBERED {
             let now = clock::seconds();
             good.retain(|_, known| now <= known.until);

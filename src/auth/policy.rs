@@ -7,8 +7,9 @@ use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
 use super::certificate::CertificateIdentity;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
+use super::proven::{ProvenIdentity, Until};
 use super::rules::Rules;
+use super::shown::{PresentedCredentials, UnverifiedToken};
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
 

@@ -35,6 +35,7 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
+pub mod config;
 mod txn_context;
 mod ends;
 mod engine;

@@ -50,6 +50,7 @@ mod admission;
 mod calls;
 mod cluster_checks;
 mod clock;
+pub mod config;
 mod history;
 mod acquire;
 mod grant;

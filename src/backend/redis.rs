@@ -12,6 +12,7 @@
 
 pub mod answer;
 pub mod ask;
+pub mod config;
 pub mod index;
 pub mod scripts;
 pub mod waiting;
@@ -20,12 +21,13 @@ pub mod watching;
 
 use std::fmt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
@@ -34,9 +36,9 @@ use tokio::time::{Instant, timeout};
 use crate::backend::redis_server::failure::{away, broken, unsent};
 use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::credentials::Access;
-use crate::backend::redis_server::script::{Answer, Script};
+use crate::backend::redis_server::script::{Answer, StepRequirements, Script};
 use crate::backend::redis_server::settings::Settings;
-use crate::backend::redis_server::topology::{StepRequirements, Topology};
+use crate::backend::redis_server::topology::Topology;
 use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::{
     Backend, BackendError, ReleaseOutcome, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, AcquireOutcome,
@@ -333,7 +335,7 @@ impl Backend for Redis {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let heard = self.heard.lock().take();
         let notifications = Arc::clone(&self.core.notifications);
         match heard {
             Some(heard) => notifications.stream(heard),

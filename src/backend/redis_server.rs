@@ -1,13 +1,15 @@
 //! What the backends over Redis servers share: connections that are shaken hands with before they
 //! carry a write, the marker that tells a server that lost its memory, scripts, published messages.
 //!
+//! - [`config`]: what the tables of the configuration share.
 //! - [`settings`]: which servers, and how to reach them.
 //! - [`proof`]: what proves this server to them, which may change.
 //! - [`handshake`]: what a server says of itself, and whether that will do.
 //! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
+//! - [`connecting`]: one connection to a server.
 //! - [`node`]: one server, watched over.
 //! - [`confirming`]: steps that replicas of the server must have taken too.
-//! - [`sentinel`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
+//! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`hub`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
 //! - [`shown`]: what a claim shows of itself, as it is stored.
@@ -16,7 +18,9 @@
 //! - [`notifications`]: what waiting claims are told.
 
 pub mod cluster;
+pub mod config;
 pub mod confirmed;
+pub mod connecting;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
@@ -28,7 +32,9 @@ pub mod script;
 pub mod sentinel;
 pub mod settings;
 pub mod description;
+pub mod slots;
 pub mod topology;
 pub mod unreadable;
+pub mod url;
 pub mod quorum_member;
 pub mod notifications;

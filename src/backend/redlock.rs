@@ -15,6 +15,7 @@
 pub mod answer;
 pub mod attempt;
 pub mod clock;
+pub mod config;
 pub mod contention;
 pub mod release;
 pub mod health;
@@ -28,12 +29,13 @@ pub mod watching;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -333,7 +335,7 @@ impl Backend for Redlock {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let heard = self.heard.lock().take();
         let notifications = Arc::clone(&self.core.notifications);
         match heard {
             Some(heard) => notifications.stream(heard),

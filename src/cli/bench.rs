@@ -13,12 +13,13 @@ mod report;
 mod tally;
 
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::api::proto::AcquireRequest;
 use fencepost::client::raw::Raw;
 use fencepost::client::{Address, Credentials};
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
@@ -135,7 +136,7 @@ impl Subject {
         stop: &CancellationToken,
         tally: &Arc<Mutex<Tally>>,
     ) -> Slice {
-        let finished = || tally.lock().unwrap_or_else(PoisonError::into_inner).finished;
+        let finished = || tally.lock().finished;
         let (before, cpu) = (finished(), self.cpu());
         let took = load(plan, pattern, &self.lines, span, stop, tally).await;
         let used = cpu.zip(self.cpu()).map(|(before, after)| after.saturating_sub(before));
@@ -223,7 +224,7 @@ async fn figures(
             if let Some((echo, limit)) = beside {
                 echoes.push(echo.slice(plan, limit, turn, stop, &unheard).await);
             }
-            let failed = tally.lock().unwrap_or_else(PoisonError::into_inner).failure().is_some();
+            let failed = tally.lock().failure().is_some();
             if stop.is_cancelled() || failed {
                 break;
             }
@@ -233,7 +234,7 @@ async fn figures(
         () = measured => {}
         () = shown => {}
     }
-    let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+    let tally = tally.lock();
     let figures = Figures::of(plan, pattern, &slices, &echoes, &tally);
     Ok((figures, tally.failure().cloned()))
 }
@@ -278,7 +279,7 @@ async fn progress(pattern: Pattern, span: Duration, tally: Arc<Mutex<Tally>>) {
     };
     let (mut before, mut seconds) = (0, 0);
     loop {
-        let finished = tally.lock().unwrap_or_else(PoisonError::into_inner).finished;
+        let finished = tally.lock().finished;
         let (word, unit) = (pattern.word(), pattern.unit());
         let last = finished - before;
         sign.show(&format!("{word}: {seconds} of {} s, {last} {unit}", span.as_secs_f64()));

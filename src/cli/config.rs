@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use fencepost::config::{Config, Overrides};
+use fencepost::stores;
 
 use super::Failure;
 use super::output::print;
@@ -19,13 +20,13 @@ pub enum Command {
 pub fn run(command: Command) -> Result<(), Failure> {
     let text = match command {
         Command::Check(overrides) => check(overrides)?,
-        Command::Show(overrides) => Config::load(overrides).map_err(Failure::usage)?.show(),
+        Command::Show(overrides) => Config::load(overrides, stores::ALL).map_err(Failure::usage)?.show(),
     };
     print(&text).map(drop).map_err(Failure::runtime)
 }
 
 fn check(overrides: Overrides) -> Result<String, Failure> {
     // A fault is what this command looks for, not a wrong use of it.
-    Config::check(overrides).map_err(Failure::runtime)?;
+    Config::check(overrides, stores::ALL).map_err(Failure::runtime)?;
     Ok("ok\n".to_owned())
 }

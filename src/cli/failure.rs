@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use fencepost::client;
+use fencepost::rpc::reason;
 
 use super::exit;
 use super::lock_name::LockName;
@@ -126,13 +127,13 @@ fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
         }
         Error::Unavailable { .. } => "try again soon, and see which store is away: fencepost namespaces".to_owned(),
         Error::Refused { reason, .. } => match reason.as_str() {
-            "UNAUTHENTICATED" => {
+            reason::UNAUTHENTICATED => {
                 "prove who asks with --bearer-file, or with --cert and --key over an https:// address".to_owned()
             }
-            "NAMESPACE_NOT_FOUND" => "see which there are: fencepost namespaces".to_owned(),
-            "LIMIT_MISMATCH" => format!("see what is in the queue: fencepost get {}", lock()),
-            "UNSUPPORTED" => "see what each namespace offers: fencepost namespaces".to_owned(),
-            "QUEUE_FULL" => format!("try again later, or see who waits: fencepost get {}", lock()),
+            reason::NAMESPACE_NOT_FOUND => "see which there are: fencepost namespaces".to_owned(),
+            reason::LIMIT_MISMATCH => format!("see what is in the queue: fencepost get {}", lock()),
+            reason::UNSUPPORTED => "see what each namespace offers: fencepost namespaces".to_owned(),
+            reason::QUEUE_FULL => format!("try again later, or see who waits: fencepost get {}", lock()),
             "Unimplemented" => "is this a Fencepost server? Name another with --addr or FENCEPOST_ADDR".to_owned(),
             _ => return None,
         },

@@ -2,8 +2,10 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
 use fencepost::client::{Answer, json};
 
 use super::Failure;
@@ -101,10 +103,9 @@ pub struct Paint {
 
 impl Paint {
     /// For what is written there: never with NO_COLOR, nor on a terminal that knows none.
-    pub fn of(stream: &impl IsTerminal) -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    pub fn of(stream: &impl RawStream) -> Self {
         Self {
-            on: stream.is_terminal() && !refused && !is_dumb(),
+            on: AutoStream::choice(stream) != ColorChoice::Never,
         }
     }
 

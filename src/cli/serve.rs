@@ -8,9 +8,9 @@ use fencepost::auth::{Auth, Policy, PolicyError};
 use fencepost::config::{Config, Overrides};
 use fencepost::metrics::Metrics;
 use fencepost::monitor::{Monitor, Ready};
-use fencepost::namespaces::{self, Stores};
 use fencepost::quota::Quotas;
 use fencepost::reload::{self, Encryption, Reload, AccessPart, FileSnapshots, ValuesPart};
+use fencepost::stores::{self, Stores};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
@@ -47,7 +47,7 @@ struct Started {
 pub fn run(overrides: Overrides) -> Result<(), Failure> {
     let mut seen = FileSnapshots::default();
     seen.note(overrides.config.clone());
-    let config = Config::load(overrides.clone()).map_err(Failure::usage)?;
+    let config = Config::load(overrides.clone(), stores::ALL).map_err(Failure::usage)?;
     seen.note(config.files());
     let runtime = Runtime::new().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
@@ -88,7 +88,7 @@ impl Started {
         // A step of the store is traced where it is measured.
         let is_measured = monitor.is_some() || self.config.traces().is_some();
         let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
-        let stores = namespaces::open(&self.config, metrics.as_ref());
+        let stores = stores::open(&self.config, metrics.as_ref());
         let stores = stores.await.map_err(Failure::runtime)?;
         let (namespaces, mut settings) = (stores.namespaces().clone(), self.config.settings());
         let handshakes = tls.as_ref().map_or(0, |tls| listeners.len() * tls.handshake_limit());

@@ -1,9 +1,9 @@
 //! One channel for each address, and which of them is in use.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
@@ -104,7 +104,7 @@ impl Connections {
 
     /// What to call over now.
     pub(super) fn line(&self) -> CallChannel {
-        let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let current = self.current.lock();
         CallChannel {
             channel: current.channel.clone(),
             address: self.ends[current.at].0.clone(),
@@ -126,14 +126,14 @@ impl Connections {
     /// connection, for one that is silent may be dead without knowing it.
     pub(super) fn leave(&self, line: &CallChannel) {
         let at = {
-            let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let current = self.current.lock();
             if current.turn != line.turn {
                 return;
             }
             (current.at + 1) % self.ends.len()
         };
         let channel = self.afresh(at).connect_lazy();
-        let mut current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut current = self.current.lock();
         if current.turn == line.turn {
             *current = Current {
                 channel,

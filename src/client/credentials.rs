@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
@@ -142,12 +143,12 @@ impl Bearer {
             at,
             value: value.clone(),
         };
-        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
+        *self.read.lock() = Some(read);
         Ok(value)
     }
 
     fn last(&self) -> Option<Read> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read.lock().clone()
     }
 
     async fn fresh(&self) -> Result<MetadataValue<Ascii>, Error> {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::calls::Calls;
-use super::guard::Held;
+use super::held::Held;
 use crate::api::proto::watch_lock_response::Event;
 use crate::api::proto::{ChangeKind, WatchLockResponse};
 

@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::api::status::DOMAIN;
+use crate::rpc::reason;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,14 +115,14 @@ impl Failed {
 
     fn told(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
         let (again, error) = match reason {
-            "LOCK_HELD" => (Retryable::Never, held(metadata)),
-            "WAIT_TIMEOUT" => (Retryable::Never, Error::WaitTimeout),
-            "LEASE_LOST" => {
+            reason::LOCK_HELD => (Retryable::Never, held(metadata)),
+            reason::WAIT_TIMEOUT => (Retryable::Never, Error::WaitTimeout),
+            reason::LEASE_LOST => {
                 let cause = metadata.get("cause").cloned().unwrap_or_else(|| "unknown".into());
                 (Retryable::Never, Error::LeaseLost { cause })
             }
-            "DRAINING" => (Retryable::Elsewhere, unavailable(reason, message)),
-            "BACKEND_UNAVAILABLE" | "NO_QUORUM" | "BACKEND_QUARANTINED" | "OVERLOADED" => {
+            reason::DRAINING => (Retryable::Elsewhere, unavailable(reason, message)),
+            reason::BACKEND_UNAVAILABLE | reason::NO_QUORUM | reason::BACKEND_QUARANTINED | reason::OVERLOADED => {
                 (Retryable::Later, unavailable(reason, message))
             }
             _ => return Self::refused(reason, message),

@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::calls::Calls;
 use super::error::{Error, Failed};
+use super::held::Held;
 use super::keep_alive::{LeaseState, Loss, LeaseTerm, keep};
 use crate::api::proto::Lease;
 use crate::clock;
@@ -21,17 +22,6 @@ pub struct LockGuard {
     /// Dropped, it tells the keeping task to give the lease back.
     stop: oneshot::Sender<()>,
     keeping: JoinHandle<Result<(), Error>>,
-}
-
-/// What a guard's lease is for.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub lease_id: String,
-    pub namespace: String,
-    pub name: String,
-    pub token: u64,
-    /// Nobody shares the lock with it.
-    pub alone: bool,
 }
 
 impl LockGuard {

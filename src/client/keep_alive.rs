@@ -9,7 +9,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::calls::{CALL, Calls, FIRST_PAUSE, duration, longer};
 use super::doubt;
 use super::error::Error;
-use super::guard::Held;
+use super::held::Held;
 use crate::clock;
 
 /// A lease is renewed when a third of its time is over, so that two more tries are left.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::Config;
-use super::section::Section;
+use crate::schema::Section;
 use crate::tls::ClientAuth;
 
 /// The keys that are taken up while the server runs, beside those of namespaces; all others are read
@@ -62,7 +62,7 @@ impl Config {
             .namespaces
             .iter()
             .filter_map(|(name, old)| Some((name, old, next.namespaces.get(name)?)));
-        let moved = both.filter(|(_, old, new)| old.backend != new.backend);
+        let moved = both.filter(|(_, old, new)| old.store != new.store);
         moved
             .map(|(name, ..)| format!("the backend of namespaces.{name}"))
             .collect()
@@ -104,10 +104,11 @@ fn server_keys(section: &dyn Section) -> BTreeMap<String, Option<toml::Value>> {
 mod tests {
     use super::super::{Overrides, Source};
     use super::*;
+    use crate::stores;
 
     fn config(text: &str) -> Config {
-        let source = Source::new("f.toml".into(), text.to_owned());
-        Config::read(source, Overrides::default(), Some("/d".into())).expect(text)
+        let mut source = Source::new("f.toml".into(), text.to_owned());
+        Config::of(&mut source, Overrides::default(), stores::ALL, Some("/d".into())).expect(text)
     }
 
     #[test]

@@ -1,19 +1,17 @@
 //! The tables of the configuration file, with their defaults and their documentation.
 //!
-//! A new backend adds its table here (a `section!` and a line among the tables of
-//! [`NamespaceSection`]) and its arm in `config/backend.rs`.
+//! The table of a store stands in its driver, in `src/backend/<store>/config.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::backend::EMBEDDED;
 use super::listen::Listen;
-use super::section::section;
-use super::value::{Count, DeclaredGuarantee, Period, Ratio};
-use crate::backend::CLAIM_LIMIT;
+use super::store_tables::StoreTables;
+use super::words::DeclaredGuarantee;
 use crate::limits::Limits;
 use crate::name::MAX_NAME_BYTES;
 use crate::quota::{Quota, Rate};
+use crate::schema::{Count, Period, Ratio, section};
 use crate::telemetry::{LogFilter, LogFormat};
 
 mod access;
@@ -154,7 +152,7 @@ section! {
         /// The store of its locks: "embedded" keeps them in a file of this server,
         /// "redis" in a Redis that several servers share, "redlock" in 3, 5 or 7 of them of which a
         /// majority decides, "etcd" in an etcd cluster that several servers share.
-        backend: String = EMBEDDED.to_owned(),
+        backend: String = "embedded".to_owned(),
         /// What the backend must promise, "ap" or "cp": the server does not start on one that
         /// promises less. Without it, whatever the backend promises.
         guarantee: Option<DeclaredGuarantee> = None,
@@ -192,134 +190,9 @@ section! {
         stream_limit: Option<QuotaCount> = None,
     }
     tables {
-        /// The settings of the embedded backend.
-        embedded: Option<EmbeddedSection>,
-        /// The settings of the Redis backend.
-        redis: Option<RedisSection>,
-        /// The settings of the RedLock backend.
-        redlock: Option<RedlockSection>,
-        /// The settings of the etcd backend.
-        etcd: Option<EtcdSection>,
-    }
-}
-
-section! {
-    /// The embedded store. Namespaces with the same path share one file.
-    pub struct EmbeddedSection {
-        /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
-        /// trials.
-        path: PathBuf = PathBuf::from("fencepost.redb"),
-        /// How many claims the namespace holds, in all its locks together: holders with each of
-        /// their holds, and waiters.
-        claim_limit: Count<1, 10_000_000> = Count::nearest(CLAIM_LIMIT),
-    }
-}
-
-section! {
-    /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings share
-    /// its connections.
-    pub struct RedisSection {
-        /// Where it is: redis://, rediss:// or unix://, without a user or a password. One server;
-        /// or the sentinels; or some nodes of the cluster.
-        urls: Vec<String> = vec!["redis://127.0.0.1:6379".to_owned()],
-        /// What the URLs lead to: "standalone", "sentinel" or "cluster".
-        mode: String = "standalone".to_owned(),
-        /// The name by which the sentinels know the master.
-        master: Option<String> = None,
-        /// The ACL user; without it, the default one.
-        user: Option<String> = None,
-        /// The file with the password; an end of line in it does not count.
-        password_file: Option<PathBuf> = None,
-        /// The environment variable with the password.
-        password_env: Option<String> = None,
-        /// The ACL user at the sentinels.
-        sentinel_user: Option<String> = None,
-        /// The file with the password for the sentinels.
-        sentinel_password_file: Option<PathBuf> = None,
-        /// The environment variable with the password for the sentinels.
-        sentinel_password_env: Option<String> = None,
-        /// The file with the certificates (PEM) of those who may sign for the servers behind
-        /// rediss://; without it, those whom this machine trusts.
-        ca_file: Option<PathBuf> = None,
-        /// The file with the certificate (PEM) that this server shows there.
-        cert_file: Option<PathBuf> = None,
-        /// The file with its key (PEM).
-        key_file: Option<PathBuf> = None,
-        /// The database.
-        database: Count<0, 1_000_000> = Count::nearest(0),
-        /// What every key begins with.
-        prefix: String = "fencepost".to_owned(),
-        /// What an empty Redis means when a server starts: "quarantine" grants nothing for the
-        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
-        /// a new one.
-        first_start: String = "quarantine".to_owned(),
-        /// How many replicas of the Redis master must confirm a grant or a renewal before it is
-        /// answered. When fewer do, a grant is taken back, and the call fails with
-        /// BACKEND_UNAVAILABLE. It makes losing a lease in a failover unlikely, not impossible:
-        /// the guarantee stays AP.
-        wait_replicas: Count<0, 16> = Count::nearest(0),
-        /// How long they have for that.
-        wait_replicas_timeout: Period<10, { 2 * SECOND }> = period_s(1),
-    }
-}
-
-section! {
-    /// Several Redis masters that know nothing of each other, of which a majority decides. Namespaces
-    /// with the same settings share their connections.
-    pub struct RedlockSection {
-        /// Where they are: 3, 5 or 7 of redis://, rediss:// or unix://, without a user or a password.
-        nodes: Vec<String> = (6379..6382).map(|port| format!("redis://127.0.0.1:{port}")).collect(),
-        /// The ACL user; without it, the default one.
-        user: Option<String> = None,
-        /// The file with the password; an end of line in it does not count.
-        password_file: Option<PathBuf> = None,
-        /// The environment variable with the password.
-        password_env: Option<String> = None,
-        /// The file with the certificates (PEM) of those who may sign for the nodes behind
-        /// rediss://; without it, those whom this machine trusts.
-        ca_file: Option<PathBuf> = None,
-        /// The file with the certificate (PEM) that this server shows there.
-        cert_file: Option<PathBuf> = None,
-        /// The file with its key (PEM).
-        key_file: Option<PathBuf> = None,
-        /// The database.
-        database: Count<0, 1_000_000> = Count::nearest(0),
-        /// What every key begins with.
-        prefix: String = "fencepost".to_owned(),
-        /// What an empty node means when a server starts: "quarantine" takes no vote of it for the
-        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
-        /// a new one.
-        first_start: String = "quarantine".to_owned(),
-        /// How long a node has for an answer; one that takes longer does not vote. Small beside the TTLs.
-        node_timeout: Period<10, { 2 * SECOND }> = Period::nearest(std::time::Duration::from_millis(200)),
-    }
-}
-
-section! {
-    /// An etcd cluster. Namespaces with the same settings share its connections.
-    pub struct EtcdSection {
-        /// Its members: http:// or https://, the preferred one first.
-        endpoints: Vec<String> = vec!["http://127.0.0.1:2379".to_owned()],
-        /// What every key begins with. No root of another deployment may lie below it.
-        root: String = "/fencepost".to_owned(),
-        /// How long a request may take.
-        timeout: Period<100, { 9 * SECOND }> = period_s(3),
-        /// How long a connection may take.
-        connect_timeout: Period<100, { 9 * SECOND }> = period_s(2),
-        /// How long the waiting claims of a server outlive it.
-        session_ttl: Period<{ 2 * SECOND }, { 8 * SECOND }> = period_s(5),
-        /// The user.
-        user: Option<String> = None,
-        /// The file with the password; without it, the variable FENCEPOST_ETCD_PASSWORD.
-        password_file: Option<PathBuf> = None,
-        /// The file with the certificates of those who may sign for the members, as PEM.
-        ca_file: Option<PathBuf> = None,
-        /// The file with this server's own certificate, as PEM.
-        cert_file: Option<PathBuf> = None,
-        /// The file with the key of that certificate, as PEM.
-        key_file: Option<PathBuf> = None,
-        /// The name in the members' certificates, where it is not that of the endpoint.
-        server_name: Option<String> = None,
+        /// The settings of its store, in a table of the store's name.
+        #[serde(skip)]
+        stores: StoreTables,
     }
 }
 

@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::error::ConfigError;
-use super::file::File;
-use super::source::Source;
-use super::value::Bounded;
 use crate::api::ListenAddress;
+use crate::schema::Bounded;
 
 /// The longest path of a Unix socket, in bytes, that every system takes.
 const MAX_SOCKET_PATH_BYTES: usize = 103;
@@ -33,37 +30,9 @@ impl Listen {
     }
 }
 
-/// Refuses addresses of which only one can be listened on: one that is given twice, or that another one covers.
-pub(super) fn check_apart(file: &File, source: &Source) -> Result<(), ConfigError> {
-    let listen = file.listen.iter().enumerate();
-    let all = listen.map(|(number, address)| (format!("[{number}]"), address));
-    let all: Vec<_> = all.collect();
-    for (at, (number, address)) in all.iter().enumerate() {
-        if let Some((before, other)) = all[..at].iter().find(|(_, other)| other.clashes_with(address)) {
-            let problem = format!(
-                "must not be listened on twice, and listen{before} ({}) is the same",
-                other.0
-            );
-            return Err(source.refuse(&["listen", number], problem));
-        }
-    }
-    let Some(metrics) = &file.metrics_listen else {
-        return Ok(());
-    };
-    match all.iter().find(|(_, other)| other.clashes_with(metrics)) {
-        Some((number, other)) => {
-            let problem = format!(
-                "must not be listened on twice, and listen{number} ({}) is the same",
-                other.0
-            );
-            Err(source.refuse(&["metrics_listen"], problem))
-        }
-        None => Ok(()),
-    }
-}
-
 impl Listen {
-    fn clashes_with(&self, other: &Self) -> bool {
+    /// Whether only one of both can be listened on.
+    pub(super) fn clashes_with(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (ListenAddress::Unix(one), ListenAddress::Unix(other)) => {
                 let whole = |path| std::path::absolute(path).ok();

@@ -2,13 +2,23 @@
 
 use std::path::Path;
 
-use super::NamespaceConfig;
-use super::backend::BackendConfig;
 use super::error::ConfigError;
 use super::file::NamespaceSection;
-use super::section::Section;
 use super::source::Source;
 use crate::backend::Guarantee;
+use crate::backend::driver::{InvalidKey, InvalidSetting, StoreConfig};
+use crate::limits::Limits;
+
+/// A namespace to serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// What it accepts.
+    pub limits: Limits,
+    /// What its store must promise at least; already checked against these settings.
+    pub guarantee: Option<Guarantee>,
+    /// Its store.
+    pub store: StoreConfig,
+}
 
 /// The table of a namespace, and where it stands.
 pub(super) struct Origin<'a> {
@@ -17,28 +27,39 @@ pub(super) struct Origin<'a> {
     /// The namespace.
     pub namespace: &'a str,
     /// The directory of what is stored, where it is known.
-    #[cfg_attr(
-        not(feature = "embedded"),
-        expect(dead_code, reason = "only stores of this machine have files")
-    )]
     pub data_dir: Option<&'a Path>,
 }
 
 impl Origin<'_> {
-    /// Checks a namespace's table, and puts the defaults of its backend into it.
+    /// Checks a namespace's table, and puts the defaults of its store into it.
     pub fn namespace(&self, section: &mut NamespaceSection) -> Result<NamespaceConfig, ConfigError> {
         self.check_ttls(section)?;
-        let backend = self.backend(section)?;
-        self.check_tables(section)?;
+        let store = self.store(section)?;
+        // The settings of a store that the namespace does not have would be ignored.
+        if let Some(spare) = section.stores.other_than(&section.backend) {
+            let problem = format!("must be absent where backend is {:?}", section.backend);
+            return Err(self.refuse(&[spare], problem));
+        }
         Ok(NamespaceConfig {
             limits: section.limits(),
-            guarantee: self.guarantee(section, &backend)?,
-            backend,
+            guarantee: self.guarantee(section, &store)?,
+            store,
         })
     }
 
+    fn store(&self, section: &mut NamespaceSection) -> Result<StoreConfig, ConfigError> {
+        let kind = section.backend.as_str();
+        let Some(table) = section.stores.get_or_insert_default(kind) else {
+            let built = section.stores.built();
+            let problem = format!("must be a backend of this program ({built}), not {kind:?}");
+            return Err(self.refuse(&["backend"], problem));
+        };
+        let checked = table.check(self.data_dir);
+        checked.map_err(|invalid| self.source.refuse_setting(self.namespace, kind, invalid))
+    }
+
     /// The refusal of the value at a key of this namespace.
-    pub fn refuse(&self, key: &[&str], problem: String) -> ConfigError {
+    fn refuse(&self, key: &[&str], problem: String) -> ConfigError {
         let path = [&["namespaces", self.namespace], key].concat();
         self.source.refuse(&path, problem)
     }
@@ -55,24 +76,9 @@ impl Origin<'_> {
         Ok(())
     }
 
-    /// The settings of a backend that the namespace does not have would be ignored.
-    fn check_tables(&self, section: &NamespaceSection) -> Result<(), ConfigError> {
-        let tables = section.tables();
-        let spare = tables
-            .iter()
-            .find_map(|table| table.path.first().filter(|table| **table != section.backend));
-        match spare {
-            Some(table) => Err(self.refuse(
-                &[table],
-                format!("must be absent where backend is {:?}", section.backend),
-            )),
-            None => Ok(()),
-        }
-    }
-
-    fn guarantee(&self, section: &NamespaceSection, backend: &BackendConfig) -> Result<Option<Guarantee>, ConfigError> {
+    fn guarantee(&self, section: &NamespaceSection, store: &StoreConfig) -> Result<Option<Guarantee>, ConfigError> {
         let declared = section.guarantee.map(Guarantee::from);
-        let given = backend.guarantee();
+        let given = store.guarantee();
         match declared {
             Some(declared) if declared > given => {
                 let word = given.word();
@@ -83,6 +89,16 @@ impl Origin<'_> {
                 Err(self.refuse(&["guarantee"], problem))
             }
             _ => Ok(declared),
+        }
+    }
+}
+
+impl Source {
+    /// The refusal of a setting of a namespace's store.
+    pub(super) fn refuse_setting(&self, namespace: &str, kind: &str, invalid: InvalidSetting) -> ConfigError {
+        match invalid.key {
+            InvalidKey::OfStore(key) => self.refuse(&["namespaces", namespace, kind, key], invalid.problem),
+            InvalidKey::OfServer(key) => self.refuse(&[key], invalid.problem),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use super::section::{Key, Section, Table};
+use crate::schema::{Key, Section, Table};
 
 /// The TOML of a table and of all tables in it. Each key has its documentation, the first time
 /// that its kind of table appears; a key without a value is a comment, and so is a table that could be

@@ -1,14 +1,19 @@
 //! The text of a configuration file, and where in it a key stands.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, ValueLocation};
+use super::file::File;
+use super::store_tables::StoreTables;
+use crate::backend::driver::Entry;
 use crate::files;
+use crate::schema::{RawValue, ReadError};
 
 /// Where a configuration came from, to name the place of a value that is refused.
 #[derive(Debug, Default)]
@@ -38,17 +43,25 @@ impl Source {
         }
     }
 
-    /// What the text says.
+    /// What the text says. The tables of stores are read by these stores.
     ///
     /// # Errors
-    /// [`ConfigError::Refused`] with the place and the key that is wrong.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        let parsed = toml::Deserializer::parse(self.text()).map_err(|wrong| self.refuse_text(&wrong, String::new()))?;
-        serde_path_to_error::deserialize(parsed).map_err(|wrong| {
-            let key = wrong.path().to_string();
-            let root = key == ".";
-            self.refuse_text(wrong.inner(), if root { String::new() } else { key })
-        })
+    /// [`ConfigError::Refused`] with the place and the key that is wrong: the first in the order of the keys.
+    pub fn parse(&self, stores: &[Entry]) -> Result<File, ConfigError> {
+        let mut document = DeTable::parse(self.text()).map_err(|wrong| self.refuse_text(&wrong, String::new()))?;
+        let tables = take_store_tables(document.get_mut(), stores);
+        let file = serde_path_to_error::deserialize::<_, File>(toml::Deserializer::from(document));
+        let file = file.map_err(|wrong| Wrong::new(&[], &wrong));
+        match (file, tables) {
+            (Ok(mut file), Ok(mut tables)) => {
+                for (name, section) in &mut file.namespaces {
+                    section.stores = tables.remove(name).unwrap_or_else(|| StoreTables::of(stores));
+                }
+                Ok(file)
+            }
+            (Err(of_file), Err(of_store)) if of_store.path < of_file.path => Err(self.refuse_wrong(of_store, stores)),
+            (Err(wrong), _) | (_, Err(wrong)) => Err(self.refuse_wrong(wrong, stores)),
+        }
     }
 
     /// Notes that the top-level key `key` was given by a flag, which has the last word.
@@ -70,6 +83,23 @@ impl Source {
         match flag {
             Some((_, flag)) => ValueLocation::Flag(flag),
             None => self.position(self.find(key)),
+        }
+    }
+
+    fn refuse_wrong(&self, wrong: Wrong, stores: &[Entry]) -> ConfigError {
+        let mut problem = wrong.error.message().to_owned();
+        // The tables of stores are read apart, but they may stand beside the other keys of a namespace.
+        if let [first, _, _] = wrong.path.as_slice()
+            && first == "namespaces"
+            && problem.starts_with("unknown field")
+        {
+            let kinds = StoreTables::of(stores).kinds();
+            problem.extend(kinds.into_iter().map(|kind| format!(", `{kind}`")));
+        }
+        ConfigError::Refused {
+            place: self.position(wrong.error.span().unwrap_or_default()),
+            key: wrong.key,
+            problem,
         }
     }
 
@@ -120,6 +150,69 @@ impl Source {
         }
         found
     }
+}
+
+/// What is wrong with the text.
+struct Wrong {
+    /// The parts of the key.
+    path: Vec<String>,
+    /// The whole key, as it is shown.
+    key: String,
+    error: toml::de::Error,
+}
+
+impl Wrong {
+    /// What was found below this path.
+    fn new(base: &[&str], wrong: &ReadError) -> Self {
+        let own = wrong.path();
+        let parts = own.iter().map(|part| match part {
+            Segment::Map { key } => key.clone(),
+            other => other.to_string(),
+        });
+        let shown = own.to_string();
+        let shown = match (base.join("."), shown.as_str()) {
+            (base, ".") => base,
+            (base, own) if base.is_empty() || own.starts_with('[') => base + own,
+            (base, own) => format!("{base}.{own}"),
+        };
+        Self {
+            path: base.iter().map(|part| (*part).to_owned()).chain(parts).collect(),
+            key: shown,
+            error: wrong.inner().clone(),
+        }
+    }
+}
+
+/// Takes the tables of stores out of all namespaces, and reads them.
+fn take_store_tables(document: &mut DeTable<'_>, stores: &[Entry]) -> Result<BTreeMap<String, StoreTables>, Wrong> {
+    let mut all = BTreeMap::new();
+    let mut first: Option<Wrong> = None;
+    let namespaces = document.get_mut("namespaces").map(Spanned::get_mut);
+    let Some(DeValue::Table(namespaces)) = namespaces else {
+        return Ok(all);
+    };
+    for (name, section) in namespaces.iter_mut() {
+        let mut tables = StoreTables::of(stores);
+        let DeValue::Table(section) = section.get_mut() else {
+            continue;
+        };
+        for store in stores {
+            let Some(raw) = section.remove(store.kind()) else {
+                continue;
+            };
+            match store.read(RawValue::from(raw)) {
+                Ok(table) => tables.put(store.kind(), table),
+                Err(wrong) => {
+                    let wrong = Wrong::new(&["namespaces", name.get_ref(), store.kind()], &wrong);
+                    if first.as_ref().is_none_or(|first| wrong.path < first.path) {
+                        first = Some(wrong);
+                    }
+                }
+            }
+        }
+        all.insert(name.get_ref().to_string(), tables);
+    }
+    first.map_or(Ok(all), Err)
 }
 
 type Value<'a> = Spanned<DeValue<'a>>;

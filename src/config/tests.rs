@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use super::section::Section;
 use super::*;
-use crate::backend::CLAIM_LIMIT;
+use crate::backend::{CLAIM_LIMIT, Guarantee};
+use crate::limits::Limits;
+use crate::schema::Section;
+use crate::stores;
 
 mod access;
 
 const DATA: &str = "/data/fencepost";
 
 fn read_with(text: &str, overrides: Overrides) -> Result<Config, String> {
-    let source = Source::new("f.toml".into(), text.to_owned());
-    Config::read(source, overrides, Some(DATA.into())).map_err(|wrong| wrong.to_string())
+    let mut source = Source::new("f.toml".into(), text.to_owned());
+    Config::of(&mut source, overrides, stores::ALL, Some(DATA.into())).map_err(|wrong| wrong.to_string())
 }
 
 fn read(text: &str) -> Result<Config, String> {
@@ -39,22 +41,27 @@ fn namespace<'a>(config: &'a Config, name: &str) -> &'a NamespaceConfig {
 
 #[test]
 fn without_a_file_there_is_one_embedded_namespace_on_loopback() {
-    let config = Config::read(Source::default(), Overrides::default(), Some(DATA.into())).expect("the defaults");
+    let config = Config::of(
+        &mut Source::default(),
+        Overrides::default(),
+        stores::ALL,
+        Some(DATA.into()),
+    )
+    .expect("the defaults");
     let addresses: Vec<String> = config.listen().map(ToString::to_string).collect();
     assert_eq!(addresses, ["127.0.0.1:50051"]);
     assert_eq!(config.namespaces.len(), 1);
     let default = namespace(&config, "default");
     assert_eq!((&default.limits, default.guarantee), (&Limits::default(), None));
     assert_eq!(config.settings(), Settings::default());
-    assert_eq!(default.backend, embedded("/data/fencepost/fencepost.redb"));
+    assert_eq!(kept(default), (Some("/data/fencepost/fencepost.redb"), CLAIM_LIMIT));
     assert_eq!(config.settings().drain_timeout, Duration::from_secs(20));
 }
 
-fn embedded(path: &str) -> BackendConfig {
-    BackendConfig::Embedded {
-        claim_limit: CLAIM_LIMIT,
-        path: EmbeddedPath::File(path.into()),
-    }
+/// The file of an embedded store, and how many claims the namespace holds in it.
+fn kept(namespace: &NamespaceConfig) -> (Option<&str>, u32) {
+    let file = namespace.store.file().map(|file| file.to_str().expect("a path"));
+    (file, namespace.store.claim_limit())
 }
 
 #[test]
@@ -66,12 +73,8 @@ fn a_file_says_what_each_namespace_has() {
     let a = namespace(&config, "a");
     assert_eq!((a.limits.ttl_max.as_secs(), a.limits.holds), (3900, 7));
     assert_eq!(a.guarantee, Some(Guarantee::Cp));
-    let memory = BackendConfig::Embedded {
-        claim_limit: 5,
-        path: EmbeddedPath::Memory,
-    };
-    assert_eq!(namespace(&config, "b.c").backend, memory);
-    assert_eq!(namespace(&config, "d").backend, embedded("/x/y"));
+    assert_eq!(kept(namespace(&config, "b.c")), (None, 5));
+    assert_eq!(kept(namespace(&config, "d")), (Some("/x/y"), CLAIM_LIMIT));
 }
 
 #[test]
@@ -225,8 +228,8 @@ fn a_bad_name_or_path_is_refused() {
 #[test]
 fn without_a_home_the_data_directory_must_be_named() {
     let read = |text: &str| {
-        let source = Source::new("f.toml".into(), text.to_owned());
-        Config::read(source, Overrides::default(), None).map_err(|wrong| wrong.to_string())
+        let mut source = Source::new("f.toml".into(), text.to_owned());
+        Config::of(&mut source, Overrides::default(), stores::ALL, None).map_err(|wrong| wrong.to_string())
     };
     let wrong = read("").expect_err("nowhere to store");
     assert!(wrong.contains("data_dir: must be set where"), "{wrong}");
@@ -247,8 +250,8 @@ fn overrides_win_over_the_file_and_are_blamed_for_their_values() {
         ["unix:/s"]
     );
     assert_eq!(
-        namespace(&config, "default").backend,
-        embedded("/elsewhere/fencepost.redb")
+        kept(namespace(&config, "default")),
+        (Some("/elsewhere/fencepost.redb"), CLAIM_LIMIT)
     );
     let wrong = read_with("listen = ['127.0.0.1:1']", listen("0.0.0.0:1")).expect_err("an open address");
     assert!(wrong.starts_with("--listen or FENCEPOST_LISTEN: listen: "), "{wrong}");
@@ -288,7 +291,11 @@ fn every_key_is_shown_with_its_documentation() {
 
 /// The names of all fields that serde knows in a table, from its own refusal of an unknown one.
 fn fields<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> Vec<String> {
-    let refusal = toml::from_str::<T>("'?' = 1").expect_err("an unknown key").to_string();
+    known(&toml::from_str::<T>("'?' = 1").expect_err("an unknown key").to_string())
+}
+
+/// The names that a refusal of an unknown key lists.
+fn known(refusal: &str) -> Vec<String> {
     let known = refusal.split_once("expected").expect("the known ones").1;
     known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -312,7 +319,6 @@ fn one_call_of_a_hundred_is_traced_unless_another_part_is_named() {
 fn no_key_is_read_that_is_not_documented() {
     assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
     assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());
-    assert_eq!(fields::<file::EmbeddedSection>(), documented::<file::EmbeddedSection>());
     let tables = ["server", "log", "tls", "auth", "traces", "namespaces"].map(str::to_owned);
     assert_eq!(fields::<File>(), [documented::<File>(), tables.into()].concat());
     assert_eq!(fields::<file::TracesSection>(), documented::<file::TracesSection>());
@@ -323,15 +329,16 @@ fn no_key_is_read_that_is_not_documented() {
     let tables = vec!["jwt".into(), "rules".into(), "limits".into()];
     let with_tables = [documented::<file::AuthSection>(), tables].concat();
     assert_eq!(fields::<file::AuthSection>(), with_tables);
-    assert_eq!(fields::<file::RedisSection>(), documented::<file::RedisSection>());
-    assert_eq!(fields::<file::RedlockSection>(), documented::<file::RedlockSection>());
-    assert_eq!(fields::<file::EtcdSection>(), documented::<file::EtcdSection>());
-    let backends = vec!["embedded".into(), "redis".into(), "redlock".into(), "etcd".into()];
-    let with_backends = [documented::<NamespaceSection>(), backends].concat();
-    assert_eq!(fields::<NamespaceSection>(), with_backends);
+    assert_eq!(fields::<NamespaceSection>(), documented::<NamespaceSection>());
+    for store in stores::ALL.iter().filter(|store| store.is_built()) {
+        let unknown = format!("[namespaces.a]\nbackend = '{0}'\n{0}.'?' = 1", store.kind());
+        let refusal = read(&unknown).expect_err("an unknown key");
+        let documented: Vec<_> = store.section().expect("built").keys();
+        let documented: Vec<&str> = documented.iter().map(|key| key.name).collect();
+        assert_eq!(known(&refusal), documented, "{}", store.kind());
+    }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn a_redis_is_refused_where_its_keys_do_not_go_together() {
     let with = |keys: &str| format!("[namespaces.a]\nbackend = 'redis'\n[namespaces.a.redis]\n{keys}");
@@ -401,7 +408,6 @@ fn a_redis_is_refused_where_its_keys_do_not_go_together() {
     );
 }
 
-#[cfg(feature = "etcd")]
 #[test]
 fn an_etcd_is_refused_where_its_keys_do_not_go_together() {
     let with = |keys: &str| format!("[namespaces.a]\nbackend = 'etcd'\n[namespaces.a.etcd]\n{keys}");

@@ -10,18 +10,10 @@ use std::time::Duration;
 
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-/// The methods that are told apart, by their path; all others are the last one.
-const METHODS: [(&str, &str); 14] = [
-    ("/fencepost.v1.LockService/Acquire", "Acquire"),
-    ("/fencepost.v1.LockService/Renew", "Renew"),
-    ("/fencepost.v1.LockService/Release", "Release"),
-    ("/fencepost.v1.LockService/GetLock", "GetLock"),
-    ("/fencepost.v1.LockService/ListLocks", "ListLocks"),
-    ("/fencepost.v1.LockService/WatchLock", "WatchLock"),
-    ("/fencepost.v1.LockService/CheckToken", "CheckToken"),
-    ("/fencepost.v1.AdminService/ForceRelease", "ForceRelease"),
-    ("/fencepost.v1.AdminService/ListNamespaces", "ListNamespaces"),
-    ("/fencepost.v1.AdminService/Admit", "Admit"),
+use crate::rpc::{METHODS, reason};
+
+/// The methods that are told apart beside those of the service, by their path; all others are the last one.
+const OTHER_METHODS: [(&str, &str); 4] = [
     ("/grpc.health.v1.Health/Check", "HealthCheck"),
     ("/grpc.health.v1.Health/Watch", "HealthWatch"),
     (
@@ -30,35 +22,19 @@ const METHODS: [(&str, &str); 14] = [
     ),
     ("", "other"),
 ];
+const METHOD_COUNT: usize = METHODS.len() + OTHER_METHODS.len();
 
-/// The reasons that are told apart; all others are the last one.
-const REASONS: [&str; 25] = [
+/// The ends of calls that are told apart beside the reasons of the service; all others are the last one.
+const OTHER_REASONS: [&str; 7] = [
     "OK",
     "CANCELLED",
-    "LOCK_HELD",
-    "WAIT_TIMEOUT",
-    "SUPERSEDED",
-    "LEASE_LOST",
-    "UNSUPPORTED",
-    "ALREADY_RELEASED",
-    "LIMIT_MISMATCH",
-    "INVALID_FIELD",
-    "NAMESPACE_NOT_FOUND",
-    "QUEUE_FULL",
-    "OVERLOADED",
-    "BACKEND_UNAVAILABLE",
-    "NO_QUORUM",
-    "BACKEND_QUARANTINED",
-    "UNAUTHENTICATED",
-    "PERMISSION_DENIED",
-    "DRAINING",
-    "INTERNAL",
     "UNIMPLEMENTED",
     "NOT_FOUND",
     "DEADLINE_EXCEEDED",
     "UNAVAILABLE",
     "OTHER",
 ];
+const REASON_COUNT: usize = OTHER_REASONS.len() + reason::ALL.len();
 
 /// A method that is told apart from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,18 +43,22 @@ pub struct Method(usize);
 impl Method {
     /// The method at a path.
     pub fn of(path: &str) -> Self {
-        let other = METHODS.len() - 1;
-        Self(METHODS.iter().position(|(known, _)| *known == path).unwrap_or(other))
+        let own = METHODS.iter().map(|method| method.path);
+        let mut all = own.chain(OTHER_METHODS.iter().map(|(path, _)| *path));
+        Self(all.position(|known| known == path).unwrap_or(METHOD_COUNT - 1))
     }
 
     /// Its name as a label.
     pub fn word(self) -> &'static str {
-        METHODS[self.0].1
+        match METHODS.get(self.0) {
+            Some(own) => own.name,
+            None => OTHER_METHODS[self.0 - METHODS.len()].1,
+        }
     }
 
     /// Whether it is one of this service's own, and not of health, of reflection or of nobody.
     pub fn is_own(self) -> bool {
-        METHODS[self.0].0.starts_with("/fencepost.")
+        self.0 < METHODS.len()
     }
 }
 
@@ -91,20 +71,24 @@ impl Reason {
     pub const OK: Self = Self(0);
     /// Its caller left.
     pub const CANCELLED: Self = Self(1);
-    /// It met a bug.
-    const BUG: Self = Self(19);
-
     /// The reason of an answer.
     pub fn of(word: &str) -> Self {
-        let other = REASONS.len() - 1;
-        Self(REASONS.iter().position(|known| *known == word).unwrap_or(other))
+        let mut all = OTHER_REASONS.iter().chain(reason::ALL);
+        Self(all.position(|known| *known == word).unwrap_or(OTHER_REASONS.len() - 1))
+    }
+
+    fn word(self) -> &'static str {
+        match OTHER_REASONS.get(self.0) {
+            Some(word) => word,
+            None => reason::ALL[self.0 - OTHER_REASONS.len()],
+        }
     }
 }
 
 /// The series of one method: made when its first call ends that way.
 #[derive(Debug, Default)]
 struct OfMethod {
-    reasons: [OnceLock<IntCounter>; REASONS.len()],
+    reasons: [OnceLock<IntCounter>; REASON_COUNT],
     seconds: OnceLock<Histogram>,
 }
 
@@ -114,7 +98,7 @@ pub struct NamespaceCalls {
     namespace: String,
     requests: IntCounterVec,
     seconds: HistogramVec,
-    methods: [OfMethod; METHODS.len()],
+    methods: [OfMethod; METHOD_COUNT],
 }
 
 impl NamespaceCalls {
@@ -126,14 +110,14 @@ impl NamespaceCalls {
             seconds,
             methods: Default::default(),
         };
-        for method in 0..METHODS.len() {
-            calls.counter(Method(method), Reason::BUG);
+        for method in 0..METHOD_COUNT {
+            calls.counter(Method(method), Reason::of(reason::INTERNAL));
         }
         calls
     }
 
     fn counter(&self, method: Method, reason: Reason) -> &IntCounter {
-        let labels = [self.namespace.as_str(), method.word(), REASONS[reason.0]];
+        let labels = [self.namespace.as_str(), method.word(), reason.word()];
         self.methods[method.0].reasons[reason.0].get_or_init(|| self.requests.with_label_values(&labels))
     }
 
@@ -184,6 +168,7 @@ pub fn concerns(namespace: &Arc<NamespaceCalls>) {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
+    use crate::rpc::path;
 
     #[tokio::test]
     async fn a_call_is_counted_where_its_namespace_was_found() {
@@ -195,16 +180,15 @@ mod tests {
         });
         assert!(other.found().is_none(), "a call within a call");
         let found = place.found().expect("the namespace");
-        found.ended(
-            Method::of("/fencepost.v1.LockService/Renew"),
-            Reason::of("LEASE_LOST"),
-            Duration::ZERO,
-        );
+        found.ended(Method::of(path::RENEW), Reason::of(reason::LEASE_LOST), Duration::ZERO);
         found.ended(Method::of("/elsewhere"), Reason::of("NEW"), Duration::ZERO);
         concerns(metrics.unknown());
         other.polled(|| {});
         assert!(other.found().is_none(), "no call was polled");
-        assert_eq!(Reason::of("INTERNAL"), Reason::BUG);
+        assert_eq!(
+            (Reason::of("OK"), Reason::of("CANCELLED")),
+            (Reason::OK, Reason::CANCELLED)
+        );
         let text = String::from_utf8(metrics.text().expect("a text")).expect("UTF-8");
         for series in [
             r#"fencepost_requests_total{method="Renew",namespace="unknown",reason="LEASE_LOST"} 1"#,

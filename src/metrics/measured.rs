@@ -1,11 +1,12 @@
 //! A store that is measured: every step of a namespace's backend passes here.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus::{Histogram, IntCounter};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -83,7 +84,7 @@ impl Figures {
     }
 
     fn seen(&self) -> MutexGuard<'_, LeaseObserver> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     fn failed(&self, error: &BackendError) {

@@ -1,8 +1,8 @@
 //! The leases that count against a limit, by their secret, and when each is over at the latest.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::QuotaUse;
@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Entries) -> T) -> T {
-        change(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.entries.lock())
     }
 }
 

@@ -37,7 +37,7 @@ impl Retiring {
     /// Lets a namespace of this configuration end.
     pub(super) fn begin(&mut self, served: Served, config: &Config) {
         let namespace = served.namespace().clone();
-        let file = config.namespaces.get(&namespace).and_then(|one| one.backend.file());
+        let file = config.namespaces.get(&namespace).and_then(|one| one.store.file());
         let (name, file) = (namespace.clone(), file.map(Path::to_owned));
         let task = tokio::spawn(async move {
             if timeout(WHOLE, served.retire(LAST_CALLS)).await.is_err() {
@@ -62,7 +62,7 @@ impl Retiring {
     pub(super) fn in_the_way(&mut self, current: &Config, next: &Config) -> Option<Namespace> {
         let uses = |config: &Config, file: &Path| {
             let mut all = config.namespaces.values();
-            all.any(|one| one.backend.file() == Some(file))
+            all.any(|one| one.store.file() == Some(file))
         };
         let is_in_the_way = |gone: &&Retired| {
             let opens = |file: &PathBuf| uses(next, file) && !uses(current, file);

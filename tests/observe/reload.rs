@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencepost::backend::Guarantee;
 use fencepost::config::{Config, Overrides};
 use fencepost::metrics::Metrics;
-use fencepost::namespaces::{self, OpenError};
+use fencepost::stores::{self, OpenError};
 
 use crate::asks::{living, reason, waiting};
 use crate::fixture::{Fixture, ask, eventually};
@@ -214,14 +214,12 @@ async fn a_namespace_that_cannot_be_what_it_must_is_not_seen_in_the_metrics() {
         config: Some(file),
         ..Overrides::default()
     };
-    let mut config = Config::load(overrides).expect("a configuration");
+    let mut config = Config::load(overrides, stores::ALL).expect("a configuration");
     // The file could not say so: it is read by the same rule.
     let namespace = config.namespaces.values_mut().next().expect("a namespace");
     namespace.guarantee = Some(Guarantee::Cp);
     let metrics = Metrics::new("0");
-    let refused = namespaces::open(&config, Some(&metrics))
-        .await
-        .expect_err("memory is AP");
+    let refused = stores::open(&config, Some(&metrics)).await.expect_err("memory is AP");
     assert!(matches!(refused, OpenError::Guarantee { .. }), "{refused}");
     let text = String::from_utf8(metrics.text().expect("a text")).expect("UTF-8");
     assert!(!text.contains("namespace=\"stays\""), "{text}");

@@ -6,8 +6,9 @@ use std::time::Duration;
 use fencepost::config::{Config, Overrides};
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
-use fencepost::namespaces::{self, Namespaces};
-use fencepost::reload::{Reload, FileSnapshots};
+use fencepost::namespaces::Namespaces;
+use fencepost::reload::{FileSnapshots, Reload};
+use fencepost::stores;
 use futures::stream;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -35,8 +36,8 @@ impl Fixture {
             config: Some(home.path().join("f.toml")),
             ..Overrides::default()
         };
-        let config = Config::load(overrides.clone()).expect("a good file");
-        let stores = namespaces::open(&config, None).await.expect("stores");
+        let config = Config::load(overrides.clone(), stores::ALL).expect("a good file");
+        let stores = stores::open(&config, None).await.expect("stores");
         Self {
             namespaces: stores.namespaces().clone(),
             reload: Reload::new((overrides, FileSnapshots::default()), config, stores, None),

@@ -114,7 +114,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says whether a signed token or a certificate is still good; decides nothing about leases",
     ),
     (
-        "src/api/connection/told.rs",
+        "src/api/told.rs",
         Clock::Running,
         "tells the log of closed connections now and then",
     ),

@@ -12,14 +12,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("name", &[]),
     ("claim", &["name"]),
     ("limits", &["name"]),
-    ("backend", &["batch", "claim", "clock", "name"]),
+    ("schema", &[]),
+    ("rpc", &[]),
+    (
+        "backend",
+        &["batch", "claim", "clock", "files", "name", "schema", "tls"],
+    ),
     ("batch", &[]),
     ("auth", &["files", "name"]),
     ("quota", &["auth", "name"]),
     ("tls", &["files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
-    ("metrics", &["backend", "claim", "name", "telemetry"]),
+    ("metrics", &["backend", "claim", "name", "rpc", "telemetry"]),
     // A span goes with the task that a call spawns.
     ("locks", &["backend", "claim", "error", "limits", "name", "telemetry"]),
     // Settings and addresses are the service's own types: the file only fills them.
@@ -33,13 +38,15 @@ const ROOMS: &[(&str, &[&str])] = &[
             "limits",
             "name",
             "quota",
+            "schema",
             "telemetry",
             "tls",
         ],
     ),
+    ("namespaces", &["error", "locks", "metrics", "name"]),
     (
-        "namespaces",
-        &["backend", "config", "error", "limits", "locks", "metrics", "name"],
+        "stores",
+        &["backend", "config", "limits", "locks", "metrics", "name", "namespaces"],
     ),
     (
         "api",
@@ -54,6 +61,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "name",
             "namespaces",
             "quota",
+            "rpc",
             "telemetry",
             "tls",
         ],
@@ -61,10 +69,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("monitor", &["api", "backend", "metrics", "namespaces", "tls"]),
     (
         "reload",
-        &["api", "auth", "config", "metrics", "name", "namespaces", "tls"],
+        &[
+            "api",
+            "auth",
+            "config",
+            "metrics",
+            "name",
+            "namespaces",
+            "stores",
+            "tls",
+        ],
     ),
     // The messages, and the addresses that a server listens on.
-    ("client", &["api", "clock"]),
+    ("client", &["api", "clock", "rpc"]),
     (
         "cli",
         &[
@@ -75,9 +92,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config",
             "metrics",
             "monitor",
-            "namespaces",
             "quota",
             "reload",
+            "rpc",
+            "stores",
             "telemetry",
             "tls",
         ],
@@ -117,8 +135,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     ),
     // The values of flags are types of the rooms that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
-    (&["clap_complete", "hdrhistogram", "nix"], &["cli"]),
-    (&["toml", "serde_path_to_error"], &["config"]),
+    (&["anstream", "clap_complete", "hdrhistogram", "nix"], &["cli"]),
+    (&["toml", "serde_path_to_error"], &["config", "schema"]),
     (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
     // A connection is read and written where it is served.
     (&["tokio_rustls"], &["api", "tls"]),
@@ -213,7 +231,7 @@ fn the_ground_floor_names_no_crate() {
 }
 
 #[test]
-fn backends_never_import_each_other_and_only_namespaces_knows_them() {
+fn backends_never_import_each_other_and_only_the_registry_knows_them() {
     let backends = cargo::backends();
     let mut known = BTreeSet::new();
     let mut wrong = Vec::new();
@@ -225,7 +243,7 @@ fn backends_never_import_each_other_and_only_namespaces_knows_them() {
             if (first.as_str(), second.as_str()) != ("crate", "backend") || !backends.contains_key(backend) {
                 continue;
             }
-            if source.path == "src/namespaces.rs" {
+            if source.path == "src/stores.rs" {
                 known.insert(backend.clone());
             } else if !is_of_backend(&source, backend) {
                 wrong.push(place(&source, path.line, path.segments.join("::")));
@@ -287,4 +305,24 @@ fn only_api_status_builds_a_status() {
     }
     let allowed = STATUSES.iter().map(|(path, _)| (*path).to_owned());
     assert_eq!(builders, allowed.chain(["src/api/status.rs".to_owned()]).collect());
+}
+
+/// How many places of the product outside `src/backend` may depend on a feature, tests beside the code included.
+const FEATURE_SITES: usize = 10;
+
+#[test]
+fn a_store_that_is_left_out_changes_hardly_a_line_outside_of_its_folder() {
+    let sites: Vec<String> = Source::all_in("src")
+        .into_iter()
+        .filter(|source| !source.path.starts_with("src/backend"))
+        .flat_map(|source| {
+            let is_site = |line: &str| line.contains("feature =") && line.contains("cfg");
+            let lines = source.code.lines().enumerate().filter(|(_, line)| is_site(line));
+            lines
+                .map(|(number, line)| place(&source, number + 1, line.trim()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(!sites.is_empty(), "the registry has some");
+    assert!(sites.len() <= FEATURE_SITES, "{sites:#?}");
 }

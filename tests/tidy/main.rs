@@ -6,6 +6,7 @@
 
 mod backend;
 mod cargo;
+mod circles;
 mod clocks;
 mod deny;
 mod imports;

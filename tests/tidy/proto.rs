@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::source::{files_in, read};
+use crate::source::{Source, files_in, read};
 
 fn proto_files() -> Vec<String> {
     let files = files_in("proto");
@@ -60,14 +60,17 @@ fn the_readme_tells_of_every_method() {
 
 #[test]
 fn the_readme_tells_of_just_the_reasons_that_are_answered() {
-    let capitals = |text: &str| text.len() > 4 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    let status = read("src/api/status.rs");
-    let answered: BTreeSet<&str> = status
-        .split('"')
-        .skip(1)
-        .step_by(2)
-        .filter(|text| capitals(text))
-        .collect();
+    let status = Source::read("src/api/status.rs");
+    let paths = status.paths();
+    let reasons = paths
+        .iter()
+        .filter(|path| path.segments.len() == 2 && path.segments[0] == "reason");
+    let answered: BTreeSet<&str> = reasons.map(|path| path.segments[1].as_str()).collect();
+    assert_eq!(
+        answered,
+        fencepost::rpc::reason::ALL.iter().copied().collect(),
+        "all are answered"
+    );
     let readme = read("README.md");
     let section = readme
         .split("\n## ")

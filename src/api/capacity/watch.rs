@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Answers, Capacity, lock};
-use crate::api::connection::LogThrottle;
+use crate::api::log_throttle::LogThrottle;
 
 /// How often it is looked who takes nothing.
 const SECOND: Duration = Duration::from_secs(1);

@@ -10,10 +10,12 @@ use tower::{ServiceExt, service_fn};
 
 use super::*;
 use crate::api::capacity::Capacity;
-use crate::api::connection::{Peer, Remote};
+use crate::api::connection::Remote;
+use crate::api::peer::Peer;
 use crate::api::settings::Settings;
 use crate::api::status::reason;
 use crate::name::Identity;
+use crate::rpc::path::{self, ACQUIRE, RELEASE, RENEW};
 
 /// A body that never says anything.
 #[derive(Debug, Default)]
@@ -73,13 +75,10 @@ impl House {
     }
 }
 
-const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";
-const RENEW: &str = "/fencepost.v1.LockService/Renew";
-const RELEASE: &str = "/fencepost.v1.LockService/Release";
-const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
+const WATCH: &str = path::WATCH_LOCK;
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
-const GET: &str = "/fencepost.v1.LockService/GetLock";
+const GET: &str = path::GET_LOCK;
 
 #[tokio::test]
 async fn open_calls_of_other_kinds_keep_no_release_out() {
@@ -168,7 +167,7 @@ async fn a_drain_refuses_all_but_what_finishes() {
     let house = House::new(1);
     house.drain.cancel();
     let draining = Some((Code::Unavailable, "DRAINING".to_owned()));
-    for method in [ACQUIRE, WATCH, GET, "/fencepost.v1.AdminService/Admit"] {
+    for method in [ACQUIRE, WATCH, GET, path::ADMIT] {
         assert_eq!(house.refusal(method).await, draining, "{method}");
     }
     for method in [RENEW, RELEASE, CHECK] {

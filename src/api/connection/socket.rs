@@ -19,7 +19,7 @@ pub(in crate::api) enum Socket {
 
 /// The bytes of a connection on their way over its socket.
 #[derive(Debug)]
-pub(super) enum Transport {
+pub(in crate::api) enum Transport {
     /// As they are.
     Plain(Socket),
     /// Encrypted.

@@ -3,9 +3,10 @@
 //! hardly ever the oldest.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 /// All of them.
@@ -58,7 +59,7 @@ impl UnauthenticatedConnections {
     }
 
     fn line(&self) -> MutexGuard<'_, ByAge> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 }
 

@@ -20,11 +20,11 @@ async fn check(api: &HealthApi, service: &str) -> Result<ServingStatus, Code> {
 #[tokio::test]
 async fn the_server_serves_until_it_drains() {
     let (api, drain) = api();
-    for service in SERVER {
+    for service in SERVICES.iter().copied().chain([""]) {
         assert_eq!(check(&api, service).await, Ok(ServingStatus::Serving), "{service:?}");
     }
     drain.cancel();
-    for service in SERVER {
+    for service in SERVICES.iter().copied().chain([""]) {
         assert_eq!(check(&api, service).await, Ok(ServingStatus::NotServing), "{service:?}");
     }
 }

@@ -6,11 +6,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use hyper::rt::Executor;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::request;
@@ -44,7 +45,7 @@ impl CallExecutor {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut QueuedCalls) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.0.lock())
     }
 }
 

@@ -2,10 +2,11 @@
 //! each turn durable before it is answered.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::clock::Clock;
@@ -142,7 +143,7 @@ impl Engine {
                 Ok(self.run_in_memory(&mut machine, step))
             }
             EngineKind::Durable { batch, .. } => {
-                let batch = batch.read().unwrap_or_else(PoisonError::into_inner).clone();
+                let batch = batch.read().clone();
                 let batch = batch.ok_or_else(|| unsent("the store is closed"))?;
                 run_durably(&batch, step).await
             }
@@ -162,7 +163,7 @@ impl Engine {
         match &self.kind {
             EngineKind::Memory { .. } => false,
             EngineKind::Durable { batch, .. } => {
-                let batch = batch.read().unwrap_or_else(PoisonError::into_inner);
+                let batch = batch.read();
                 batch.is_none()
             }
         }
@@ -174,7 +175,7 @@ impl Engine {
         let EngineKind::Durable { batch, thread } = &self.kind else {
             return;
         };
-        drop(batch.write().unwrap_or_else(PoisonError::into_inner).take());
+        drop(batch.write().take());
         let thread = lock(thread).take();
         if let Some(thread) = thread {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -204,14 +205,14 @@ async fn run_durably<R: Send + 'static>(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Locks what others hold for some microseconds. A task that finds it locked lets others run rather
 /// than put its worker to sleep, which takes many times as long.
 async fn without_blocking<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     for _ in 0..PATIENCE {
-        if let Ok(guard) = mutex.try_lock() {
+        if let Some(guard) = mutex.try_lock() {
             return guard;
         }
         tokio::task::yield_now().await;

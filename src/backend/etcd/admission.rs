@@ -5,9 +5,10 @@
 //! wait begins when the one before it has its place, or stands where it goes along with the next turn.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -78,7 +79,7 @@ impl AdmissionQueue {
     }
 
     fn lines(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Semaphore>>> {
-        self.by_lock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_lock.lock()
     }
 }
 

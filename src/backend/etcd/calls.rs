@@ -8,11 +8,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -149,11 +150,11 @@ impl Calls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Call>> {
-        self.with_steps.lock().unwrap_or_else(PoisonError::into_inner)
+        self.with_steps.lock()
     }
 
     fn left(&self) -> MutexGuard<'_, LeftCalls> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.left.lock()
     }
 }
 

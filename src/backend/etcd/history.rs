@@ -7,11 +7,12 @@
 //! granted a lease looks when its time is over, and writes down what it finds, so that the number is bounded.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{PutOptions, Txn, TxnOp};
 use futures::future::{BoxFuture, FutureExt, Shared};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::keys::Keys;
@@ -274,7 +275,7 @@ fn latest(holds: &[Hold]) -> &[Hold] {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

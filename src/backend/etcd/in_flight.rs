@@ -3,7 +3,8 @@
 //! It counts for one replica: a queue that several fill at once may be longer by what the others send meanwhile.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::name::{ClaimId, LockName};
 
@@ -41,7 +42,7 @@ impl InFlight {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Others>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,9 +2,10 @@
 //! them are the dearest calls that etcd has.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::calls::Finishing;
@@ -196,6 +197,6 @@ impl Leases {
     }
 
     fn pool(&self) -> MutexGuard<'_, HashMap<Kind, Vec<(Lease, Instant)>>> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pool.lock()
     }
 }

@@ -3,10 +3,11 @@
 //! released versions. Who comes to be within the prefix is woken, and nobody else.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{WatchOptions, WatchStream};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -429,5 +430,5 @@ pub async fn read(link: &ClusterClient, keys: &LockKeys) -> Result<View, Failure
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -5,12 +5,13 @@
 //! yet, the one before is used. Streams that are open stay where they are, but for those of the sessions: they
 //! tell when a connection breaks, so they go where the calls go.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use etcd_client::{Client, ConnectOptions, StatusResponse};
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -90,7 +91,7 @@ impl ClusterClient {
         }
         self.proving.proof.store(Arc::new(proof));
         let renewal = tokio::spawn(renew(Arc::downgrade(self), Arc::clone(&self.proving.hurry)));
-        let mut current = self.proving.renewal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.proving.renewal.lock();
         *current = Some(AbortOnDropHandle::new(renewal));
     }
 

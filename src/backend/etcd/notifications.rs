@@ -1,9 +1,10 @@
 //! What this replica's waiters should know, until it is read; bounded.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::backend::Notification;
@@ -34,7 +35,7 @@ impl Default for NotificationSender {
 impl NotificationSender {
     /// The stream of all that is sent; it is had once.
     pub fn open(self: &Arc<Self>) -> BoxStream<'static, Notification> {
-        let unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unread = self.unread.lock().take();
         let Some(unread) = unread else {
             return stream::empty().boxed();
         };

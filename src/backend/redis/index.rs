@@ -6,10 +6,11 @@
 //! them is healed by the lock's next use or renewal.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures::future::join_all;
+use parking_lot::{Mutex, MutexGuard};
 use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +19,7 @@ use super::answer::{InspectAnswer, Tidied};
 use super::ask::KeySpace;
 use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
-use crate::backend::redis_server::topology::StepRequirements;
+use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, LockPage, InspectLimit, PageRequest, LockSummary};
 use crate::name::LockName;
@@ -84,7 +85,7 @@ impl Index {
     }
 
     fn fresh(&self) -> MutexGuard<'_, RecentName> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fresh.lock()
     }
 
     /// Names a lock that is being used. That it failed only shows in lists, until the next time.

@@ -12,17 +12,18 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::answer::WaiterState;
 use super::{Core, scripts};
-use crate::backend::redis_server::topology::StepRequirements;
+use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::{QueuePosition, BackendError, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -118,11 +119,11 @@ struct WaitingClaim {
 
 impl Waiting {
     fn lines(&self) -> MutexGuard<'_, AllWaiters> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 
     fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, AcquiresInFlight>> {
-        self.entering.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entering.lock()
     }
 
     /// A claim is about to be entered.

@@ -5,26 +5,27 @@
 //! effect where it was redirected.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use super::connecting::connect;
 use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
-use super::node::{Node, connect};
+use super::node::Node;
 use super::credentials::located;
-use super::script::{Answer, Ask, Script, Scripts};
+use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
-use super::topology::{StepRequirements, check};
+use super::slots::SLOTS;
+pub use super::slots::slot;
 use crate::backend::{BackendError, Health};
 
-/// How many slots a Cluster has.
-const SLOTS: u16 = 16_384;
 /// How often a call is redirected before it is given up.
 const REDIRECTS: usize = 8;
 /// How often the map is read anew.
@@ -58,16 +59,6 @@ struct SlotMap {
 
 /// By its last slot: each range of slots and its master.
 type Ranges = BTreeMap<u16, (u16, Address)>;
-
-/// Which slot a key belongs to. A `{tag}` in it is honoured, as the servers do.
-pub fn slot(key: &[u8]) -> u16 {
-    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = &key[open + 1..];
-        rest.iter().position(|byte| *byte == b'}').map(|close| &rest[..close])
-    });
-    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    crc16::State::<crc16::XMODEM>::calculate(hashed) % SLOTS
-}
 
 impl Cluster {
     /// Begins to watch over the Cluster that any of the seeds belongs to.
@@ -150,7 +141,7 @@ impl Cluster {
     ) -> Result<Answer, BackendError> {
         let mut way = self.way(slot(key))?;
         for _ in 0..REDIRECTS {
-            check(&way.node, needs)?;
+            way.node.check(needs)?;
             let ask = Ask {
                 key,
                 beside: &[],
@@ -252,7 +243,7 @@ impl Cluster {
     }
 
     fn map(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        self.map.lock()
     }
 
     /// Reads the map from a node that is known, or from a seed.

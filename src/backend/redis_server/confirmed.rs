@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::node::UNWRITTEN;
+use super::connecting::UNWRITTEN;
 use super::script::{Answer, Ask, Script, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{BatchSender, BatchBounds, batch};

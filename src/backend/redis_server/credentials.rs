@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates};
 
-use super::settings::connection_info;
+use super::url::connection_info;
 
 /// What each new connection shows from now on. Clones share it.
 #[derive(Debug, Clone, Default)]

@@ -8,18 +8,19 @@
 //! all wait longer. Runs that lose nothing (durable writes, a promoted replica) are taken over at once.
 
 use std::fmt;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
-use super::cluster::slot;
 use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
+use super::slots::slot;
 use super::quorum_member::{MarkerQuery, MarkerVerdict, QuorumMember, MemberState};
 use crate::backend::BackendError;
 
@@ -176,8 +177,8 @@ impl Marker {
         }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> parking_lot::MutexGuard<'_, Known> {
+        self.known.lock()
     }
 
     /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.

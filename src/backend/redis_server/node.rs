@@ -8,21 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind, Value};
+use redis::{ConnectionInfo, PushKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirmed::ConfirmedConnection;
-use super::failure::{away, is_suspect, of_script, unsent};
+use super::connecting::{connect, jitter};
+use super::failure::{away, is_suspect, unsent};
 use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
-use super::credentials::CredentialedServer;
-use super::script::{Answer, Ask, Script, Scripts, load};
+use super::script::{Answer, Ask, StepRequirements, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
-use super::topology::StepRequirements;
 use crate::backend::{BackendError, Health};
 
 /// How often a server is asked again.
@@ -30,10 +29,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How soon at the earliest.
 const SOON: Duration = Duration::from_millis(10);
-
-/// How many commands may wait to be written to a connection. Past it senders wait for one another, and whichever of
-/// them runs first goes first: commands of one moment would lose their order.
-pub const UNWRITTEN: usize = 65_536;
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
@@ -165,6 +160,17 @@ impl Node {
         let mut connection = self.live()?.connection.clone();
         let answer = connection.send_packed_command(command).await;
         Ok(answer.and_then(Value::extract_error))
+    }
+
+    /// Checks what a step asks of the server.
+    ///
+    /// # Errors
+    /// Quarantined, or away.
+    pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
+        match needs {
+            StepRequirements::Grant => self.may_grant(),
+            StepRequirements::Replicas | StepRequirements::Nothing => Ok(()),
+        }
     }
 
     /// Whether the server may grant leases: whether it is trusted, and followed by enough replicas.
@@ -392,39 +398,4 @@ async fn open(
         }
     });
     connection.await
-}
-
-/// Opens a connection and hands on what the server pushes.
-///
-/// # Errors
-/// Away when it cannot be opened in time.
-pub async fn connect(
-    settings: &Settings,
-    to: CredentialedServer,
-    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, BackendError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(settings.connect_timeout))
-        .set_response_timeout(Some(settings.response_timeout))
-        .set_pipeline_buffer_size(UNWRITTEN)
-        .set_push_sender(move |push| {
-            pushed(push);
-            Ok::<(), ()>(())
-        });
-    let client = Client::open(to.into_info()).map_err(away)?;
-    let made = timeout(
-        settings.connect_timeout + settings.response_timeout,
-        client.get_multiplexed_async_connection_with_config(&config),
-    );
-    made.await
-        .map_err(|_| away("no connection in time"))?
-        .map_err(|error| of_script(&error))
-}
-
-/// A pause of half to all of `pause`, so that many do not come back at once.
-pub fn jitter(pause: Duration) -> Duration {
-    let mut byte = [0];
-    // Without randomness everybody pauses alike, which is only less gentle.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 512
 }

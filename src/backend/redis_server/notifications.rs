@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::backend::Notification;
@@ -33,7 +33,7 @@ impl NotificationSender {
 
     /// Tells a waiter; what does not fit is made good by a gap.
     pub fn send(&self, wake: Notification) {
-        let out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let out = self.out.lock();
         if out.as_ref().is_some_and(|out| out.try_send(wake).is_err()) {
             self.lost.store(true, Ordering::Release);
         }
@@ -41,7 +41,7 @@ impl NotificationSender {
 
     /// Ends the stream.
     pub fn close(&self) {
-        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.out.lock() = None;
     }
 
     /// The stream of what is heard.

@@ -4,9 +4,10 @@
 //! time. An empty server is a new one only in company: where the first start is admitted, when all of
 //! them have been reached and none has voted yet. A single empty one has forgotten.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::from_redis_value;
 use tokio::time::Instant;
@@ -68,7 +69,7 @@ impl QuorumMembers {
     /// Notes which run answers at an address; whether another address has led to it for longer. A server
     /// that two addresses lead to must not vote twice.
     fn is_twice(&self, at: usize, run_id: &str) -> bool {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock();
         let Some(mine) = runs.get_mut(at) else {
             return false;
         };
@@ -84,14 +85,14 @@ impl QuorumMembers {
     }
 
     fn meet(&self, at: usize, as_what: KnownMember) {
-        let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut met = self.met.lock();
         if let Some(met) = met.get_mut(at) {
             *met = as_what;
         }
     }
 
     fn verdict(&self) -> Verdict {
-        let met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
+        let met = self.met.lock();
         if met.contains(&KnownMember::Used) {
             return Verdict::Forgot;
         }

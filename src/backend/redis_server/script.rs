@@ -8,6 +8,18 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, 
 /// The scripts of a backend.
 pub type Scripts = &'static [&'static LazyLock<Script>];
 
+/// What a step asks of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepRequirements {
+    /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
+    /// must have it where that is asked for.
+    Grant,
+    /// It may grant a lease, and whether the server may has been asked before.
+    Replicas,
+    /// Only an answer.
+    Nothing,
+}
+
 /// A script: its text, and the name by which a server that has seen it knows it.
 #[derive(Debug)]
 pub struct Script {

@@ -5,17 +5,18 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parking_lot::{Mutex, MutexGuard};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::connecting::connect;
 use super::failure::away;
-use super::node::connect;
 use super::credentials::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
@@ -73,7 +74,7 @@ impl Sentinel {
     }
 
     fn open(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// The open connection, or a new one where it has owed an answer for too long: who asked may not have waited

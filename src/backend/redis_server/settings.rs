@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult};
+use redis::{ConnectionInfo, RedisResult};
 
 use super::credentials::Credentials;
+pub use super::url::connection_info;
 
 /// Which servers hold the locks.
 #[derive(Debug, Clone)]
@@ -118,16 +119,6 @@ impl Quorum {
             node_timeout: Duration::from_millis(200),
         }
     }
-}
-
-/// Reads a URL (`redis://`, `rediss://`, `unix://`); RESP3 is spoken whatever it says.
-///
-/// # Errors
-/// What the client says about a URL that it cannot read.
-pub fn connection_info(url: &str) -> RedisResult<ConnectionInfo> {
-    let info = url.into_connection_info()?;
-    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_redis_settings(redis))
 }
 
 impl Servers {

@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script, Scripts};
+use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
 use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};
@@ -21,18 +21,6 @@ pub enum Topology {
     Single(Arc<Node>),
     /// The masters of a Cluster, by slot.
     Cluster(Arc<Cluster>),
-}
-
-/// What a step asks of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepRequirements {
-    /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
-    /// must have it where that is asked for.
-    Grant,
-    /// It may grant a lease, and whether the server may has been asked before.
-    Replicas,
-    /// Only an answer.
-    Nothing,
 }
 
 impl Topology {
@@ -71,7 +59,7 @@ impl Topology {
     ) -> Result<Answer, BackendError> {
         match self {
             Self::Single(node) => {
-                check(node, needs)?;
+                node.check(needs)?;
                 let ask = Ask {
                     key,
                     beside: &[],
@@ -157,16 +145,5 @@ impl Topology {
             Self::Single(_) => true,
             Self::Cluster(cluster) => cluster.has_master_at(info),
         }
-    }
-}
-
-/// Checks what a step asks of a server.
-///
-/// # Errors
-/// Quarantined, or away.
-pub fn check(node: &Node, needs: StepRequirements) -> Result<(), BackendError> {
-    match needs {
-        StepRequirements::Grant => node.may_grant(),
-        StepRequirements::Replicas | StepRequirements::Nothing => Ok(()),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// How many are remembered as said.
 const REMEMBERED: usize = 1_000;
@@ -16,7 +17,7 @@ pub struct Unreadable {
 impl Unreadable {
     /// Logs a lock that a list leaves out, once; past a thousand of them no more are logged.
     pub fn note(&self, lock: &str, error: &dyn Display) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted.lock();
         if noted.len() < REMEMBERED && noted.insert(lock.to_owned()) {
             // A name that is none may hold anything.
             tracing::warn!(?lock, %error, "a lock is not listed: its record cannot be read");

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::Core;
 use super::attempt::{AttemptOutcome, Conflict};
 use super::waiting::{AttemptPermit, NextAction};
-use crate::backend::redis_server::node::jitter;
+use crate::backend::redis_server::connecting::jitter;
 use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy, AcquireOutcome};
 use crate::name::LockName;
 

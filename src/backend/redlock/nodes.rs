@@ -2,12 +2,13 @@
 //! majority needs.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
@@ -18,10 +19,10 @@ use crate::backend::redis_server::failure::{is_of_record, of_script};
 use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
-use crate::backend::redis_server::script::{Ask, Script};
+use crate::backend::redis_server::script::{Ask, StepRequirements, Script};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
-use crate::backend::redis_server::topology::{StepRequirements, Topology};
+use crate::backend::redis_server::topology::Topology;
 use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::{BackendError, Health};
 
@@ -225,7 +226,7 @@ impl Nodes {
 
     /// Notes whose votes counted and whose did not, and logs when that changes.
     pub fn note_too_far(&self, counted: &[(usize, u64)], too_far: &[(usize, u64)]) {
-        let mut noted = self.too_far.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.too_far.lock();
         for (at, _) in counted {
             if noted.remove(at) {
                 tracing::info!(node = %self.all[*at].name, "the node's numbers count again");

@@ -4,10 +4,11 @@
 //! come and gone between two looks, the full state is told.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -36,14 +37,14 @@ pub struct Watchers {
 
 impl Watchers {
     fn add(&self, lock: &LockName, bell: &Arc<Notify>) {
-        let mut by_lock = self.by_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_lock = self.by_lock.lock();
         let bells = by_lock.entry(lock.clone()).or_default();
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(Arc::downgrade(bell));
     }
 
     fn drop_dead(&self, lock: &LockName) {
-        let mut by_lock = self.by_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_lock = self.by_lock.lock();
         if let Some(bells) = by_lock.get_mut(lock) {
             bells.retain(|bell| bell.strong_count() > 0);
             if bells.is_empty() {
@@ -54,7 +55,7 @@ impl Watchers {
 
     /// Something changed on this lock.
     pub fn changed(&self, lock: &LockName) {
-        let by_lock = self.by_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_lock = self.by_lock.lock();
         for bell in by_lock.get(lock).into_iter().flatten().filter_map(Weak::upgrade) {
             bell.notify_one();
         }
@@ -62,7 +63,7 @@ impl Watchers {
 
     /// Something may have changed on any.
     pub fn gap(&self) {
-        let by_lock = self.by_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_lock = self.by_lock.lock();
         for bell in by_lock.values().flatten().filter_map(Weak::upgrade) {
             bell.notify_one();
         }

@@ -1,7 +1,7 @@
 //! A closed loop of callers: each sends its next call when it has the answer to the last one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fencepost::api::proto::AcquireRequest;
@@ -9,6 +9,7 @@ use fencepost::api::proto::mode::{Kind, Semaphore, Shared};
 use fencepost::api::proto::{Lease, Mode};
 use fencepost::client::raw::Raw;
 use fencepost::client::{Error, time};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -159,10 +160,10 @@ impl Slice {
     }
 
     fn free(&self, key: usize) -> MutexGuard<'_, Option<Instant>> {
-        self.free[key].lock().unwrap_or_else(PoisonError::into_inner)
+        self.free[key].lock()
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally.lock()
     }
 }

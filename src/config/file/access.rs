@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use super::{QuotaCount, SECOND, YEAR, period_s, rate};
-use crate::config::access_config::{BearerText, ClientCertificates, AnonymousAccessName, Encrypted, PatternText, VerbName};
-use crate::config::section::section;
-use crate::config::value::{Count, Period};
+use crate::config::words::{BearerText, ClientCertificates, AnonymousAccessName, Encrypted, PatternText, VerbName};
 use crate::quota::Quota;
+use crate::schema::{Count, Period, section};
 
 section! {
     /// Encryption of the connections to this server (TLS 1.2 and 1.3). The files are PEM.

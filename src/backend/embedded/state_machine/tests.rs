@@ -3,8 +3,8 @@ use std::time::SystemTime;
 use super::*;
 use crate::backend::embedded::lock::Claim;
 use crate::backend::embedded::namespace_state::IncomingClaim;
-use crate::backend::{ClaimLimits, Released, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome};
-use crate::name::{CallId, ClaimId, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Owner, Secret, Ttl};
+use crate::backend::{Released, ReleaseTarget, NewClaim, AcquireOutcome};
+use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName};
 
 /// A clock that stands where it is put.
 #[derive(Debug, Clone, Default)]
@@ -45,23 +45,8 @@ fn fixture() -> Fixture {
 
 fn claim(number: u8) -> NewClaim {
     NewClaim {
-        id: ClaimId::from_bytes([number; 16]),
-        call: CallId::from_bytes([number; 16]),
-        secret: Secret::from_bytes([number; 16]),
         retryable: true,
-        owner: Owner::new("o").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        reentrant: false,
-        ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ClaimLimits {
-            queue: 100,
-            finished: 100,
-            holds: 10,
-        },
-        arrived: tokio::time::Instant::now(),
+        ..NewClaim::numbered(number)
     }
 }
 

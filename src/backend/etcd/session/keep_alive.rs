@@ -2,10 +2,10 @@
 //! of their own, where no call delays them.
 
 use std::future::pending;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::leases::{seconds, span};
@@ -30,7 +30,7 @@ impl Alive {
     }
 
     fn lock(&self) -> MutexGuard<'_, Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

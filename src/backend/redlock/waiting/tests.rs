@@ -3,8 +3,7 @@
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::backend::{ClaimLimits, WaitPolicy};
-use crate::name::{FencingToken, Identity, Metadata, Owner, Secret, Ttl};
+use crate::name::{FencingToken, Ttl};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -14,23 +13,8 @@ fn lock() -> LockName {
 
 fn claim(number: u8) -> NewClaim {
     NewClaim {
-        id: ClaimId::from_bytes([number; 16]),
-        call: CallId::from_bytes([number; 16]),
-        secret: Secret::from_bytes([number; 16]),
-        retryable: false,
-        owner: Owner::new("tester").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        reentrant: false,
         ttl: Ttl::new(LONG).unwrap(),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ClaimLimits {
-            queue: 100,
-            finished: 100,
-            holds: 100,
-        },
-        arrived: Instant::now(),
+        ..NewClaim::numbered(number)
     }
 }
 

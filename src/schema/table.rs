@@ -1,5 +1,5 @@
-//! What a table of the configuration file is made of: one macro call gives its type, its defaults
-//! and its documentation, so that none of them can go stale alone.
+//! A table of the configuration file: one macro call gives its type, its defaults and its documentation, so that
+//! none of them can go stale alone.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,8 @@ pub struct Table<S> {
 }
 
 impl<S> Table<S> {
-    fn one(field: &str, section: S) -> Self {
+    /// The table at `field`.
+    pub fn one(field: &str, section: S) -> Self {
         Self {
             path: vec![field.to_owned()],
             is_one_of_many: false,
@@ -63,9 +64,9 @@ pub trait Tables {
     /// The tables in this field, by their path from the field's name on.
     fn below(&self, field: &str) -> Vec<Table<&dyn Section>>;
 
-    /// One that could be in it and is not.
-    fn absent(&self, _field: &str) -> Option<Table<Box<dyn Section>>> {
-        None
+    /// Those that could be in it and are not.
+    fn absent(&self, _field: &str) -> Vec<Table<Box<dyn Section>>> {
+        Vec::new()
     }
 }
 
@@ -80,8 +81,9 @@ impl<S: Section + Default + 'static> Tables for Option<S> {
         self.iter().flat_map(|section| section.below(field)).collect()
     }
 
-    fn absent(&self, field: &str) -> Option<Table<Box<dyn Section>>> {
-        self.is_none().then(|| Table::one(field, Box::new(S::default()) as _))
+    fn absent(&self, field: &str) -> Vec<Table<Box<dyn Section>>> {
+        let absent = self.is_none().then(|| Table::one(field, Box::new(S::default()) as _));
+        absent.into_iter().collect()
     }
 }
 
@@ -93,9 +95,11 @@ impl<S: Section + Default + 'static> Tables for Vec<S> {
         all.collect()
     }
 
-    fn absent(&self, field: &str) -> Option<Table<Box<dyn Section>>> {
-        self.is_empty()
-            .then(|| Table::one_of_many(field, Box::new(S::default()) as _))
+    fn absent(&self, field: &str) -> Vec<Table<Box<dyn Section>>> {
+        let absent = self
+            .is_empty()
+            .then(|| Table::one_of_many(field, Box::new(S::default()) as _));
+        absent.into_iter().collect()
     }
 }
 
@@ -123,14 +127,14 @@ macro_rules! section {
         pub struct $section:ident {
             $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $default:expr,)*
         }
-        $(tables { $($(#[doc = $table_doc:literal])+ $table:ident: $table_type:ty,)+ })?
+        $(tables { $($(#[doc = $table_doc:literal])+ $(#[serde($serde:ident)])? $table:ident: $table_type:ty,)+ })?
     ) => {
         $(#[doc = $about])+
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct $section {
             $($(#[doc = $doc])+ pub $key: $type,)*
-            $($($(#[doc = $table_doc])+ pub $table: $table_type,)+)?
+            $($($(#[doc = $table_doc])+ $(#[serde($serde)])? pub $table: $table_type,)+)?
         }
 
         impl Default for $section {
@@ -142,32 +146,32 @@ macro_rules! section {
             }
         }
 
-        impl $crate::config::section::Section for $section {
+        impl $crate::schema::Section for $section {
             fn about(&self) -> &'static str {
                 concat!($($about, "\n"),+)
             }
 
-            fn keys(&self) -> Vec<$crate::config::section::Key> {
+            fn keys(&self) -> Vec<$crate::schema::Key> {
                 let default = Self::default();
-                vec![$($crate::config::section::Key {
+                vec![$($crate::schema::Key {
                     name: stringify!($key),
                     about: concat!($($doc, "\n"),+),
-                    bounds: <$type as $crate::config::value::Bounded>::bounds(),
-                    default: $crate::config::section::toml_value(&default.$key),
-                    value: $crate::config::section::toml_value(&self.$key),
+                    bounds: <$type as $crate::schema::Bounded>::bounds(),
+                    default: $crate::schema::toml_value(&default.$key),
+                    value: $crate::schema::toml_value(&self.$key),
                 },)*]
             }
 
-            fn tables(&self) -> Vec<$crate::config::section::Table<&dyn $crate::config::section::Section>> {
-                let tables: Vec<Vec<$crate::config::section::Table<&dyn $crate::config::section::Section>>> = vec![
-                    $($($crate::config::section::Tables::below(&self.$table, stringify!($table)),)+)?
+            fn tables(&self) -> Vec<$crate::schema::Table<&dyn $crate::schema::Section>> {
+                let tables: Vec<Vec<$crate::schema::Table<&dyn $crate::schema::Section>>> = vec![
+                    $($($crate::schema::Tables::below(&self.$table, stringify!($table)),)+)?
                 ];
                 tables.into_iter().flatten().collect()
             }
 
-            fn absent(&self) -> Vec<$crate::config::section::Table<Box<dyn $crate::config::section::Section>>> {
-                let absent: Vec<Option<$crate::config::section::Table<Box<dyn $crate::config::section::Section>>>> = vec![
-                    $($($crate::config::section::Tables::absent(&self.$table, stringify!($table)),)+)?
+            fn absent(&self) -> Vec<$crate::schema::Table<Box<dyn $crate::schema::Section>>> {
+                let absent: Vec<Vec<$crate::schema::Table<Box<dyn $crate::schema::Section>>>> = vec![
+                    $($($crate::schema::Tables::absent(&self.$table, stringify!($table)),)+)?
                 ];
                 absent.into_iter().flatten().collect()
             }

@@ -9,10 +9,6 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::access_config::{ClientCertificates, AnonymousAccessName, Encrypted, VerbName};
-use crate::backend::Guarantee;
-use crate::telemetry::{LogFilter, LogFormat};
-
 /// A value that can say what it accepts.
 pub trait Bounded {
     /// What is accepted, as the end of "Accepts …"; nothing where the type alone says it.
@@ -186,29 +182,10 @@ impl Bounded for Ratio {
     }
 }
 
-/// What a namespace demands of its backend, written `ap` or `cp`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeclaredGuarantee {
-    /// Available is enough.
-    Ap,
-    /// It must be consistent.
-    Cp,
-}
-
-impl From<DeclaredGuarantee> for Guarantee {
-    fn from(declared: DeclaredGuarantee) -> Self {
-        match declared {
-            DeclaredGuarantee::Ap => Self::Ap,
-            DeclaredGuarantee::Cp => Self::Cp,
-        }
-    }
-}
-
 /// The types whose documentation says in words what they accept.
 macro_rules! unbounded {
     ($($type:ty),+) => {
-        $(impl Bounded for $type {
+        $(impl $crate::schema::Bounded for $type {
             fn bounds() -> Option<String> {
                 None
             }
@@ -216,18 +193,9 @@ macro_rules! unbounded {
     };
 }
 
-unbounded!(
-    bool,
-    String,
-    PathBuf,
-    ClientCertificates,
-    DeclaredGuarantee,
-    AnonymousAccessName,
-    Encrypted,
-    LogFilter,
-    LogFormat,
-    VerbName
-);
+pub(crate) use unbounded;
+
+unbounded!(bool, String, PathBuf);
 
 impl<T: Bounded> Bounded for Option<T> {
     fn bounds() -> Option<String> {

@@ -9,9 +9,10 @@ use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::socket::{Socket, Transport};
-use super::{Connection, Peer, Remote, ConnectionSettings, LogThrottle};
-use crate::api::listen::Listener;
+use super::connection::{Arrival, Connection, Remote, Socket, ConnectionSettings, Transport};
+use super::listen::Listener;
+use super::peer::Peer;
+use super::log_throttle::LogThrottle;
 use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
@@ -21,27 +22,8 @@ use crate::tls::{self, Tls, Unfinished};
 const FIRST_REST: Duration = Duration::from_millis(10);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
-/// A client that has come so far that it may be served.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub transport: Transport,
-    pub remote: Remote,
-}
-
-impl From<(Socket, Peer)> for Arrival {
-    fn from((socket, peer): (Socket, Peer)) -> Self {
-        Self {
-            transport: Transport::Plain(socket),
-            remote: Remote::new(peer, None),
-        }
-    }
-}
-
 /// The connections of all listeners, until the stream is dropped, and the listeners with it.
-pub(in crate::api) fn incoming(
-    listeners: Vec<Listener>,
-    terms: ConnectionSettings,
-) -> impl Stream<Item = Connection> + Send + use<> {
+pub(super) fn incoming(listeners: Vec<Listener>, terms: ConnectionSettings) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
         let listener = Accepting {

@@ -1,9 +1,9 @@
 //! What the log says of what clients can cause, such as connections past the limit: a line now and then, for
 //! whoever makes them could fill the log too.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How long the log says nothing more.
@@ -11,15 +11,15 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// How many were closed since the log said so.
 #[derive(Debug, Default)]
-pub(in crate::api) struct LogThrottle {
+pub(super) struct LogThrottle {
     /// Never held for longer than it takes to count.
     since: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogThrottle {
     /// Counts one; answers how many there were where the log is to say so.
-    pub(in crate::api) fn one_more(&self) -> Option<u64> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn one_more(&self) -> Option<u64> {
+        let mut since = self.since.lock();
         since.1 += 1;
         let now = Instant::now();
         if since.0.is_some_and(|told| now - told < QUIET) {

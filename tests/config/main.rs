@@ -2,6 +2,11 @@
 
 #![cfg(feature = "embedded")]
 
+#[cfg(all(feature = "redis", feature = "redlock", feature = "etcd"))]
+mod golden;
+#[cfg(not(all(feature = "redis", feature = "redlock", feature = "etcd")))]
+mod missing;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

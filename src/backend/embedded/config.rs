@@ -1,0 +1,139 @@
+//! The embedded store in the configuration: its table, and what it is opened with.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::Access;
+
+use super::Store;
+use crate::backend::driver::{Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::{Backend, CLAIM_LIMIT, Guarantee};
+use crate::files::check_folder;
+use crate::name::Namespace;
+use crate::schema::{Count, section};
+
+/// The path that stands for a store without a file.
+const MEMORY: &str = ":memory:";
+/// What every file of a store begins with.
+const STORE_BEGINS: &[u8] = b"redb";
+
+section! {
+    /// The embedded store. Namespaces with the same path share one file.
+    pub struct EmbeddedSection {
+        /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
+        /// trials.
+        path: PathBuf = PathBuf::from("fencepost.redb"),
+        /// How many claims the namespace holds, in all its locks together: holders with each of
+        /// their holds, and waiters.
+        claim_limit: Count<1, 10_000_000> = Count::nearest(CLAIM_LIMIT),
+    }
+}
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct EmbeddedDriver;
+
+/// The settings of a namespace in an embedded store.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EmbeddedConfig {
+    /// The file, named absolutely; nothing for a store in memory. Namespaces with the same file share it.
+    path: Option<PathBuf>,
+    claim_limit: u32,
+}
+
+impl Driver for EmbeddedDriver {
+    const KIND: &'static str = "embedded";
+    type Section = EmbeddedSection;
+    type Settings = EmbeddedConfig;
+
+    fn check(section: &EmbeddedSection, data_dir: Option<&Path>) -> Result<EmbeddedConfig, InvalidSetting> {
+        Ok(EmbeddedConfig {
+            path: check_path(&section.path, data_dir)?,
+            claim_limit: section.claim_limit.get(),
+        })
+    }
+
+    fn check_files(settings: &EmbeddedConfig) -> Result<(), InvalidSetting> {
+        let checked = settings.path.as_deref().map_or(Ok(()), check_file);
+        checked.map_err(|problem| InvalidSetting::new("path", problem))
+    }
+
+    fn guarantee(settings: &EmbeddedConfig) -> Guarantee {
+        match settings.path {
+            Some(_) => Guarantee::Cp,
+            None => Guarantee::Ap,
+        }
+    }
+
+    fn claim_limit(settings: &EmbeddedConfig) -> u32 {
+        settings.claim_limit
+    }
+
+    fn file(settings: &EmbeddedConfig) -> Option<&Path> {
+        settings.path.as_deref()
+    }
+
+    fn is_same_store(one: &EmbeddedConfig, other: &EmbeddedConfig) -> bool {
+        one.path == other.path
+    }
+
+    fn open(settings: &EmbeddedConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        let Some(path) = &settings.path else {
+            return Ok(Arc::new(Store::memory()));
+        };
+        let opened = Store::open(path);
+        let store = opened.map_err(|error| StoreError::new(format!("the embedded store at {path:?}"), error))?;
+        Ok(Arc::new(store))
+    }
+}
+
+impl OpenStore for Store {
+    fn namespace(&self, namespace: &Namespace, claim_limit: u32) -> Arc<dyn Backend> {
+        self.namespace_of(namespace.clone(), claim_limit)
+    }
+}
+
+fn check_path(path: &Path, data_dir: Option<&Path>) -> Result<Option<PathBuf>, InvalidSetting> {
+    if path == Path::new(MEMORY) {
+        return Ok(None);
+    }
+    if path.file_name().is_none() {
+        let problem = format!("must be the path of a file or {MEMORY:?}, not {path:?}");
+        return Err(InvalidSetting::new("path", problem));
+    }
+    match data_dir {
+        Some(directory) => Ok(Some(directory.join(path))),
+        None if path.is_absolute() => Ok(Some(path.to_owned())),
+        None => Err(InvalidSetting::of_server(
+            "data_dir",
+            "must be set where the environment has neither XDG_DATA_HOME nor HOME",
+        )),
+    }
+}
+
+/// Whether a store could use this file, or make it.
+fn check_file(file: &Path) -> Result<(), String> {
+    let Ok(found) = fs::metadata(file) else {
+        return check_folder(file.parent().unwrap_or(file));
+    };
+    let path = file.display();
+    if !found.is_file() {
+        return Err(format!("must be the path of a file, and {path} is something else"));
+    }
+    let access = Access::READ_OK | Access::WRITE_OK;
+    rustix::fs::access(file, access).map_err(|error| format!("{path}: cannot be read and written: {error}"))?;
+    let mut begins = Vec::new();
+    let opened = fs::File::open(file).map(|file| file.take(STORE_BEGINS.len() as u64));
+    let read = opened.and_then(|mut file| file.read_to_end(&mut begins));
+    read.map_err(|error| format!("{path}: cannot be read: {error}"))?;
+    if begins.is_empty() || begins == STORE_BEGINS {
+        Ok(())
+    } else {
+        Err(format!(
+            "must be a file of an embedded store, and {path} holds something else"
+        ))
+    }
+}

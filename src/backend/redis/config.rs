@@ -1,0 +1,225 @@
+//! The Redis store in the configuration: its table, and what it is opened with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Store;
+use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::redis_server::config::{self, Keys, Login, SettingError, Tls, unusable};
+use crate::backend::redis_server::credentials::{Access, Credentials};
+use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
+use crate::backend::{Backend, Guarantee};
+use crate::name::Namespace;
+use crate::schema::{Count, Period, section};
+
+/// In milliseconds.
+const SECOND: u64 = 1000;
+
+section! {
+    /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings share
+    /// its connections.
+    pub struct RedisSection {
+        /// Where it is: redis://, rediss:// or unix://, without a user or a password. One server;
+        /// or the sentinels; or some nodes of the cluster.
+        urls: Vec<String> = vec!["redis://127.0.0.1:6379".to_owned()],
+        /// What the URLs lead to: "standalone", "sentinel" or "cluster".
+        mode: String = "standalone".to_owned(),
+        /// The name by which the sentinels know the master.
+        master: Option<String> = None,
+        /// The ACL user; without it, the default one.
+        user: Option<String> = None,
+        /// The file with the password; an end of line in it does not count.
+        password_file: Option<PathBuf> = None,
+        /// The environment variable with the password.
+        password_env: Option<String> = None,
+        /// The ACL user at the sentinels.
+        sentinel_user: Option<String> = None,
+        /// The file with the password for the sentinels.
+        sentinel_password_file: Option<PathBuf> = None,
+        /// The environment variable with the password for the sentinels.
+        sentinel_password_env: Option<String> = None,
+        /// The file with the certificates (PEM) of those who may sign for the servers behind
+        /// rediss://; without it, those whom this machine trusts.
+        ca_file: Option<PathBuf> = None,
+        /// The file with the certificate (PEM) that this server shows there.
+        cert_file: Option<PathBuf> = None,
+        /// The file with its key (PEM).
+        key_file: Option<PathBuf> = None,
+        /// The database.
+        database: Count<0, 1_000_000> = Count::nearest(0),
+        /// What every key begins with.
+        prefix: String = "fencepost".to_owned(),
+        /// What an empty Redis means when a server starts: "quarantine" grants nothing for the
+        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
+        /// a new one.
+        first_start: String = "quarantine".to_owned(),
+        /// How many replicas of the Redis master must confirm a grant or a renewal before it is
+        /// answered. When fewer do, a grant is taken back, and the call fails with
+        /// BACKEND_UNAVAILABLE. It makes losing a lease in a failover unlikely, not impossible:
+        /// the guarantee stays AP.
+        wait_replicas: Count<0, 16> = Count::nearest(0),
+        /// How long they have for that.
+        wait_replicas_timeout: Period<10, { 2 * SECOND }> = Period::nearest(Duration::from_secs(1)),
+    }
+}
+
+/// The Redis store.
+#[derive(Debug)]
+pub struct RedisDriver;
+
+/// The settings of a Redis store. Namespaces with the same ones share its connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisConfig {
+    urls: Vec<String>,
+    mode: Mode,
+    login: Login,
+    sentinel_login: Login,
+    database: u32,
+    tls: Tls,
+    prefix: String,
+    admit_first: bool,
+    replicas: u32,
+    replicas_timeout: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Mode {
+    Standalone,
+    Sentinel(String),
+    Cluster,
+}
+
+impl Driver for RedisDriver {
+    const KIND: &'static str = "redis";
+    const SERVERS: Option<&'static str> = Some(config::SERVERS);
+    type Section = RedisSection;
+    type Settings = RedisConfig;
+
+    fn check(section: &RedisSection, _: Option<&Path>) -> Result<RedisConfig, InvalidSetting> {
+        let mode = mode(section)?;
+        let one = mode == Mode::Standalone;
+        if section.urls.is_empty() || (one && section.urls.len() > 1) {
+            let problem = "must be one URL, or several where mode is \"sentinel\" or \"cluster\"";
+            return Err(InvalidSetting::new("urls", problem));
+        }
+        let keys = keys_of(section);
+        keys.check_urls()?;
+        Ok(RedisConfig {
+            urls: section.urls.clone(),
+            login: keys.login()?,
+            sentinel_login: sentinel_login(section, &mode)?,
+            mode,
+            database: section.database.get(),
+            tls: keys.tls()?,
+            prefix: section.prefix.clone(),
+            admit_first: keys.admits_first()?,
+            replicas: section.wait_replicas.get(),
+            replicas_timeout: section.wait_replicas_timeout.get(),
+        })
+    }
+
+    fn check_files(settings: &RedisConfig) -> Result<(), InvalidSetting> {
+        settings.credentials().map(drop).map_err(InvalidSetting::from)
+    }
+
+    fn guarantee(_: &RedisConfig) -> Guarantee {
+        Guarantee::Ap
+    }
+
+    fn open(settings: &RedisConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
+        Ok(Arc::new(Opened {
+            store: Store::open(settings.settings(longest_ttl)?),
+            config: settings.clone(),
+        }))
+    }
+}
+
+/// A store, and the settings that name its files.
+#[derive(Debug)]
+struct Opened {
+    store: Store,
+    config: RedisConfig,
+}
+
+impl OpenStore for Opened {
+    fn namespace(&self, namespace: &Namespace, _: u32) -> Arc<dyn Backend> {
+        self.store.namespace(namespace)
+    }
+
+    fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
+        let (store, access) = (self.store.clone(), self.config.credentials()?);
+        Ok(Some(Box::new(move || store.prove_by(access))))
+    }
+}
+
+impl RedisConfig {
+    fn credentials(&self) -> Result<Access, SettingError> {
+        config::credentials(&self.login, self.database, &self.sentinel_login, &self.tls)
+    }
+
+    fn settings(&self, longest_ttl: Duration) -> Result<Settings, SettingError> {
+        let servers = match &self.mode {
+            Mode::Standalone => Servers::standalone(&self.urls[0]),
+            Mode::Sentinel(master) => Servers::sentinel(master, &self.urls),
+            Mode::Cluster => Servers::cluster(&self.urls),
+        };
+        // They have been checked before.
+        let servers = servers.map_err(|error| unusable("urls", error))?;
+        let mut settings = Settings::new(servers);
+        settings.proof = Credentials::new(self.credentials()?);
+        settings.prefix.clone_from(&self.prefix);
+        settings.longest_ttl = longest_ttl;
+        settings.first_start = config::first_start(self.admit_first);
+        settings.replicas = (self.replicas > 0).then_some(Replicas {
+            count: self.replicas,
+            timeout: self.replicas_timeout,
+        });
+        Ok(settings)
+    }
+}
+
+fn keys_of(section: &RedisSection) -> Keys<'_> {
+    Keys {
+        servers: ("urls", &section.urls),
+        user: &section.user,
+        password_file: &section.password_file,
+        password_env: &section.password_env,
+        ca_file: &section.ca_file,
+        cert_file: &section.cert_file,
+        key_file: &section.key_file,
+        prefix: &section.prefix,
+        first_start: &section.first_start,
+    }
+}
+
+fn sentinel_login(section: &RedisSection, mode: &Mode) -> Result<Login, InvalidSetting> {
+    let login = Login::new(
+        &section.sentinel_user,
+        ("sentinel_password_file", &section.sentinel_password_file),
+        ("sentinel_password_env", &section.sentinel_password_env),
+    )?;
+    match (login.key("sentinel_user"), mode) {
+        (Some(key), Mode::Standalone | Mode::Cluster) => Err(InvalidSetting::new(
+            key,
+            "must be absent where mode is not \"sentinel\"",
+        )),
+        _ => Ok(login),
+    }
+}
+
+fn mode(section: &RedisSection) -> Result<Mode, InvalidSetting> {
+    match (section.mode.as_str(), &section.master) {
+        ("standalone", None) => Ok(Mode::Standalone),
+        ("cluster", None) if section.database.get() == 0 => Ok(Mode::Cluster),
+        ("sentinel", Some(master)) => Ok(Mode::Sentinel(master.clone())),
+        ("standalone" | "cluster" | "sentinel", _) => Err(InvalidSetting::new(
+            "master",
+            "must be set where mode is \"sentinel\", and only there; a cluster has only database 0",
+        )),
+        (other, _) => Err(InvalidSetting::new(
+            "mode",
+            format!("must be \"standalone\", \"sentinel\" or \"cluster\", not {other:?}"),
+        )),
+    }
+}

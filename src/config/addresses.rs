@@ -1,0 +1,78 @@
+//! Which addresses may be listened on together, and which of them without encryption.
+
+use super::error::ConfigError;
+use super::file::File;
+use super::listen::Listen;
+use super::source::Source;
+use crate::api::ListenAddress;
+use crate::schema::Bounded;
+
+/// Checks all addresses of the configuration.
+pub(super) fn check(file: &File, source: &Source) -> Result<(), ConfigError> {
+    check_listen(file, source)?;
+    check_metrics_listen(file, source)?;
+    check_apart(file, source)
+}
+
+fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    if file.listen.is_empty() || !file.listen.iter().all(Listen::is_bindable) {
+        let bounds = Listen::bounds().unwrap_or_default();
+        return Err(source.refuse(&["listen"], format!("must be at least one address, each {bounds}")));
+    }
+    let open = file.listen.iter().find(|listen| !listen.0.is_local());
+    match open {
+        Some(Listen(address)) if !file.insecure && file.tls.is_none() => Err(source.refuse(
+            &["listen"],
+            format!(
+                "{address} must be a loopback address or a Unix socket where there is no [tls], unless insecure = true"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let is_open = |address: &ListenAddress| !address.is_local() && !file.insecure && !file.metrics_insecure;
+    match &file.metrics_listen {
+        Some(Listen(ListenAddress::Unix(_))) => Err(source.refuse(
+            &["metrics_listen"],
+            "must be host:port: Prometheus reads no Unix socket",
+        )),
+        Some(Listen(address)) if is_open(address) && file.tls.is_none() => {
+            let problem = format!(
+                "{address} must be a loopback address where there is no [tls], unless metrics_insecure = true or insecure = true"
+            );
+            Err(source.refuse(&["metrics_listen"], problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses addresses of which only one can be listened on: one that is given twice, or that another one covers.
+fn check_apart(file: &File, source: &Source) -> Result<(), ConfigError> {
+    let listen = file.listen.iter().enumerate();
+    let all = listen.map(|(number, address)| (format!("[{number}]"), address));
+    let all: Vec<_> = all.collect();
+    for (at, (number, address)) in all.iter().enumerate() {
+        if let Some((before, other)) = all[..at].iter().find(|(_, other)| other.clashes_with(address)) {
+            let problem = format!(
+                "must not be listened on twice, and listen{before} ({}) is the same",
+                other.0
+            );
+            return Err(source.refuse(&["listen", number], problem));
+        }
+    }
+    let Some(metrics) = &file.metrics_listen else {
+        return Ok(());
+    };
+    match all.iter().find(|(_, other)| other.clashes_with(metrics)) {
+        Some((number, other)) => {
+            let problem = format!(
+                "must not be listened on twice, and listen{number} ({}) is the same",
+                other.0
+            );
+            Err(source.refuse(&["metrics_listen"], problem))
+        }
+        None => Ok(()),
+    }
+}
