@@ -4,12 +4,12 @@
 //! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
 //! waiters, who live on the session of the replica that entered them.
 //!
-//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
+//! The rooms, from the request inwards: [`enter`] with [`queue`] and [`adopt`], [`take_up`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
 //! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
 //! place there for each; [`turns`] is the group commit of all steps, and [`calls`]
-//! knows which of them were answered; [`session`] and [`leases`] are the etcd
+//! knows which of them were answered; [`session`] with [`base`] and [`leases`] are the etcd
 //! leases, [`pulse`] their signs of life, [`ends`] what is remembered, and [`past`]
 //! what etcd's history tells beside it; [`names`] are those that claims are
 //! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
@@ -28,7 +28,7 @@ use self::calls::Calls;
 use self::ends::Ends;
 use self::keys::Keys;
 use self::leases::Leases;
-use self::link::Link;
+use self::link::{Failure, Link};
 use self::names::Names;
 use self::scenes::Scenes;
 use self::session::Session;
@@ -42,11 +42,12 @@ use super::{
     Place, Renewal, Seen, Wake,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Mode, Namespace, Ttl};
 
 mod adopt;
 mod along;
 mod arrivals;
+mod base;
 mod calls;
 mod checks;
 mod clock;
@@ -63,6 +64,7 @@ mod packing;
 mod past;
 mod proving;
 mod pulse;
+mod queue;
 mod record;
 mod renew;
 mod scenes;
@@ -143,6 +145,7 @@ impl Store {
                 scenes,
                 names,
                 arrivals: Arrivals::default(),
+                promotions: Arrivals::default(),
                 under_way: UnderWay::default(),
             }),
             wakes,
@@ -161,6 +164,8 @@ struct Replica {
     scenes: Arc<Scenes>,
     names: Arc<Names>,
     arrivals: Arrivals,
+    /// Semaphore claims that are to be taken up.
+    promotions: Arrivals,
     under_way: UnderWay,
     turns: Arc<Turns>,
     calls: Arc<Calls>,
@@ -199,14 +204,23 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(Place::Left);
         }
-        let line = match claim.patience {
-            Patience::Try => None,
-            Patience::Wait => Some(replica.arrivals.come(lock).await),
+        let (line, spare) = match (claim.patience, claim.mode) {
+            // Of exclusive ones at most one is granted, and readers are not in each other's way.
+            (Patience::Try, Mode::Exclusive | Mode::Shared) => (None, None),
+            (Patience::Try, Mode::Semaphore { .. }) => {
+                let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
+                (Some(replica.arrivals.come(lock, false).await?), spare)
+            }
+            (Patience::Wait, _) => {
+                let together = replica.goes_together(lock, claim);
+                (Some(replica.arrivals.come(lock, together).await?), None)
+            }
         };
         let ready = replica.session.ready().await;
-        if let (Err(_), Some(line)) = (&ready, &line) {
-            line.failed();
+        if let (Err(failure), Some(line)) = (&ready, &line) {
+            line.failed(failure);
         }
+        drop(spare);
         // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
         // to bring a name that was given up meanwhile.
         let (ticket, named) = (ready?, replica.names.give(claim));

@@ -105,7 +105,9 @@ async fn tokens_rise_over_a_base_that_was_raised_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_that_another_raised_meanwhile_is_not_lowered() {
     let Some(bed) = Bed::new().await else { return };
-    let mut raise = bed.proxy.catch(Fate::Held, &["KV/Txn".to_owned(), bed.key("base")]);
+    let mut raise = bed
+        .proxy
+        .catch(Fate::Held, &["KV/Txn".to_owned(), bed.key("token_base")]);
     // A new connection proves the base anew, and raises it to the time of day.
     bed.proxy.break_signs_of_life();
     raise.is_here().await;

@@ -28,7 +28,9 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
     let Some(bed) = Bed::new().await else { return };
     let (here, new) = (bed.here(), claim("late"));
     let mut answer = bed.proxy.catch(Fate::AnswerHeld, &step(&new, "h/x/"));
-    let mut proof = bed.proxy.catch(Fate::Held, &["KV/Range".to_owned(), bed.key("base")]);
+    let mut proof = bed
+        .proxy
+        .catch(Fate::Held, &["KV/Range".to_owned(), bed.key("token_base")]);
     let broken = async {
         answer.is_here().await;
         bed.proxy.break_signs_of_life();
@@ -44,7 +46,9 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_granted_over_a_new_connection_before_the_base_was_proven_over_it() {
     let Some(bed) = Bed::new().await else { return };
-    let mut proof = bed.proxy.catch(Fate::Held, &["KV/Range".to_owned(), bed.key("base")]);
+    let mut proof = bed
+        .proxy
+        .catch(Fate::Held, &["KV/Range".to_owned(), bed.key("token_base")]);
     bed.proxy.break_signs_of_life();
     proof.is_here().await;
     let (here, new) = (bed.here(), claim("early").trying());
