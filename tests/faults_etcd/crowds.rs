@@ -11,7 +11,7 @@ use fencepost::name::Mode;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::bench::{acquire, ask, cluster, health, name, namespace, take, waiters};
+use crate::harness::{acquire, ask, cluster, health, name, namespace, take, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ async fn of_many_readers_at_once_no_more_hold_than_the_queue_takes() {
     }
     assert_eq!(held, LIMIT);
     assert_eq!(
-        locks.look(&name("a"), 1).await.expect("etcd answers").holder_count,
+        locks.inspect(&name("a"), 1).await.expect("etcd answers").holder_count,
         LIMIT
     );
 }

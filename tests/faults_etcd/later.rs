@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::backend::Health;
 use fencepost::error::Error;
 
-use crate::bench::{acquire, cluster, etcd, health, namespace, replica, take};
+use crate::harness::{acquire, cluster, etcd, health, namespace, replica, take};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -19,7 +19,7 @@ async fn nothing_is_granted_where_a_later_release_has_begun_and_the_reason_is_sa
     closed.expect("etcd answers");
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
-    let is_said = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("later release"));
+    let is_said = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("later release"));
     health(&locks, Duration::from_secs(10), is_said).await;
     // What holds goes on, and can be given back.
     locks.renew(&held.key, None).await.expect("it is held");

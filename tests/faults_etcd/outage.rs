@@ -9,7 +9,7 @@ use fencepost::name::Mode;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use crate::bench::{acquire, ask, cluster, health, take, unready};
+use crate::harness::{acquire, ask, cluster, health, take, unready};
 
 const TTL: Duration = Duration::from_secs(120);
 /// How long a request may take.

@@ -7,7 +7,7 @@ use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::Mode;
 use futures::future::join_all;
 
-use crate::bench::{ask, calls, cluster, name, replica, waiters};
+use crate::harness::{ask, calls, cluster, name, replica, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 const CROWD: u32 = 400;
@@ -62,7 +62,7 @@ async fn of_many_readers_that_try_at_once_each_holds() {
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), CROWD as usize, "each has a token of its own");
-    let queue = other.look(&name("two"), 1).await.expect("etcd answers");
+    let queue = other.inspect(&name("two"), 1).await.expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (CROWD as usize, 0));
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use etcd_client::{Event, EventType, KeyValue};
 
-use super::keys::{LockKeys, Stand};
+use super::keys::{LockKeys, KeyRole};
 use super::record::{Claim, Hold, RecordError};
 use crate::backend::NewClaim;
 use crate::claim::Prefix;
@@ -57,12 +57,12 @@ impl Entry {
 
 /// The claims of one stage, by their order.
 #[derive(Debug, Clone, Default)]
-pub struct Line {
+pub struct OrderedClaims {
     by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
     places: HashMap<ClaimId, (i64, u64)>,
 }
 
-impl Line {
+impl OrderedClaims {
     fn insert(&mut self, entry: Entry) {
         self.remove(&entry.id);
         let (created, place) = (entry.created, entry.claim.place);
@@ -103,8 +103,8 @@ pub struct View {
     read_at: i64,
     /// Every semaphore claim that holds and was granted up to this revision is in it, ahead of their events.
     semaphores_up_to: i64,
-    pub holders: Line,
-    pub waiters: Line,
+    pub holders: OrderedClaims,
+    pub waiters: OrderedClaims,
     /// Holders that are known to be gone ahead of their events, each with its grant's revision.
     gone: HashSet<(ClaimId, i64)>,
 }
@@ -137,7 +137,7 @@ impl View {
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, RecordError> {
         Ok(match keys.stand(kv.key()) {
-            Some(Stand::Holder(id)) => {
+            Some(KeyRole::Holder(id)) => {
                 let entry = Entry::read(keys, id, kv)?;
                 if self.gone.contains(&(id, entry.created)) {
                     return Ok(Step::Nothing);
@@ -152,7 +152,7 @@ impl View {
                 self.holders.insert(entry);
                 if known { Step::Changed(id) } else { Step::Granted(id) }
             }
-            Some(Stand::Waiter(id)) => {
+            Some(KeyRole::Waiter(id)) => {
                 let entry = Entry::read(keys, id, kv)?;
                 if self.knows_later(&id, entry.modified) {
                     return Ok(Step::Nothing);
@@ -187,7 +187,7 @@ impl View {
             return self.put(keys, kv);
         }
         let step = match keys.stand(kv.key()) {
-            Some(Stand::Holder(id)) => {
+            Some(KeyRole::Holder(id)) => {
                 let at = kv.mod_revision();
                 self.gone.retain(|(gone, created)| *gone != id || *created > at);
                 if self.knows_later(&id, at) {
@@ -195,7 +195,7 @@ impl View {
                 }
                 self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
             }
-            Some(Stand::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
+            Some(KeyRole::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))
@@ -390,7 +390,7 @@ mod tests {
         view.waiters.insert(reader.clone());
         view.waiters.insert(permit.clone());
         assert!(!view.is_next(&reader.id) && !view.is_next(&permit.id));
-        view.holders = Line::default();
+        view.holders = OrderedClaims::default();
         assert!(view.is_next(&reader.id) && !view.is_next(&permit.id));
     }
 }
