@@ -4,12 +4,12 @@
 //! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
 //! waiters, who live on the session of the replica that entered them.
 //!
-//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`promote`], [`leave`], [`renew`] and
+//! The rooms, from the request inwards: [`enter`] with [`queue`] and [`adopt`], [`promote`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
 //! [`scenes`] is what happens on locks that this replica waits for, [`notifications`] what its waiters hear of it,
 //! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
 //! place there for each; [`turns`] is the group commit of all steps, and [`calls`]
-//! knows which of them were answered; [`session`] and [`leases`] are the etcd
+//! knows which of them were answered; [`session`] with [`base`] and [`leases`] are the etcd
 //! leases, [`pulse`] their signs of life, [`ends`] what is remembered, and [`past`]
 //! what etcd's history tells beside it; [`names`] are those that claims are
 //! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
@@ -28,7 +28,7 @@ use self::calls::Calls;
 use self::history::History;
 use self::keys::Keys;
 use self::leases::Leases;
-use self::cluster_client::ClusterClient;
+use self::cluster_client::{Failure, ClusterClient};
 use self::key_pool::KeyPool;
 use self::lock_watch::LockWatches;
 use self::session::Session;
@@ -42,11 +42,12 @@ use super::{
     AcquireOutcome, RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Mode, Namespace, Ttl};
 
 mod adopt;
 mod deferred;
 mod admission;
+mod base;
 mod calls;
 mod cluster_checks;
 mod clock;
@@ -64,6 +65,7 @@ mod batch_packing;
 mod holder_history;
 mod member_credentials;
 mod lease_keep_alive;
+mod queue;
 mod record;
 mod renew;
 mod lock_watch;
@@ -144,6 +146,7 @@ impl Store {
                 scenes,
                 names,
                 arrivals: AdmissionQueue::default(),
+                promotions: AdmissionQueue::default(),
                 under_way: InFlight::default(),
             }),
             notifications,
@@ -162,6 +165,8 @@ struct Replica {
     scenes: Arc<LockWatches>,
     names: Arc<KeyPool>,
     arrivals: AdmissionQueue,
+    /// Semaphore claims that are to be taken up.
+    promotions: AdmissionQueue,
     under_way: InFlight,
     turns: Arc<StepBatcher>,
     calls: Arc<Calls>,
@@ -200,14 +205,23 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        let line = match claim.wait_policy {
-            WaitPolicy::Try => None,
-            WaitPolicy::Wait => Some(replica.arrivals.acquire(lock).await),
+        let (line, spare) = match (claim.wait_policy, claim.mode) {
+            // Of exclusive ones at most one is granted, and readers are not in each other's way.
+            (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
+            (WaitPolicy::Try, Mode::Semaphore { .. }) => {
+                let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
+                (Some(replica.arrivals.acquire(lock, false).await?), spare)
+            }
+            (WaitPolicy::Wait, _) => {
+                let together = replica.goes_together(lock, claim);
+                (Some(replica.arrivals.acquire(lock, together).await?), None)
+            }
         };
         let ready = replica.session.ready().await;
-        if let (Err(_), Some(line)) = (&ready, &line) {
-            line.failed();
+        if let (Err(failure), Some(line)) = (&ready, &line) {
+            line.failed(failure);
         }
+        drop(spare);
         // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
         // to bring a name that was given up meanwhile.
         let (ticket, named) = (ready?, replica.names.acquire(claim));

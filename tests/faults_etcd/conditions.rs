@@ -9,3 +9,4 @@ mod queueing;
 mod renewals;
 mod sessions;
 mod undoing;
+mod upgrade;

@@ -6,10 +6,13 @@ use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 use fencepost::limits::Limits;
-use fencepost::locks::Locks;
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::Mode;
+use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::harness::{acquire, cluster, health, namespace, take, waiters};
+use crate::harness::{acquire, ask, cluster, health, name, namespace, take, waiters};
+use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
 const LIMIT: usize = 12;
@@ -18,16 +21,7 @@ const CALLS: usize = 300;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_calls_at_once_as_many_are_queued_as_the_queue_takes() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let limits = Limits {
-        queue: LIMIT as u32,
-        ..Limits::default()
-    };
-    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
-    let locks = Locks::new(namespace(), limits, backend);
-    health(&locks, Duration::from_secs(20), |health| {
-        *health == fencepost::backend::Health::Serving
-    })
-    .await;
+    let locks = small(&cluster).await;
     // Where nobody waits yet, and where somebody does.
     for (lock, first) in [("cold", 0), ("warm", 3)] {
         let held = take(&locks, lock, TTL).await;
@@ -53,4 +47,49 @@ async fn of_many_calls_at_once_as_many_are_queued_as_the_queue_takes() {
             locks.release(&lease.key).await.expect("it is held");
         }
     }
+}
+
+/// A replica whose queues are small.
+async fn small(cluster: &Cluster) -> Locks {
+    let limits = Limits {
+        queue: LIMIT as u32,
+        ..Limits::default()
+    };
+    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
+    let locks = Locks::new(namespace(), limits, backend);
+    let serves = |health: &fencepost::backend::Health| *health == fencepost::backend::Health::Serving;
+    health(&locks, Duration::from_secs(20), serves).await;
+    locks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_readers_at_once_no_more_hold_than_the_queue_takes() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = small(&cluster).await;
+    let read = || {
+        let locks = locks.clone();
+        let reader = Acquire {
+            mode: Mode::Shared,
+            ..ask("a", TTL, Duration::ZERO)
+        };
+        tokio::spawn(async move { locks.acquire(reader).await.map(|granted| granted.delivered()) })
+    };
+    let mut held = 0;
+    let mut count = |read: Result<Lease, Error>| match read {
+        Ok(_) => held += 1,
+        Err(Error::QueueFull { .. }) => {}
+        other => panic!("{other:?}"),
+    };
+    for read in join_all((0..CALLS).map(|_| read())).await {
+        count(read.expect("no panic"));
+    }
+    // Those that were on their way may have kept room from each other.
+    for _ in 0..=LIMIT {
+        count(read().await.expect("no panic"));
+    }
+    assert_eq!(held, LIMIT);
+    assert_eq!(
+        locks.inspect(&name("a"), 1).await.expect("etcd answers").holder_count,
+        LIMIT
+    );
 }

@@ -11,7 +11,9 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::harness::{acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, unready, waiters};
+use crate::harness::{
+    acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, token, unready, waiters,
+};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::Cluster;
 
@@ -31,6 +33,7 @@ async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let locks = replica(&cluster).await;
     let _held = take(&locks, "a", TTL).await;
+    let (quiet, bystanders) = bystanders(&locks).await;
     let end = Instant::now() + Duration::from_secs(if cfg!(feature = "soak") { 15 } else { 6 });
     let calls_of: Vec<_> = (0..WAITERS)
         .map(|_| {
@@ -62,6 +65,32 @@ async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
     // Some are of this test, and a view is read anew every few seconds.
     assert!(reads < WAITERS / 10, "{reads} reads");
     assert!(txns < WAITERS / 10, "{txns} transactions");
+    locks.release(&quiet.key).await.expect("it is held");
+    let mut served = Vec::new();
+    for bystander in bystanders {
+        served.push(bystander.await.expect("no panic"));
+    }
+    assert!(served.is_sorted(), "they were served out of order: {served:?}");
+}
+
+/// How many wait for a quiet lock meanwhile.
+const BYSTANDERS: usize = 10;
+
+/// The lease of a quiet lock, and those who have come to wait for it one after the other: each gives it back at once, and
+/// tells its token.
+async fn bystanders(locks: &Locks) -> (Lease, Vec<JoinHandle<u64>>) {
+    let held = take(locks, "quiet", TTL).await;
+    let mut waiting = Vec::new();
+    for n in 1..=BYSTANDERS {
+        let locks_of = locks.clone();
+        waiting.push(tokio::spawn(async move {
+            let lease = acquire(&locks_of, "quiet", TTL, TTL).await.expect("it is its turn");
+            locks_of.release(&lease.key).await.expect("it is held");
+            token(&lease)
+        }));
+        waiters(locks, "quiet", n).await;
+    }
+    (held, waiting)
 }
 
 /// The revision at which the one waiter of a lock was queued.

@@ -7,17 +7,19 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, PutOptions};
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, BackendError, Health, NewClaim, AcquireOutcome, Notification};
+use fencepost::backend::{Backend, BackendError, ClaimLimits, Health, NewClaim, AcquireOutcome, Notification};
 use fencepost::name::{LockName, Namespace};
 use futures::StreamExt;
 
-use crate::claims::{Asking, claim};
+use crate::claims::{Asking, ROOMY, claim};
 use crate::proxy::{Caught, Fate, Proxy};
 use crate::replica::Replica;
 use crate::servers::{Cluster, program};
 
 /// A TTL that does not end within a test.
 pub const LONG: Duration = Duration::from_secs(60);
+/// The limits of a namespace that remembers nothing of what is over.
+pub const FORGETFUL: ClaimLimits = ClaimLimits { finished: 0, ..ROOMY };
 /// The namespace of every bed; each bed has a root of its own.
 const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
@@ -134,19 +136,41 @@ impl Fixture {
 
     /// Raises the base that tokens are counted from.
     pub async fn raise_base(&self, by: u64) {
-        let mut etcd = self.etcd.clone();
-        let read = etcd.get(self.key("base"), None).await.expect("etcd answers");
-        let base = read.kvs()[0]
-            .value_str()
-            .expect("text")
-            .parse::<u64>()
-            .expect("a number");
-        let put = etcd.put(self.key("base"), (base + by).to_string(), None).await;
+        let base = self.text("token_base").await.parse::<u64>().expect("a number");
+        self.put("token_base", &(base + by).to_string()).await;
+    }
+
+    /// What is at a key of the namespace.
+    pub async fn text(&self, end: &str) -> String {
+        let read = self.etcd.clone().get(self.key(end), None).await.expect("etcd answers");
+        let value = read.kvs().first().map(|kv| kv.value_str().expect("text").to_owned());
+        value.unwrap_or_default()
+    }
+
+    /// Writes a key of the namespace by hand.
+    pub async fn put(&self, end: &str, text: &str) {
+        let put = self.etcd.clone().put(self.key(end), text, None).await;
         put.expect("etcd answers");
+    }
+
+    /// One more replica, which begins now and shares the first one's way to etcd; it serves when this returns.
+    pub async fn another(&self) -> Arc<dyn Backend> {
+        let backend = begin(&self.proxy, &self.root);
+        serves(&*backend).await;
+        backend
     }
 
     /// Copies the key of the holder of another lock to this one, by hand: a holder that no replica granted here.
     pub async fn plant_holder(&self, from: &str) {
+        self.plant(from, |end| end.to_owned()).await;
+    }
+
+    /// The same for a reader, which is kept where releases before kept readers.
+    pub async fn plant_earlier_reader(&self, from: &str) {
+        self.plant(from, |end| end.replace("h/r/", "h/s/")).await;
+    }
+
+    async fn plant(&self, from: &str, to: impl Fn(&str) -> String) {
         let mut etcd = self.etcd.clone();
         let begin = self.key(&format!("lock/{from}\th/"));
         let read = etcd
@@ -157,7 +181,7 @@ impl Fixture {
         let end = key.rsplit_once('\t').expect("a lock's key").1;
         let lease = etcd.lease_grant(60, None).await.expect("etcd answers").id();
         let on_lease = PutOptions::new().with_lease(lease);
-        let put = etcd.put(self.lock_key(end), value, Some(on_lease)).await;
+        let put = etcd.put(self.lock_key(&to(end)), value, Some(on_lease)).await;
         put.expect("etcd answers");
     }
 
@@ -219,16 +243,24 @@ pub fn fitting(claim: &NewClaim, end: &str) -> [String; 4] {
 }
 
 async fn replica(proxy: &Proxy, root: &str) -> Arc<dyn Backend> {
+    let backend = begin(proxy, root);
+    serves(&*backend).await;
+    backend
+}
+
+fn begin(proxy: &Proxy, root: &str) -> Arc<dyn Backend> {
     let settings = Settings {
         root: root.to_owned(),
         timeout: TIMEOUT,
         session_ttl: SESSION_TTL,
         ..Settings::new(vec![proxy.url()])
     };
-    let backend = Store::open(settings).namespace(&namespace(NAMESPACE));
+    Store::open(settings).namespace(&namespace(NAMESPACE))
+}
+
+async fn serves(backend: &dyn Backend) {
     let mut health = backend.health();
     let served = health.wait_for(|health| *health == Health::Serving);
     let served = tokio::time::timeout(Duration::from_secs(20), served).await;
     served.expect("it serves in time").expect("it says how it is");
-    backend
 }

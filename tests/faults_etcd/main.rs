@@ -19,6 +19,7 @@ mod history;
 #[path = "../common/killed.rs"]
 mod killed;
 mod late;
+mod later;
 mod leader;
 mod leases;
 mod outage;
@@ -35,6 +36,7 @@ mod restore;
 mod rights;
 #[path = "../common/etcd.rs"]
 mod servers;
+mod sharing;
 mod sizes;
 mod space;
 mod views;

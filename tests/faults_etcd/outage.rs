@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
+use fencepost::locks::Acquire;
+use fencepost::name::Mode;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use crate::harness::{cluster, health, take, unready};
+use crate::harness::{acquire, ask, cluster, health, take, unready};
 
 const TTL: Duration = Duration::from_secs(120);
 /// How long a request may take.
@@ -48,5 +50,53 @@ async fn releases_at_a_store_that_hangs_are_told_so_together_and_succeed_when_it
     .await;
     for lease in &held {
         locks.release(&lease.key).await.expect("it is held, or was released");
+    }
+}
+
+/// Within which time each call is told that the store is away.
+const TOLD: Duration = Duration::from_secs(10);
+const CALLS: usize = 24;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_behind_each_other_for_a_store_that_hangs_are_told_so_together() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let locks = unready(Settings::new(cluster.urls()));
+    let serves = |health: &fencepost::backend::Health| *health == fencepost::backend::Health::Serving;
+    health(&locks, Duration::from_secs(20), serves).await;
+    cluster.members[0].pause();
+    let begun = Instant::now();
+    let permit = Mode::semaphore(1, 9).expect("good permits");
+    let calls = (0..CALLS).map(|n| {
+        let locks = locks.clone();
+        async move {
+            // Each kind has a lock of its own, and all calls of a kind are for that one.
+            let told = match n % 4 {
+                0 => acquire(&locks, "exclusive", TTL, TTL).await.map(drop),
+                1 => locks.acquire(with(Mode::Shared, "shared", TTL)).await.map(drop),
+                2 => locks.acquire(with(permit, "waited", TTL)).await.map(drop),
+                _ => locks.acquire(with(permit, "tried", Duration::ZERO)).await.map(drop),
+            };
+            (told, begun.elapsed())
+        }
+    });
+    let told = join_all(calls).await;
+    cluster.members[0].go_on();
+    let times = || told.iter().map(|(_, took)| *took);
+    let (first, last) = (times().min().unwrap_or_default(), times().max().unwrap_or_default());
+    println!("{CALLS} calls were answered within {last:?}, the first after {first:?}");
+    assert!(
+        last - first < REQUEST * 3 / 2,
+        "one after another: {first:?} to {last:?}"
+    );
+    for (told, took) in told {
+        assert!(matches!(told, Err(Error::Backend(_))), "{told:?}");
+        assert!(took < TOLD, "{took:?}");
+    }
+}
+
+fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
+    Acquire {
+        mode,
+        ..ask(lock, TTL, wait)
     }
 }

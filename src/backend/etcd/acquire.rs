@@ -2,21 +2,19 @@
 
 use std::task::Poll;
 
-use etcd_client::{Compare, PutOptions, TxnOp};
+use etcd_client::Compare;
 use futures::poll;
+use tokio::time::Instant;
 
 use super::Replica;
 use super::admission::AdmissionTicket;
-use super::grant::{Granting, absent, guard, none_made_after, none_under, present, some_under};
+use super::grant::{Granting, absent, guard, none_in, none_made_after, none_under};
 use super::keys::LockKeys;
 use super::cluster_client::Failure;
 use super::batch_packing::BatchClass;
-use super::record::Claim;
-use super::lock_watch;
 use super::session::SessionEpoch;
 use super::snapshot::Snapshot;
-use super::batches::Answer;
-use super::in_flight::InFlightGuard;
+use super::in_flight::{Others, InFlightGuard};
 use super::view::{Entry, View};
 use crate::backend::{QueuePosition, NewClaim, WaitPolicy, AcquireOutcome, Refusal};
 use crate::name::{ClaimId, LockName, Mode};
@@ -48,9 +46,18 @@ impl Replica {
         name: &LockName,
         new: &NewClaim,
     ) -> Result<AcquireOutcome, Failure> {
-        let Some(arrival) = line else {
+        let Some(mut arrival) = line else {
             return self.acquire_now(ticket, name, new).await;
         };
+        if arrival.together {
+            let coming = self.coming(ticket, name, new);
+            match self.in_line(&arrival, self.acquire_free(&coming)).await {
+                Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
+                // Not at once: so in the order in which it came.
+                Ok(Err(_)) | Err(Failure::LeaseGone) => arrival.go_alone().await?,
+                Err(failure) => return Err(failure),
+            }
+        }
         let entering = self.acquire_now(ticket, name, new);
         tokio::pin!(entering);
         // Who goes along with the next turn stands in line there from the first moment on. And one whom a retry may
@@ -63,11 +70,43 @@ impl Replica {
                 Poll::Pending => entering.await,
             };
         }
-        let place = entering.await;
-        if place.is_err() {
-            arrival.failed();
+        self.in_line(&arrival, entering).await
+    }
+
+    /// Makes a step of a call whose turn has come. Where the store does not answer it, those behind it are told so.
+    pub async fn in_line<T>(
+        &self,
+        arrival: &AdmissionTicket<'_>,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let sent = Instant::now();
+        let answer = step.await;
+        // One that fails sooner delays nobody.
+        if let Err(failure) = &answer
+            && sent.elapsed() >= self.link.wait_policy()
+        {
+            arrival.failed(failure);
         }
-        place
+        answer
+    }
+
+    /// Whether a newcomer goes beside other readers: as far as this replica knows, it is granted at once, and takes
+    /// nothing from them.
+    pub fn goes_together(&self, name: &LockName, new: &NewClaim) -> bool {
+        let is_free = |view: &View| {
+            let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
+            view.waiters.len() == 0 && !view.holders.iter().any(writes)
+        };
+        new.mode == Mode::Shared && !new.reentrant && self.scenes.ask(name, is_free) != Some(false)
+    }
+
+    fn coming<'a>(&self, ticket: SessionEpoch, name: &'a LockName, new: &'a NewClaim) -> EnqueueRequest<'a> {
+        EnqueueRequest {
+            lock: self.keys.lock(name),
+            ticket,
+            name,
+            new,
+        }
     }
 
     /// Whether a newcomer's step is in no hurry.
@@ -81,7 +120,7 @@ impl Replica {
     }
 
     /// The last of those who are known to wait, if they are so many that a newcomer is in no hurry.
-    fn last_far(&self, name: &LockName) -> Option<ClaimId> {
+    pub fn last_far(&self, name: &LockName) -> Option<ClaimId> {
         let last = |view: &View| {
             let last = view.waiters.last().map(|last| last.id);
             last.filter(|_| view.waiters.len() >= FAR)
@@ -90,12 +129,7 @@ impl Replica {
     }
 
     async fn acquire_now(&self, ticket: SessionEpoch, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
-        let mut coming = EnqueueRequest {
-            lock: self.keys.lock(name),
-            ticket,
-            name,
-            new,
-        };
+        let mut coming = self.coming(ticket, name, new);
         let mut survey = match self.acquire_first(&coming).await? {
             Ok(place) => return Ok(place),
             Err(survey) => survey,
@@ -131,15 +165,30 @@ impl Replica {
         Ok(self.acquire_free(coming).await?.map(AcquireOutcome::Held))
     }
 
-    /// The short way: one transaction on a lock that nobody uses.
+    /// The short way: one transaction on a lock that nobody uses, or that others only read.
     async fn acquire_free(&self, coming: &EnqueueRequest<'_>) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
-        self.grant_newcomer(coming, vec![none_under(coming.lock.all())]).await
+        let EnqueueRequest { name, lock, new, .. } = coming;
+        // One that may join a holder looks for that first.
+        let reads = new.mode == Mode::Shared && !new.reentrant;
+        // Etcd cannot count them in the step that adds one; so each replica adds some of its own without counting.
+        let uncounted = new.limits.queue as usize / 2;
+        let has_room = |others: &Others| self.ends.readers(name) + others.len() < uncounted;
+        let sending = reads.then(|| self.under_way.begin(name, new.id, has_room)).flatten();
+        let when = match sending {
+            Some(_) => vec![
+                none_in(lock.all_but_readers()),
+                absent(lock.holder(new.mode.into(), new.id)),
+            ],
+            None => vec![none_under(lock.all())],
+        };
+        self.grant_newcomer(coming, when, None).await
     }
 
     async fn grant_newcomer(
         &self,
         coming: &EnqueueRequest<'_>,
         mut when: Vec<Compare>,
+        judged_at: Option<i64>,
     ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
         let EnqueueRequest {
             name,
@@ -154,8 +203,12 @@ impl Replica {
             name,
             lock,
             new,
-            company: BatchClass::Alone,
+            company: match new.mode {
+                Mode::Exclusive => BatchClass::Alone,
+                Mode::Shared | Mode::Semaphore { .. } => BatchClass::Sharer,
+            },
             when,
+            judged_at,
             with: Vec::new(),
             otherwise: Snapshot::ops(&self.keys, name, lock, new, *ticket),
         };
@@ -226,135 +279,28 @@ impl Replica {
         let (lock, new) = (&coming.lock, coming.new);
         let mut when = guard(lock, new.mode, view.revision);
         when.push(none_made_after(&lock.waiters(), view.revision));
+        let mut sending = None;
         if new.mode == Mode::Shared {
-            // Neither a claim of another kind has come, nor this one, brought by another call. (For the other modes
-            // the guard says so.)
-            when.push(none_made_after(&lock.other_holders(), view.revision));
+            // Any number of them are granted by one view, so each needs room beside those on their way.
+            sending = self.reserve(coming, Some(view));
+            if sending.is_none() {
+                let limit = new.limits.queue;
+                return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::Full { limit })));
+            }
+            // Not this one, brought by another call. (For the other modes the guard says so.)
+            when.push(absent(lock.holder(new.mode.into(), new.id)));
+            if new.reentrant {
+                // Nor one that it could join.
+                when.push(none_made_after(&lock.readers(), view.revision));
+            }
         }
-        Ok(match self.grant_newcomer(coming, when).await? {
+        let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
+        let granted = self.grant_newcomer(coming, when, judged_at).await?;
+        drop(sending);
+        Ok(match granted {
             Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
             Err(survey) => EnqueueStep::Again(Some(survey)),
         })
-    }
-
-    /// Puts a claim at the tail.
-    async fn queue(&self, coming: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest { lock, new, .. } = coming;
-        let mut when = self.newcomer(coming);
-        if new.reentrant {
-            // It might be a holder by now that this one could join, or has joined.
-            when.push(none_made_after(&lock.holders(), view.revision));
-        }
-        self.put_waiter(coming, when, &self.waiting(new)).await
-    }
-
-    /// Puts a claim at the tail of a lock whose view is kept up, if somebody keeps it out still: nothing
-    /// is read, for its events will tell when it is next.
-    async fn queue_behind(&self, coming: &EnqueueRequest<'_>) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest { name, new, .. } = coming;
-        let mut when = self.newcomer(coming);
-        let (company, blocked) = match self.last_far(name) {
-            // Somebody who is known to wait is looked up by name, and not in the history of the lock.
-            Some(last) if !new.retryable => (BatchClass::FarTail, present(coming.lock.waiter(last))),
-            _ => (tail(new), some_under(&blockers(&coming.lock, new.mode))),
-        };
-        when.push(blocked);
-        let claim = self.waiting(new);
-        let write = self.write_waiter(coming, company, (when, &claim, Vec::new()));
-        let answer = match write.await? {
-            Ok(answer) => answer,
-            Err(tried) => return Ok(tried),
-        };
-        self.scenes.join_behind(name, new, answer.revision);
-        let ahead = self.scenes.ask(name, |view| {
-            let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
-            Some((view.first_holder()?, is_first))
-        });
-        tracing::trace!(lock = %name, claim = %new.id, "waits");
-        Ok(EnqueueStep::Placed(AcquireOutcome::Waiting(QueuePosition {
-            position: answer.revision.unsigned_abs(),
-            frees_in: match ahead.flatten() {
-                Some((holder, is_first)) => self.frees_in(holder, is_first).await,
-                None => None,
-            },
-        })))
-    }
-
-    /// A newcomer as it begins to wait.
-    fn waiting(&self, new: &NewClaim) -> Claim {
-        Claim {
-            place: self.arrivals.place(new.arrived),
-            ..Claim::of(new)
-        }
-    }
-
-    /// What must be so for a claim to be put at the tail.
-    fn newcomer(&self, coming: &EnqueueRequest<'_>) -> Vec<Compare> {
-        let EnqueueRequest { lock, new, ticket, .. } = coming;
-        let mut when = self.fence(*ticket, new);
-        when.push(absent(lock.waiter(new.id)));
-        // One of a random id is entered by this call alone, and once.
-        if new.retryable {
-            when.push(absent(lock.holder(new.mode.into(), new.id)));
-            when.push(absent(self.keys.request(new.id)));
-        }
-        when
-    }
-
-    /// Writes a waiting claim, and says where it stands.
-    pub async fn put_waiter(&self, coming: &EnqueueRequest<'_>, when: Vec<Compare>, claim: &Claim) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = coming;
-        let write = self.write_waiter(coming, tail(new), (when, claim, vec![Snapshot::glimpse(lock)]));
-        let answer = match write.await? {
-            Ok(answer) => answer,
-            Err(tried) => return Ok(tried),
-        };
-        let Some(read) = answer.reads.first() else {
-            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
-        };
-        let view = match read.more() {
-            true => lock_watch::read(&self.link, lock).await?,
-            false => {
-                View::read(lock, answer.read_at, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?
-            }
-        };
-        self.stand(*ticket, name, new, view).await.map(EnqueueStep::Placed)
-    }
-
-    /// Writes a waiting claim, and reads something with it; otherwise how to try again.
-    async fn write_waiter(
-        &self,
-        coming: &EnqueueRequest<'_>,
-        company: BatchClass,
-        (when, claim, reads): (Vec<Compare>, &Claim, Vec<TxnOp>),
-    ) -> Result<Result<Answer, EnqueueStep>, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = coming;
-        let on_session = PutOptions::new().with_lease(ticket.session);
-        let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
-        then.extend(reads);
-        let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
-        match self.step_of(new.call, lock, company, when, (then, otherwise)).await {
-            Err(Failure::LeaseGone) => {
-                self.session.is_over(*ticket);
-                Ok(Err(EnqueueStep::Again(None)))
-            }
-            Err(failure) => Err(failure),
-            Ok(answer) if answer.succeeded => Ok(Ok(answer)),
-            Ok(answer) => {
-                let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
-                Ok(Err(EnqueueStep::Again(Some(survey))))
-            }
-        }
     }
 
     /// Takes a waiting claim up if the view says so, for as long as others change the lock
@@ -411,14 +357,6 @@ impl Replica {
     }
 }
 
-/// Whom a claim at its way to the tail goes with: one of a random id is known to no other step.
-fn tail(new: &NewClaim) -> BatchClass {
-    match new.retryable {
-        true => BatchClass::Alone,
-        false => BatchClass::Tail,
-    }
-}
-
 /// Whether a newcomer has to wait, as far as a view knows.
 fn is_behind(view: &View, new: &NewClaim) -> bool {
     let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
@@ -428,12 +366,4 @@ fn is_behind(view: &View, new: &NewClaim) -> bool {
         && view.waiters.get(&new.id).is_none()
         && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()
-}
-
-/// The holders of which each one keeps out whoever comes with this mode.
-fn blockers(lock: &LockKeys, mode: Mode) -> String {
-    match mode {
-        Mode::Exclusive => lock.holders(),
-        Mode::Shared | Mode::Semaphore { .. } => lock.exclusive_holders(),
-    }
 }

@@ -2,44 +2,63 @@
 //!
 //! Etcd orders waiters by the revisions of their keys. Those that go together in one transaction share its revision,
 //! so each says when it came. Steps that are sent at the same time may reach etcd in any order; so a call that would
-//! wait begins when the one before it has its place, or stands where it goes along with the next turn.
+//! wait begins when the one before it has its place, or stands where it goes along with the next turn. Readers that
+//! may be granted at once go side by side: they take nothing from each other.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
+use super::cluster_client::Failure;
 use crate::name::LockName;
 
-/// How long a call stays behind those before it: a store that is away is to be told of in time.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How many readers go side by side at most.
+const TOGETHER: usize = 64;
 
 /// See the module. No more stand in these lines than call.
 #[derive(Debug)]
 pub struct AdmissionQueue {
     /// From when on places are counted.
     opened: Instant,
-    by_lock: Mutex<HashMap<LockName, Arc<Semaphore>>>,
+    lines: Mutex<Lines>,
 }
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// How many have come.
+    came: u64,
+    /// In the order in which they came.
+    by_lock: HashMap<LockName, BTreeMap<u64, Member>>,
+}
+
+/// A call in a line.
+#[derive(Debug)]
+struct Member {
+    together: bool,
+    /// What tells it that its turn has come; nothing once it has.
+    waits: Option<oneshot::Sender<Turn>>,
+}
+
+/// Its turn has come, or the store does not answer.
+type Turn = Result<(), Failure>;
 
 /// A call's place among those on their way to one lock, until it is dropped.
 #[derive(Debug)]
 pub struct AdmissionTicket<'a> {
     arrivals: &'a AdmissionQueue,
     name: &'a LockName,
-    line: Arc<Semaphore>,
-    /// It is this call's turn. Nothing while it stands in line, and where it lost its patience.
-    turn: Option<OwnedSemaphorePermit>,
+    number: u64,
+    /// It goes beside others.
+    pub together: bool,
 }
 
 impl Default for AdmissionQueue {
     fn default() -> Self {
         Self {
             opened: Instant::now(),
-            by_lock: Mutex::default(),
+            lines: Mutex::default(),
         }
     }
 }
@@ -52,68 +71,115 @@ impl AdmissionQueue {
         u64::try_from(since).unwrap_or(u64::MAX)
     }
 
-    /// Waits until all that came to this lock before have their places, or cannot have them.
+    /// Waits until all that came to this lock before have their places, or cannot have them. Those that go together
+    /// wait only for the others.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`] when the store did not answer one before it: it is told so as soon as that one.
     ///
     /// # Cancellation safety
     /// Dropped, it is out of the line.
-    pub async fn acquire<'a>(&'a self, name: &'a LockName) -> AdmissionTicket<'a> {
-        let line = Arc::clone(
-            self.lines()
-                .entry(name.clone())
-                .or_insert_with(|| Arc::new(Semaphore::new(1))),
-        );
-        let mut arrival = AdmissionTicket {
+    pub async fn acquire<'a>(&'a self, name: &'a LockName, together: bool) -> Result<AdmissionTicket<'a>, Failure> {
+        let (number, turn) = {
+            let mut lines = self.lines();
+            lines.came += 1;
+            let number = lines.came;
+            let line = lines.by_lock.entry(name.clone()).or_default();
+            (number, wait_in(line, number, together))
+        };
+        let arrival = AdmissionTicket {
             arrivals: self,
             name,
-            line: Arc::clone(&line),
-            turn: None,
+            number,
+            together,
         };
-        arrival.turn = match line.try_acquire_owned() {
-            Ok(turn) => Some(turn),
-            Err(_) => {
-                let turn = timeout(PATIENCE, Arc::clone(&arrival.line).acquire_owned()).await;
-                turn.ok().and_then(Result::ok)
-            }
-        };
-        arrival
+        arrival.wait(turn).await?;
+        Ok(arrival)
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Semaphore>>> {
-        self.by_lock.lock()
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock()
     }
 }
 
 impl AdmissionTicket<'_> {
-    /// The store did not answer: lets all go on that stand in line, for each might wait as long.
-    pub fn failed(&self) {
-        self.line.close();
-        self.take_down(true);
+    /// From now on it goes alone: waits, at its old place, until all that came before have theirs.
+    ///
+    /// # Errors
+    /// As [`AdmissionQueue::acquire`].
+    pub async fn go_alone(&mut self) -> Result<(), Failure> {
+        self.together = false;
+        let turn = {
+            let mut lines = self.arrivals.lines();
+            let line = lines.by_lock.entry(self.name.clone()).or_default();
+            wait_in(line, self.number, false)
+        };
+        self.wait(turn).await
     }
 
-    fn take_down(&self, closed: bool) {
+    async fn wait(&self, turn: oneshot::Receiver<Turn>) -> Result<(), Failure> {
+        let lost = || Err(Failure::NotSent("etcd: a place in a line was lost".into()));
+        turn.await.unwrap_or_else(|_| lost())
+    }
+
+    /// The store did not answer: all that stand in line behind hear of it now, for each might wait as long.
+    pub fn failed(&self, failure: &Failure) {
         let mut lines = self.arrivals.lines();
-        let ours = lines.get(self.name).is_some_and(|line| Arc::ptr_eq(line, &self.line));
-        // Two are the table's and this one's.
-        if ours && (closed || Arc::strong_count(&self.line) <= 2) {
-            lines.remove(self.name);
+        let line = lines.by_lock.get_mut(self.name);
+        let behind = line.into_iter().flat_map(|line| line.range_mut(self.number..));
+        for told in behind.filter_map(|(_, member)| member.waits.take()) {
+            let _ = told.send(Err(failure.clone().unsent()));
         }
     }
 }
 
 impl Drop for AdmissionTicket<'_> {
     fn drop(&mut self) {
-        self.turn = None;
-        self.take_down(false);
+        let mut lines = self.arrivals.lines();
+        if let Some(line) = lines.by_lock.get_mut(self.name) {
+            line.remove(&self.number);
+            advance(line);
+            if line.is_empty() {
+                lines.by_lock.remove(self.name);
+            }
+        }
+    }
+}
+
+/// Puts a call into a line, or to its end of those that go together; what tells it that its turn has come.
+fn wait_in(line: &mut BTreeMap<u64, Member>, number: u64, together: bool) -> oneshot::Receiver<Turn> {
+    let (tell, turn) = oneshot::channel();
+    let waits = Some(tell);
+    line.insert(number, Member { together, waits });
+    advance(line);
+    turn
+}
+
+/// Lets those go whose turn has come.
+fn advance(line: &mut BTreeMap<u64, Member>) {
+    for (ahead, member) in line.values_mut().enumerate() {
+        let may_go = ahead == 0 || (member.together && ahead < TOGETHER);
+        if !may_go {
+            return;
+        }
+        if let Some(told) = member.waits.take() {
+            // One that was dropped meanwhile is about to leave the line.
+            let _ = told.send(Ok(()));
+        }
+        if !member.together {
+            return;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::time::Duration;
 
     use futures::FutureExt;
     use futures::future::join_all;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -122,7 +188,7 @@ mod tests {
     }
 
     fn len(arrivals: &AdmissionQueue) -> usize {
-        arrivals.lines().len()
+        arrivals.lines().by_lock.len()
     }
 
     #[tokio::test(start_paused = true)]
@@ -131,7 +197,7 @@ mod tests {
         let acquire = |n: u64| {
             let (arrivals, name, seen) = (&arrivals, &name, &seen);
             async move {
-                let _arrival = arrivals.acquire(name).await;
+                let _arrival = arrivals.acquire(name, false).await.unwrap();
                 seen.borrow_mut().push((n, true));
                 sleep(Duration::from_millis(20 - n)).await;
                 seen.borrow_mut().push((n, false));
@@ -143,12 +209,47 @@ mod tests {
         assert_eq!(len(&arrivals), 0, "nothing is left of them");
     }
 
+    #[tokio::test]
+    async fn readers_go_side_by_side_and_pass_nobody_who_came_before_them() {
+        let (arrivals, name) = (AdmissionQueue::default(), lock("a"));
+        let acquire = |together| Box::pin(arrivals.acquire(&name, together));
+        let (first, mut second) = (acquire(true).await.unwrap(), acquire(true).await.unwrap());
+        let (mut writer, mut later) = (acquire(false), acquire(true));
+        assert!(futures::poll!(&mut writer).is_pending());
+        assert!(futures::poll!(&mut later).is_pending(), "a writer is before it");
+        // It cannot be granted at once, and keeps its place.
+        {
+            let mut alone = Box::pin(second.go_alone());
+            assert!(futures::poll!(&mut alone).is_pending(), "one is before it still");
+            drop(first);
+            assert!(alone.await.is_ok());
+        }
+        assert!(futures::poll!(&mut writer).is_pending());
+        drop(second);
+        let writer = writer.await.unwrap();
+        assert!(futures::poll!(&mut later).is_pending());
+        drop(writer);
+        assert!(later.await.unwrap().together);
+        assert_eq!(len(&arrivals), 0);
+    }
+
+    #[tokio::test]
+    async fn so_many_readers_go_side_by_side_and_the_next_one_when_one_of_them_is_through() {
+        let (arrivals, name) = (AdmissionQueue::default(), lock("a"));
+        let mut all = join_all((0..TOGETHER).map(|_| arrivals.acquire(&name, true))).await;
+        let mut next = Box::pin(arrivals.acquire(&name, true));
+        assert!(futures::poll!(&mut next).is_pending());
+        all.pop();
+        assert!(next.await.is_ok());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn other_locks_have_lines_of_their_own() {
         let (arrivals, names) = (AdmissionQueue::default(), [lock("a"), lock("b")]);
-        let first = arrivals.acquire(&names[0]).await;
-        let other = arrivals.acquire(&names[1]).now_or_never().expect("nobody is before it");
-        assert!(arrivals.acquire(&names[0]).now_or_never().is_none());
+        let first = arrivals.acquire(&names[0], false).await;
+        let other = arrivals.acquire(&names[1], false).now_or_never();
+        let other = other.expect("nobody is before it");
+        assert!(arrivals.acquire(&names[0], false).now_or_never().is_none());
         drop((first, other));
         assert_eq!(len(&arrivals), 0);
     }
@@ -156,33 +257,37 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_leaves_the_line_holds_nobody_up() {
         let (arrivals, name) = (AdmissionQueue::default(), lock("a"));
-        let first = arrivals.acquire(&name).await;
-        let (mut leaves, mut stays) = (Box::pin(arrivals.acquire(&name)), Box::pin(arrivals.acquire(&name)));
+        let first = arrivals.acquire(&name, false).await;
+        let (mut leaves, mut stays) = (
+            Box::pin(arrivals.acquire(&name, false)),
+            Box::pin(arrivals.acquire(&name, false)),
+        );
         assert!(futures::poll!(&mut leaves).is_pending());
         assert!(futures::poll!(&mut stays).is_pending());
         drop(first);
         // Its turn has come, and it never learns of it.
         drop(leaves);
-        assert!(stays.await.turn.is_some());
+        assert!(stays.await.is_ok());
         assert_eq!(len(&arrivals), 0);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn nobody_stands_in_line_behind_a_store_that_does_not_answer() {
+    #[tokio::test]
+    async fn all_that_stand_behind_a_call_which_the_store_does_not_answer_hear_of_that_with_it() {
         let (arrivals, name) = (AdmissionQueue::default(), lock("a"));
-        let first = arrivals.acquire(&name).await;
-        let came = Instant::now();
-        let arrival = arrivals.acquire(&name).await;
-        assert!(arrival.turn.is_none() && came.elapsed() >= PATIENCE);
-        let rest = async {
-            let all = join_all([arrivals.acquire(&name), arrivals.acquire(&name)]).await;
-            all.iter().all(|arrival| arrival.turn.is_none())
-        };
-        let fails = async { first.failed() };
-        let (all_went, ()) = tokio::join!(rest, fails);
-        assert!(all_went && came.elapsed() < PATIENCE + Duration::from_secs(1));
-        assert!(arrivals.acquire(&name).await.turn.is_some(), "the next begin a new line");
-        drop((first, arrival));
+        let first = arrivals.acquire(&name, false).await.unwrap();
+        let mut behind = [
+            Box::pin(arrivals.acquire(&name, false)),
+            Box::pin(arrivals.acquire(&name, true)),
+        ];
+        for behind in &mut behind {
+            assert!(futures::poll!(behind).is_pending());
+        }
+        first.failed(&Failure::Unavailable("it is away".into()));
+        for behind in join_all(behind).await {
+            assert!(matches!(behind, Err(Failure::NotSent(reason)) if reason.contains("away")));
+        }
+        drop(first);
+        assert!(arrivals.acquire(&name, false).await.is_ok(), "the next begin a new line");
         assert_eq!(len(&arrivals), 0);
     }
 }

@@ -178,7 +178,7 @@ impl Replica {
             new,
             ticket,
         } = coming;
-        let key = lock.holder(entry.claim.mode.into(), entry.id);
+        let key = lock.holder_of(entry);
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(key.clone(), entry));
         when.extend(and);

@@ -25,6 +25,11 @@ pub enum BatchClass {
     /// Claims at their way to the tail: what it is about is in the store already, so it is not about
     /// one of those.
     Host,
+    /// Removals and ends: it grants a claim that shares the lock, at once.
+    Sharer,
+    /// Others like itself, sharers, removals and claims for the tail: it takes out one of several holders, which only
+    /// makes room.
+    End,
     /// A host, and others like itself: it puts a claim that no other step knows at the tail.
     Tail,
     /// The same behind others who wait, so that it is in no hurry.
@@ -37,12 +42,14 @@ pub enum BatchClass {
 impl BatchClass {
     /// Whether a step goes with those that are there already.
     fn joins(self, there: &[Self]) -> bool {
-        let is_host = |there: &&Self| matches!(there, Self::Alone | Self::Host);
+        let has = |others: &[Self]| there.iter().any(|there| others.contains(there));
         match self {
             Self::Removal => true,
             Self::Alone => there.iter().all(|there| *there == Self::Removal),
-            Self::Host => !there.iter().any(|there| is_host(&there)),
-            Self::Tail | Self::FarTail => !there.contains(&Self::Alone),
+            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail, Self::FarTail]),
+            Self::Host => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::End]),
+            Self::End => !has(&[Self::Alone, Self::Host]),
+            Self::Tail | Self::FarTail => !has(&[Self::Alone, Self::Sharer]),
         }
     }
 }
@@ -201,6 +208,29 @@ mod tests {
             one(Tail, "6"),
         ];
         assert_eq!(pack(&steps), [vec![0, 1, 2, 5], vec![3], vec![4]]);
+    }
+
+    #[test]
+    fn holders_that_share_are_ended_together_and_beside_one_that_is_granted() {
+        let one = |company, key: &str| Step {
+            company,
+            ..step("a", key)
+        };
+        use BatchClass::{Alone, End, Host, Sharer, Tail};
+        let steps = [
+            one(End, "1"),
+            one(Sharer, "2"),
+            one(End, "3"),
+            one(Sharer, "4"),
+            one(Host, "5"),
+            one(Tail, "6"),
+            one(Alone, "7"),
+        ];
+        // Two that were granted at one revision would have one token.
+        assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3], vec![4, 5], vec![6]]);
+        for first in [Alone, Host] {
+            assert_eq!(pack(&[one(first, "1"), one(End, "2")]), [[0], [1]]);
+        }
     }
 
     #[test]

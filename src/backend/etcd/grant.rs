@@ -8,6 +8,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::Replica;
+use super::base::Base;
 use super::calls::Finishing;
 use super::history;
 use super::keys::{LockKeys, behind};
@@ -34,6 +35,8 @@ pub struct Granting<'a> {
     pub company: BatchClass,
     /// What must be so beside the call's own conditions.
     pub when: Vec<Compare>,
+    /// The revision after which no semaphore claim was granted, if that is among them.
+    pub judged_at: Option<i64>,
     /// What is done with it.
     pub with: Vec<TxnOp>,
     /// What is read where it is not granted.
@@ -61,6 +64,11 @@ pub fn present(key: impl Into<Vec<u8>>) -> Compare {
 /// That no key begins so. (Etcd walks past every key that began so since its last compaction.)
 pub fn none_under(prefix: &str) -> Compare {
     absent(prefix).with_range(behind(prefix))
+}
+
+/// That no key is in this range.
+pub fn none_in((first, behind): (String, Vec<u8>)) -> Compare {
+    absent(first).with_range(behind)
 }
 
 /// That some key begins so. (An empty range is judged as a key that was never made.)
@@ -93,9 +101,14 @@ pub fn only(prefix: &str, entry: &Entry) -> Compare {
 pub fn guard(lock: &LockKeys, mode: Mode, revision: i64) -> Vec<Compare> {
     match mode {
         Mode::Exclusive => vec![none_under(&lock.holders())],
-        Mode::Shared => vec![none_under(&lock.exclusive_holders())],
+        // Others that read are no matter, so any number of readers are granted side by side.
+        Mode::Shared => vec![
+            none_under(&lock.exclusive_holders()),
+            none_made_after(&lock.other_holders(), revision),
+        ],
         Mode::Semaphore { .. } => vec![
             none_under(&lock.exclusive_holders()),
+            none_under(&lock.readers()),
             none_made_after(&lock.other_holders(), revision),
         ],
     }
@@ -255,6 +268,7 @@ impl Replica {
             created: 0,
             modified: 0,
             lease: lease.id,
+            is_earlier: false,
         };
         let key = granting.lock.holder(new.mode.into(), new.id);
         let put = TxnOp::put(key, entry.claim.encode(), Some(PutOptions::new().with_lease(lease.id)));
@@ -313,7 +327,7 @@ impl Replica {
         let waited = alive.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
         self.ends.granted_on(granting.name, &entry, alive);
-        self.scenes.granted(granting.name, &entry);
+        self.scenes.granted(granting.name, &entry, granting.judged_at);
         Ok(Granted::Yes(grant))
     }
 
@@ -335,6 +349,7 @@ impl Replica {
             new,
             company: BatchClass::Host,
             when,
+            judged_at: matches!(new.mode, Mode::Semaphore { .. }).then_some(revision),
             with: vec![TxnOp::delete(lock.waiter(new.id), None)],
             otherwise: Snapshot::ops(&self.keys, name, &lock, new, ticket),
         };
@@ -398,8 +413,8 @@ impl Replica {
         if !survey.in_session {
             self.session.is_over(ticket);
         }
-        self.session.rebase(survey.base);
-        survey.in_session && survey.base == ticket.base
+        self.session.rebase(ticket, survey.base);
+        survey.in_session && survey.base == Base::Open(ticket.base)
     }
 
     /// When the next holder's TTL runs out, as far as this replica knows; etcd is asked only for

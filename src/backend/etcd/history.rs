@@ -6,7 +6,7 @@
 //! written over that, it ran out. Of any other lease the history of etcd tells ([`super::holder_history`]). And the replica that
 //! granted a lease looks when its time is over, and writes down what it finds, so that the number is bounded.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, FutureExt, Shared};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
+use self::grants::{Granted, Grants};
 use super::keys::Keys;
 use super::leases::{Leases, span};
 use super::cluster_client::{Failure, ClusterClient};
@@ -25,6 +26,7 @@ use crate::claim::Cause;
 use crate::name::{ClaimId, LeaseKey, LockName};
 
 mod expired;
+mod grants;
 
 /// How long one bucket is filled.
 const BUCKET: Duration = Duration::from_secs(1);
@@ -48,7 +50,7 @@ pub struct History {
     /// What this replica wrote, the oldest first.
     written: Mutex<VecDeque<(Instant, Vec<String>)>>,
     /// What this replica granted and has not seen end.
-    granted: Mutex<HashMap<ClaimId, Granted>>,
+    granted: Mutex<Grants>,
 }
 
 /// The lease of a bucket, which the first one who needs it asks for and all others wait for too.
@@ -56,17 +58,6 @@ pub struct History {
 struct Bucket {
     lease: Shared<BoxFuture<'static, Result<i64, Failure>>>,
     since: Instant,
-}
-
-#[derive(Debug, Clone)]
-struct Granted {
-    name: LockName,
-    entry: Entry,
-    due: Instant,
-    /// When this replica heard of it last.
-    seen: Instant,
-    /// When the last sign of life of its lease was sent, if that is known.
-    alive: Option<Instant>,
 }
 
 impl History {
@@ -105,7 +96,7 @@ impl History {
             .get(&entry.id)
             .is_none_or(|known| known.entry.token() <= entry.token())
         {
-            all.insert(entry.id, granted);
+            all.insert(granted);
         }
     }
 
@@ -116,6 +107,11 @@ impl History {
             .get(&lease.claim)
             .filter(|known| known.name == lease.lock.name)?;
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
+    }
+
+    /// How many readers of a lock this replica knows to hold.
+    pub fn readers(&self, name: &LockName) -> usize {
+        lock(&self.granted).readers(name)
     }
 
     /// How long a holder that this replica granted may still live, unless another renewed it.
@@ -321,6 +317,7 @@ mod tests {
             },
             created,
             modified: created,
+            is_earlier: false,
             lease: 1,
         };
         let lease = |entry: &Entry| LeaseKey {

@@ -40,9 +40,20 @@ enum RecordAt {
 impl<'a> HolderHistory<'a> {
     /// The holder of this name that was granted at that revision.
     pub fn new(link: &'a ClusterClient, lock: LockKeys, (kind, claim): (Kind, ClaimId), granted: i64) -> Self {
+        let key = lock.holder(kind, claim);
+        Self::at_key(link, lock, (key, claim), granted)
+    }
+
+    /// The same for a holder that was read.
+    pub fn of(link: &'a ClusterClient, lock: LockKeys, entry: &Entry) -> Self {
+        let key = lock.holder_of(entry);
+        Self::at_key(link, lock, (key, entry.id), entry.created)
+    }
+
+    fn at_key(link: &'a ClusterClient, lock: LockKeys, (key, claim): (String, ClaimId), granted: i64) -> Self {
         Self {
             link,
-            key: lock.holder(kind, claim),
+            key,
             lock,
             claim,
             granted,

@@ -4,7 +4,12 @@
 //! (`LockName` refuses those), and its byte sorts before all that names are made of. So the first
 //! tab of a key ends the name: names need no encoding, none reaches into another whatever slashes
 //! it has, and the order of the keys is the order of the names.
+//!
+//! Below it a lock's readers come first (`h/r/`), then its semaphore claims (`h/s/`), its exclusive holder (`h/x/`)
+//! and its waiters (`q/`): so "nothing but readers is there" is one condition over one range. Releases before kept
+//! readers among the semaphore claims, where they are found as long as they hold.
 
+use super::view::Entry;
 use crate::name::{CallId, ClaimId, Kind, LockName, Namespace, Secret};
 
 /// Parts a lock's name from what follows.
@@ -25,6 +30,11 @@ impl Keys {
 
     /// What is added to a grant's revision to make its token.
     pub fn base(&self) -> String {
+        format!("{}token_base", self.root)
+    }
+
+    /// The same for releases before, which keep readers elsewhere: see [`super::base`].
+    pub fn earlier_base(&self) -> String {
         format!("{}base", self.root)
     }
 
@@ -107,8 +117,18 @@ impl LockKeys {
         format!("{}h/x/", self.prefix)
     }
 
+    /// Semaphore claims, and the readers of releases before.
     pub fn other_holders(&self) -> String {
         format!("{}h/s/", self.prefix)
+    }
+
+    pub fn readers(&self) -> String {
+        format!("{}h/r/", self.prefix)
+    }
+
+    /// All claims but the readers that hold: the first key, and the first one behind them.
+    pub fn all_but_readers(&self) -> (String, Vec<u8>) {
+        (self.other_holders(), self.behind())
     }
 
     pub fn waiters(&self) -> String {
@@ -118,9 +138,22 @@ impl LockKeys {
     pub fn holder(&self, kind: Kind, claim: ClaimId) -> String {
         let holders = match kind {
             Kind::Exclusive => self.exclusive_holders(),
-            Kind::Shared | Kind::Semaphore => self.other_holders(),
+            Kind::Semaphore => self.other_holders(),
+            Kind::Shared => self.readers(),
         };
         format!("{holders}{claim}")
+    }
+
+    /// Where releases before kept a holder of this kind, if that was elsewhere.
+    pub fn earlier_holder(&self, kind: Kind, claim: ClaimId) -> Option<String> {
+        (kind == Kind::Shared).then(|| format!("{}{claim}", self.other_holders()))
+    }
+
+    /// The key of a holder that was read.
+    pub fn holder_of(&self, entry: &Entry) -> String {
+        let kind = entry.claim.mode.into();
+        let earlier = self.earlier_holder(kind, entry.id).filter(|_| entry.is_earlier);
+        earlier.unwrap_or_else(|| self.holder(kind, entry.id))
     }
 
     pub fn waiter(&self, claim: ClaimId) -> String {
@@ -190,5 +223,21 @@ mod tests {
         assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
         assert_eq!(keys.name_of(holder.as_bytes()), Some(name("../h/x")));
         assert_eq!(keys.lock(&name("..")).stand(holder.as_bytes()), None);
+    }
+
+    #[test]
+    fn readers_that_hold_are_the_only_claims_outside_of_one_range() {
+        let keys = Keys::new("/fencepost", &Namespace::new("a").unwrap());
+        let (lock, id) = (keys.lock(&name("b")), ClaimId::from_bytes([255; 16]));
+        let (first, behind) = lock.all_but_readers();
+        let is_in = |key: String| first <= key && key.into_bytes() < behind;
+        let others = [
+            lock.holder(Kind::Exclusive, id),
+            lock.holder(Kind::Semaphore, id),
+            lock.waiter(id),
+        ];
+        assert!(others.into_iter().all(is_in) && lock.earlier_holder(Kind::Shared, id).is_some_and(is_in));
+        assert!(!is_in(lock.holder(Kind::Shared, id)));
+        assert!(lock.holder(Kind::Shared, id).starts_with(&lock.holders()));
     }
 }

@@ -45,13 +45,14 @@ pub struct Leases {
 /// Leases of one TTL, with or without one for what is remembered.
 type Kind = (i64, bool);
 
-/// A lease that was made; kept for the next one where nobody takes it any more.
-struct Made {
+/// A lease that no key is on; kept for the next one where nobody takes it.
+#[derive(Debug)]
+pub struct Spare {
     leases: Arc<Leases>,
     lease: Option<Lease>,
 }
 
-impl Drop for Made {
+impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             self.leases.put_back(lease);
@@ -92,6 +93,16 @@ impl Leases {
         }
     }
 
+    /// Sees to it that there is one in the pool for a grant that comes later, when this is dropped.
+    ///
+    /// # Cancellation safety
+    /// As [`Self::take`].
+    pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Spare, Failure> {
+        let lease = Some(self.take(ttl, remembered).await?);
+        let leases = Arc::clone(self);
+        Ok(Spare { leases, lease })
+    }
+
     /// The same, not used before.
     pub async fn make(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
         let leases = Arc::clone(self);
@@ -104,7 +115,7 @@ impl Leases {
             };
             let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
             let lease = Some(Lease { memory, ..lease });
-            Ok::<_, Failure>(Made { leases, lease })
+            Ok::<_, Failure>(Spare { leases, lease })
         });
         let mut made = made.await?;
         let lost = || Failure::Unavailable("etcd: a lease was lost".into());

@@ -188,7 +188,7 @@ impl LockWatches {
         let scene = lock(&scene);
         let view = scene.view.as_ref()?;
         let entry = view.next_without(None).find(|entry| entry.id == *id)?;
-        Some((entry.clone(), view.revision))
+        Some((entry.clone(), view.semaphores_up_to()))
     }
 
     /// A holder is gone, and this replica has the answer that says so: its event may come later.
@@ -207,12 +207,15 @@ impl LockWatches {
     }
 
     /// A grant of this replica: its event may come later, and a release before that one must know
-    /// who holds.
-    pub fn granted(&self, name: &LockName, holder: &Entry) {
+    /// who holds. Where it asked that no semaphore claim was granted after a revision, that is `judged_at`.
+    pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
         if let Some(scene) = self.scene(name)
             && let Some(view) = &mut lock(&scene).view
         {
-            view.grant(holder);
+            match judged_at {
+                Some(judged_at) => view.grant_alone(holder, judged_at),
+                None => view.grant(holder),
+            }
         }
     }
 

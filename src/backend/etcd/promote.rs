@@ -6,15 +6,37 @@ use std::time::Duration;
 use etcd_client::{Txn, TxnOp};
 
 use super::Replica;
+use super::history;
 use super::grant::grant_of;
+use super::leases::Spare;
 use super::cluster_client::Failure;
 use super::snapshot::Snapshot;
 use crate::backend::{NewClaim, AcquireOutcome};
-use crate::name::{CallId, LockName};
+use crate::name::{CallId, LockName, Mode};
 
 impl Replica {
     /// See [`crate::backend::Backend::promote`].
     pub async fn promote(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        if !matches!(new.mode, Mode::Semaphore { .. }) {
+            return self.take_up_now(name, new).await;
+        }
+        // One of a lock at a time, for each grant changes what the next is judged by. What takes etcd long comes before.
+        let spare = self.spare(new).await?;
+        let turn = self.promotions.come(name, false).await?;
+        drop(spare);
+        self.in_line(&turn, self.take_up_now(name, new)).await
+    }
+
+    /// Sees to it that the grant of this claim finds a lease in the pool, once this is dropped.
+    pub async fn spare(&self, new: &NewClaim) -> Result<Option<Spare>, Failure> {
+        match self.leases.set_aside(new.ttl.get(), history::is_remembered(new)).await {
+            // It is the grant that says so.
+            Err(Failure::Full(_)) => Ok(None),
+            spare => spare.map(Some),
+        }
+    }
+
+    async fn take_up_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let ticket = self.session.ticket().await?;
         let mut known = None;
         if let Some((entry, revision)) = self.scenes.next(name, &new.id)

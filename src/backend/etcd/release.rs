@@ -174,7 +174,7 @@ impl Replica {
                 self.end(going, ending).await
             }
             _ => {
-                let key = going.lock.holder(entry.claim.mode.into(), entry.id);
+                let key = going.lock.holder_of(entry);
                 let when = vec![unchanged(key, entry)];
                 let kept_out = settled || self.mark(&going.lock, when, call).await?;
                 Ok(kept_out.then(|| found(Released::Adopted)))
@@ -267,7 +267,7 @@ impl Replica {
             Err(Failure::Full(_)) => Vec::new(),
             ops => ops?,
         };
-        let key = going.lock.holder(entry.claim.mode.into(), entry.id);
+        let key = going.lock.holder_of(entry);
         if !left.is_empty() {
             let claim = Claim {
                 holds: left,
@@ -301,13 +301,16 @@ impl Replica {
             }));
         }
         let when = || vec![unchanged(key.clone(), entry)];
-        let ended = match self.step(&going.lock, BatchClass::Host, when(), then, Vec::new()).await {
+        let company = match entry.claim.mode {
+            Mode::Exclusive => BatchClass::Host,
+            Mode::Shared | Mode::Semaphore { .. } => BatchClass::End,
+        };
+        let ended = match self.step(&going.lock, company, when(), then, Vec::new()).await {
             // A full store takes only what writes nothing; so the end is not remembered.
             Err(Failure::Full(_)) => {
                 let mut delete = self.ends.forget_requests(&gone);
                 delete.push(TxnOp::delete(key.clone(), None));
-                self.step(&going.lock, BatchClass::Host, when(), delete, Vec::new())
-                    .await?
+                self.step(&going.lock, company, when(), delete, Vec::new()).await?
             }
             answer => answer?,
         };
@@ -364,7 +367,7 @@ impl Replica {
         };
         // Beside an exclusive holder there is none; and a range would be looked for in the lock's whole history.
         let alone = match entry.claim.mode {
-            Mode::Exclusive => unchanged(lock.holder(Mode::Exclusive.into(), entry.id), entry),
+            Mode::Exclusive => unchanged(lock.holder_of(entry), entry),
             Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
         };
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
@@ -377,6 +380,7 @@ impl Replica {
             new: next,
             company: BatchClass::Host,
             when,
+            judged_at: None,
             with,
             otherwise: Vec::new(),
         };

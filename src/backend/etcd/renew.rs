@@ -70,8 +70,12 @@ impl Replica {
 
     /// A holder as it is now, by its key.
     pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, claim: ClaimId) -> Result<Option<Entry>, Failure> {
-        let key = lock.holder(kind, claim);
-        let read = self.link.get(key, GetOptions::new()).await?;
+        let mut read = self.link.get(lock.holder(kind, claim), GetOptions::new()).await?;
+        if read.kvs().is_empty()
+            && let Some(earlier) = lock.earlier_holder(kind, claim)
+        {
+            read = self.link.get(earlier, GetOptions::new()).await?;
+        }
         let view = View::read(lock, 0, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
         Ok(view.holders.get(&claim).cloned())
     }
@@ -146,7 +150,7 @@ impl Replica {
 
     /// Writes a holder's record on a lease, if it is what was read.
     async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
-        let key = self.keys.lock(name).holder(entry.claim.mode.into(), entry.id);
+        let key = self.keys.lock(name).holder_of(entry);
         let put = TxnOp::put(
             key.clone(),
             entry.claim.encode(),

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::keep_alive::{Alive, Beat, beat_on, breaks};
+use super::base::{Base, Bases};
 use super::cluster_checks::Condition;
 use super::clock::{micros, wall};
 use super::keys::Keys;
@@ -32,6 +33,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// A session ends when no call was answered for so many times its TTL: what is first in a queue is to go on.
 const SILENT_TTLS: u32 = 2;
 
+const LATER: &str = "etcd: a later release of this service grants in this namespace: replace this one";
 const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
 
 /// A session and the base, as a step is sent under them.
@@ -161,9 +163,12 @@ impl Session {
         self.standing.send_modify(|standing| standing.connection += 1);
     }
 
-    /// Another replica has raised the base.
-    pub fn rebase(&self, base: u64) {
-        self.note_base(base, None);
+    /// Another replica has raised the base, or a later release has closed it.
+    pub fn rebase(&self, ticket: SessionEpoch, base: Base) {
+        match base {
+            Base::Open(base) => self.note_base(base, None),
+            Base::Closed => self.is_over(ticket),
+        }
     }
 
     fn note_base(&self, base: u64, proven_over: Option<u64>) {
@@ -314,7 +319,9 @@ impl Session {
     async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let seen = self.link.revision();
-            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
+            let (own, earlier) = (self.keys.base(), self.keys.earlier_base());
+            let earlier = self.link.get_whatever(earlier, GetOptions::new()).await?;
+            let read = self.link.get_whatever(own, GetOptions::new()).await?;
             let revision = read.header().map_or(0, |header| header.revision());
             if revision < seen {
                 tracing::warn!(
@@ -327,25 +334,21 @@ impl Session {
                 self.abandon();
                 self.standing.send_modify(|standing| standing.ticket = None);
             }
-            let kept = read.kvs().first();
-            let base = kept.and_then(|kv| kv.value_str().ok()?.parse().ok()).unwrap_or(0);
+            let bases = Bases {
+                keys: &self.keys,
+                own: read.kvs().first(),
+                earlier: earlier.kvs().first(),
+            };
             let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
-            if floor <= base {
+            let Some((base, stands)) = bases.to_be(floor) else {
+                return Err(Failure::Unavailable(LATER.into()));
+            };
+            if stands {
                 return Ok(base);
             }
-            let unchanged = Compare::mod_revision(
-                self.keys.base(),
-                CompareOp::Equal,
-                kept.map_or(0, |kv| kv.mod_revision()),
-            );
-            let raise = TxnOp::put(self.keys.base(), floor.to_string(), None);
-            if self
-                .link
-                .txn(Txn::new().when([unchanged]).and_then([raise]))
-                .await?
-                .succeeded()
-            {
-                return Ok(floor);
+            let (when, then) = bases.raise(base);
+            if self.link.txn(Txn::new().when(when).and_then(then)).await?.succeeded() {
+                return Ok(base);
             }
         }
     }

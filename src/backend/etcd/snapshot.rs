@@ -2,6 +2,7 @@
 
 use etcd_client::{GetOptions, GetResponse, TxnOp};
 
+use super::base::Base;
 use super::keys::{Keys, LockKeys};
 use super::cluster_client::Failure;
 use super::record::{End, Request};
@@ -25,7 +26,7 @@ pub struct Snapshot {
     /// The session that it was sent under lives.
     pub in_session: bool,
     /// The base as it is now.
-    pub base: u64,
+    pub base: Base,
     /// The call has left.
     pub marked: bool,
     /// How the request ended, if it has neither a waiter nor a holder.
@@ -60,12 +61,11 @@ impl Snapshot {
         };
         let view =
             View::read(lock, answer.read_at, claims.kvs()).map_err(|error| Failure::Refused(error.to_string()))?;
-        let base = base.kvs().first().and_then(|kv| kv.value_str().ok()?.parse().ok());
         Ok(Self {
             is_whole: !claims.more(),
             view,
             in_session: !session.kvs().is_empty(),
-            base: base.unwrap_or(0),
+            base: Base::read(base.kvs().first()),
             marked: !mark.kvs().is_empty(),
             finished: request
                 .kvs()

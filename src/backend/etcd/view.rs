@@ -22,13 +22,17 @@ pub struct Entry {
     pub modified: i64,
     /// The etcd lease it lives on.
     pub lease: i64,
+    /// It is a reader that a release before keeps among the semaphore claims.
+    pub is_earlier: bool,
 }
 
 impl Entry {
-    fn read(id: ClaimId, kv: &KeyValue) -> Result<Self, RecordError> {
+    fn read(keys: &LockKeys, id: ClaimId, kv: &KeyValue) -> Result<Self, RecordError> {
+        let claim = Claim::decode(kv.value())?;
         Ok(Self {
             id,
-            claim: Claim::decode(kv.value())?,
+            is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
+            claim,
             created: kv.create_revision(),
             modified: kv.mod_revision(),
             lease: kv.lease(),
@@ -97,6 +101,8 @@ pub struct View {
     pub revision: i64,
     /// The revision of the read that it began with.
     read_at: i64,
+    /// Every semaphore claim that holds and was granted up to this revision is in it, ahead of their events.
+    semaphores_up_to: i64,
     pub holders: OrderedClaims,
     pub waiters: OrderedClaims,
     /// Holders that are known to be gone ahead of their events, each with its grant's revision.
@@ -132,7 +138,7 @@ impl View {
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, RecordError> {
         Ok(match keys.stand(kv.key()) {
             Some(KeyRole::Holder(id)) => {
-                let entry = Entry::read(id, kv)?;
+                let entry = Entry::read(keys, id, kv)?;
                 if self.gone.contains(&(id, entry.created)) {
                     return Ok(Step::Nothing);
                 }
@@ -147,7 +153,7 @@ impl View {
                 if known { Step::Changed(id) } else { Step::Granted(id) }
             }
             Some(KeyRole::Waiter(id)) => {
-                let entry = Entry::read(id, kv)?;
+                let entry = Entry::read(keys, id, kv)?;
                 if self.knows_later(&id, entry.modified) {
                     return Ok(Step::Nothing);
                 }
@@ -202,6 +208,20 @@ impl View {
             self.waiters.remove(&holder.id);
             self.holders.insert(holder.clone());
         }
+    }
+
+    /// The same for one whose grant asked that no semaphore claim was granted after the revision `judged_at`. So between
+    /// that and this grant there was none, and a view that has all up to there has all up to here.
+    pub fn grant_alone(&mut self, holder: &Entry, judged_at: i64) {
+        if judged_at <= self.semaphores_up_to() {
+            self.semaphores_up_to = self.semaphores_up_to.max(holder.created);
+        }
+        self.grant(holder);
+    }
+
+    /// Up to which revision all semaphore claims that hold are in it.
+    pub fn semaphores_up_to(&self) -> i64 {
+        self.revision.max(self.semaphores_up_to)
     }
 
     /// Takes a holder out that is known to be gone, ahead of its event. (Its view may be judged
@@ -266,18 +286,18 @@ impl View {
 
     /// Whether a claim of this mode at the tail would hold.
     pub fn admits(&self, mode: Mode) -> bool {
-        let mut prefix = Prefix::default();
-        self.modes().all(|ahead| push(&mut prefix, ahead)) && prefix.admits(mode)
+        let mut prefix = Mixed::default();
+        self.modes().all(|ahead| prefix.push(ahead)) && prefix.push(mode)
     }
 
     /// The waiters within the prefix, once this holder is gone.
     pub fn next_without<'a>(&'a self, gone: Option<&'a ClaimId>) -> impl Iterator<Item = &'a Entry> {
-        let mut prefix = Prefix::default();
+        let mut prefix = Mixed::default();
         let ahead = self.holders.iter().filter(move |entry| Some(&entry.id) != gone);
-        let full = !ahead.map(|entry| entry.claim.mode).all(|mode| push(&mut prefix, mode));
+        let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
         self.waiters
             .iter()
-            .take_while(move |entry| !full && push(&mut prefix, entry.claim.mode))
+            .take_while(move |entry| !full && prefix.push(entry.claim.mode))
     }
 
     /// The first holder, and its lease.
@@ -303,11 +323,74 @@ impl View {
     }
 }
 
-/// Lengthens a prefix if the mode belongs to it.
-fn push(prefix: &mut Prefix, mode: Mode) -> bool {
-    let admitted = prefix.admits(mode);
-    if admitted {
-        prefix.push(mode);
+/// A prefix of the queue. Where calls race, a claim may come to wait beside others that it does not mix with: it holds
+/// when they are gone.
+#[derive(Default)]
+struct Mixed {
+    prefix: Prefix,
+    /// The mode of the first claim.
+    first: Option<Mode>,
+}
+
+impl Mixed {
+    /// Lengthens it if the mode belongs to it.
+    fn push(&mut self, mode: Mode) -> bool {
+        let first = *self.first.get_or_insert(mode);
+        let shared = |mode: Mode| mode == Mode::Shared;
+        let mixes = first == Mode::Exclusive || shared(first) == shared(mode) || mode == Mode::Exclusive;
+        let admitted = mixes && self.prefix.admits(mode);
+        if admitted {
+            self.prefix.push(mode);
+        }
+        admitted
     }
-    admitted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u8, created: i64, mode: Mode) -> Entry {
+        let new = NewClaim::numbered(number);
+        let claim = Claim {
+            mode,
+            ..Claim::of(&new)
+        };
+        Entry {
+            id: new.id,
+            claim,
+            created,
+            modified: created,
+            lease: 1,
+            is_earlier: false,
+        }
+    }
+
+    #[test]
+    fn a_view_has_all_semaphore_claims_up_to_a_grant_that_was_judged_by_what_it_has() {
+        let one = |number, created| entry(number, created, Mode::semaphore(1, 9).unwrap());
+        let mut view = View {
+            revision: 5,
+            ..View::default()
+        };
+        // One may have been granted between 5 and 7.
+        view.grant_alone(&one(1, 8), 7);
+        assert_eq!(view.semaphores_up_to(), 5);
+        view.grant_alone(&one(2, 9), 5);
+        assert_eq!(view.semaphores_up_to(), 9);
+        view.grant_alone(&one(3, 12), 9);
+        assert_eq!((view.semaphores_up_to(), view.revision, view.holders.len()), (12, 5, 3));
+    }
+
+    #[test]
+    fn a_reader_that_waits_beside_semaphore_claims_holds_once_they_are_gone() {
+        let mut view = View::default();
+        view.holders.insert(entry(1, 1, Mode::semaphore(1, 9).unwrap()));
+        let (reader, permit) = (entry(2, 2, Mode::Shared), entry(3, 3, Mode::semaphore(1, 9).unwrap()));
+        view.waiters.insert(reader.clone());
+        view.waiters.insert(permit.clone());
+        assert!(!view.is_next(&reader.id) && !view.is_next(&permit.id));
+        view.holders = OrderedClaims::default();
+        assert!(view.is_next(&reader.id) && !view.is_next(&permit.id));
+    }
 }

@@ -105,7 +105,9 @@ async fn tokens_rise_over_a_base_that_was_raised_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_base_that_another_raised_meanwhile_is_not_lowered() {
     let Some(fixture) = Fixture::new().await else { return };
-    let mut raise = fixture.proxy.catch(Fate::Held, &["KV/Txn".to_owned(), fixture.key("base")]);
+    let mut raise = fixture
+        .proxy
+        .catch(Fate::Held, &["KV/Txn".to_owned(), fixture.key("token_base")]);
     // A new connection proves the base anew, and raises it to the time of day.
     fixture.proxy.break_signs_of_life();
     raise.is_here().await;

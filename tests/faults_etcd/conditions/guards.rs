@@ -2,7 +2,7 @@
 
 use fencepost::backend::{NewClaim, AcquireOutcome};
 
-use crate::fixture::{Fixture, fitting, step};
+use crate::fixture::{Fixture, FORGETFUL, fitting, step};
 use crate::claims::{Asking, claim};
 use crate::proxy::Fate;
 use crate::replica::{busy, held, waiting};
@@ -57,7 +57,7 @@ async fn a_reader_does_not_overtake_a_writer_that_was_queued_meanwhile() {
     fixture.there().hold(claim("reader").shared()).await;
     let late = claim("late").shared().trying();
     let came = async { drop(fixture.there().queue(claim("writer")).await) };
-    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    busy(fixture.acquire_while(&late, "h/r/", came).await);
     assert_eq!(fixture.there().owners().await.0, ["reader"]);
 }
 
@@ -70,7 +70,7 @@ async fn a_reader_is_not_granted_beside_a_writer_that_came_meanwhile() {
         fixture.there().release(&reader).await;
         fixture.there().hold(claim("writer")).await;
     };
-    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    busy(fixture.acquire_while(&late, "h/r/", came).await);
     assert_eq!(fixture.there().owners().await.0, ["writer"]);
 }
 
@@ -83,7 +83,7 @@ async fn a_reader_is_not_granted_beside_a_semaphore_claim_that_came_meanwhile() 
         fixture.there().release(&reader).await;
         fixture.there().hold(claim("permit").semaphore(1, 2)).await;
     };
-    let place = fixture.acquire_fitting_while(&late, "h/s/", came).await;
+    let place = fixture.acquire_while(&late, "h/r/", came).await;
     assert!(matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
     assert_eq!(fixture.there().owners().await.0, ["permit"]);
 }
@@ -115,13 +115,42 @@ async fn a_semaphore_claim_is_not_granted_beyond_the_limit_that_others_reached_m
 async fn a_retry_that_was_granted_meanwhile_keeps_its_record() {
     let Some(fixture) = Fixture::new().await else { return };
     fixture.there().hold(claim("reader").shared()).await;
-    let late = claim("late").shared();
+    // Of one that is remembered the request is in the way, too.
+    let late = claim("late").shared().within(FORGETFUL);
     let (retry, mut granted) = (late.again(), None);
     let came = async { granted = Some(fixture.there().hold(retry).await) };
-    let place = fixture.acquire_fitting_while(&late, "h/s/", came).await;
+    let place = fixture.acquire_while(&late, "h/r/", came).await;
     let (granted, found) = (granted.expect("it was granted"), held(place));
     assert_eq!((found.token, found.secret), (granted.token(), granted.grant.secret));
     fixture.there().renewed(&granted, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_semaphore_claim_is_not_granted_beside_a_reader_that_came_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let permit = fixture.there().hold(claim("permit").semaphore(1, 2)).await;
+    let late = claim("late").semaphore(1, 2).trying();
+    let came = async {
+        fixture.there().release(&permit).await;
+        fixture.there().hold(claim("reader").shared()).await;
+    };
+    let place = fixture.acquire_fitting_while(&late, "h/s/", came).await;
+    assert!(matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
+    assert_eq!(fixture.there().owners().await.0, ["reader"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_may_join_a_holder_joins_one_that_came_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("other").shared()).await;
+    let owner = || claim("owner").shared().reentrant();
+    let mut first = None;
+    let came = async { first = Some(fixture.there().hold(owner()).await) };
+    let joined = held(fixture.acquire_fitting_while(&owner(), "h/r/", came).await);
+    assert_eq!(
+        (joined.token, joined.holds),
+        (first.expect("it was granted").token(), 2)
+    );
 }
 
 /// A waiter whose turn has come is not granted beside a holder that its view did not show. No replica makes such a
@@ -145,7 +174,7 @@ async fn a_writer_is_not_taken_up_beside_a_holder_that_it_did_not_know() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_is_not_taken_up_beside_a_writer_that_it_did_not_know() {
-    not_beside(claim("reader").shared(), "h/s/", claim("there")).await;
+    not_beside(claim("reader").shared(), "h/r/", claim("there")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,4 +186,14 @@ async fn a_semaphore_claim_is_not_taken_up_beside_a_writer_that_it_did_not_know(
 async fn a_semaphore_claim_is_not_taken_up_beside_one_that_it_did_not_know() {
     let there = claim("there").semaphore(2, 2);
     not_beside(claim("permit").semaphore(1, 2), "h/s/", there).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_semaphore_claim_is_not_taken_up_beside_a_reader_that_it_did_not_know() {
+    not_beside(claim("permit").semaphore(1, 2), "h/s/", claim("there").shared()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_is_not_taken_up_beside_a_semaphore_claim_that_it_did_not_know() {
+    not_beside(claim("reader").shared(), "h/r/", claim("there").semaphore(1, 2)).await;
 }

@@ -28,7 +28,9 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
     let Some(fixture) = Fixture::new().await else { return };
     let (here, new) = (fixture.here(), claim("late"));
     let mut answer = fixture.proxy.catch(Fate::AnswerHeld, &step(&new, "h/x/"));
-    let mut proof = fixture.proxy.catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("base")]);
+    let mut proof = fixture
+        .proxy
+        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("token_base")]);
     let broken = async {
         answer.is_here().await;
         fixture.proxy.break_signs_of_life();
@@ -44,7 +46,9 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_granted_over_a_new_connection_before_the_base_was_proven_over_it() {
     let Some(fixture) = Fixture::new().await else { return };
-    let mut proof = fixture.proxy.catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("base")]);
+    let mut proof = fixture
+        .proxy
+        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("token_base")]);
     fixture.proxy.break_signs_of_life();
     proof.is_here().await;
     let (here, new) = (fixture.here(), claim("early").trying());

@@ -1,59 +1,38 @@
 //! The views by which waiting claims are judged: each replica has one, which may lag behind the store by
 //! any number of events, and hears of its own grants and ends before their events come.
 //!
+//! Readers are kept apart from the other holders, so a reader asks only that nothing else is there. A claim that is put
+//! at the tail asks nothing of the modes: where calls race, a reader may wait beside semaphore claims.
+//!
 //! Calls, leases and lost answers are in the other rooms; here a claim may leave the queue and come again
 //! under the same id, as a request does.
 
+use self::rules::Kind::{self, EarlierReader, Exclusive, Reader, Semaphore};
+use self::rules::{Flaw, Key, Queue, World};
 use crate::explorer::{Model, Walked, walk};
 
-/// A way to break the protocol; the walk must notice each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Flaw {
-    None,
-    /// A claim that the view does not have yet is judged as the last one in it.
-    JudgesWhatItDoesNotSee,
-    /// A waiter is judged by its id, not by the key that the view showed.
-    ComparesOnlyTheClaim,
-    /// A semaphore claim passes the holders that the view has not seen.
-    PassesNewHolders,
-    /// A newcomer that finds the queue empty in the view takes the lock without asking for it.
-    EntersByTheView,
-}
-
-/// What takes part.
-#[derive(Debug, Clone, Copy)]
-struct World {
-    flaw: Flaw,
-    /// How many permits of the limit each claim takes, and the replica that serves it.
-    claims: &'static [(u8, u8)],
-    limit: u8,
-    /// How often a waiter may leave and come again.
-    leaves: u8,
-}
-
-/// A key of a claim.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    claim: u8,
-    created: u8,
-}
-
-/// The keys of the lock, by their order.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Queue {
-    revision: u8,
-    holders: Vec<Key>,
-    waiters: Vec<Key>,
-}
+mod rules;
 
 /// A step on its way, with what it was judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
-    Enter { seen: u8 },
+    Enter {
+        seen: u8,
+    },
+    /// The first step of a reader, which has seen nothing.
+    Read,
     Queue,
-    TakeUp { waiter: Key, seen: u8 },
-    Release { holder: Key },
-    HandOver { holder: Key, next: Key },
+    TakeUp {
+        waiter: Key,
+        seen: u8,
+    },
+    Release {
+        holder: Key,
+    },
+    HandOver {
+        holder: Key,
+        next: Key,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +49,8 @@ struct State {
     store: Queue,
     /// By replica.
     views: [Queue; 2],
+    /// Up to which revision each view has all holders, ahead of their events.
+    known: [u8; 2],
     stages: Vec<Stage>,
     leaves: u8,
     wrong: Option<&'static str>,
@@ -91,71 +72,13 @@ impl std::hash::Hash for Running {
 #[allow(dead_code, reason = "shown where something is wrong")]
 enum Event {
     Comes(u8),
+    ComesToRead(u8),
     Arrives(u8, Step),
     AsksToBeTakenUp(u8),
     Releases(u8),
     ReleasesWithTheNext(u8),
     LeavesTheQueue(u8),
     Sees(usize),
-}
-
-impl Queue {
-    fn holder(&self, claim: u8) -> Option<Key> {
-        self.holders.iter().copied().find(|key| key.claim == claim)
-    }
-
-    fn waiter(&self, claim: u8) -> Option<Key> {
-        self.waiters.iter().copied().find(|key| key.claim == claim)
-    }
-
-    fn write(&mut self) -> u8 {
-        self.revision += 1;
-        self.revision
-    }
-
-    fn hold(&mut self, claim: u8) -> Key {
-        let created = self.write();
-        let key = Key { claim, created };
-        self.waiters.retain(|key| key.claim != claim);
-        self.holders.push(key);
-        key
-    }
-}
-
-impl World {
-    fn permits(&self, claim: u8) -> u8 {
-        self.claims[usize::from(claim)].0
-    }
-
-    fn replica(&self, claim: u8) -> usize {
-        usize::from(self.claims[usize::from(claim)].1)
-    }
-
-    fn taken(&self, keys: &[Key]) -> u8 {
-        keys.iter().map(|key| self.permits(key.claim)).sum()
-    }
-
-    /// The waiters within the prefix, once this holder is gone.
-    fn next_without<'a>(&'a self, queue: &'a Queue, gone: Option<u8>) -> impl Iterator<Item = Key> + 'a {
-        let ahead = queue.holders.iter().filter(move |key| Some(key.claim) != gone);
-        let mut taken: u8 = ahead.map(|key| self.permits(key.claim)).sum();
-        queue.waiters.iter().copied().take_while(move |key| {
-            taken += self.permits(key.claim);
-            taken <= self.limit
-        })
-    }
-
-    fn is_exclusive(&self) -> bool {
-        self.limit == 1
-    }
-
-    /// Whether the holders let one more in that was judged at this revision.
-    fn is_guarded(&self, store: &Queue, seen: u8) -> bool {
-        match self.is_exclusive() {
-            true => store.holders.is_empty(),
-            false => self.flaw == Flaw::PassesNewHolders || store.holders.iter().all(|key| key.created <= seen),
-        }
-    }
 }
 
 impl Running {
@@ -172,7 +95,11 @@ impl Running {
             true => &state.views[world.replica(claim)],
             false => &state.store,
         };
-        let fits = known.waiters.is_empty() && world.taken(&known.holders) + world.permits(claim) <= world.limit;
+        let fits = world.admits(known, claim);
+        let all = known.holders.iter().chain(&known.waiters).map(|key| key.claim);
+        if world.are_mixed(all.chain([claim])) {
+            return self.clone();
+        }
         let step = match fits {
             true => Step::Enter { seen: known.revision },
             false => Step::Queue,
@@ -191,7 +118,7 @@ impl Running {
             own.filter(|_| unseen && fits && world.flaw == Flaw::JudgesWhatItDoesNotSee)
         };
         let waiter = next.or_else(blind)?;
-        let seen = view.revision;
+        let seen = view.revision.max(self.state.known[world.replica(claim)]);
         Some(self.to(claim, Stage::Sent(Step::TakeUp { waiter, seen })))
     }
 
@@ -221,14 +148,19 @@ impl Running {
         };
         match step {
             Step::Enter { seen } => {
-                let free = match world.is_exclusive() {
-                    true => store.waiters.is_empty(),
-                    false => store.waiters.iter().all(|key| key.created <= seen),
+                let free = match world.kind(claim) {
+                    Exclusive => store.waiters.is_empty(),
+                    _ => store.waiters.iter().all(|key| key.created <= seen),
                 };
-                free && world.is_guarded(store, seen) || world.flaw == Flaw::EntersByTheView
+                free && world.is_guarded(store, claim, seen) || world.flaw == Flaw::EntersByTheView
+            }
+            Step::Read => {
+                let passes = world.flaw == Flaw::ReadsBeforeWaiters;
+                let apart = |key: &Key| world.kind(key.claim) == Reader;
+                (passes || store.waiters.is_empty()) && store.holders.iter().all(apart)
             }
             Step::Queue => true,
-            Step::TakeUp { waiter, seen } => is_there(waiter) && world.is_guarded(store, seen),
+            Step::TakeUp { waiter, seen } => is_there(waiter) && world.is_guarded(store, claim, seen),
             Step::Release { holder } => store.holder(claim) == Some(holder),
             Step::HandOver { holder, next } => is_there(next) && store.holders == [holder],
         }
@@ -240,7 +172,7 @@ impl Running {
         let mut after = self.to(claim, Stage::Outside);
         if !met {
             let stage = match step {
-                Step::Enter { .. } | Step::Queue => Stage::Outside,
+                Step::Enter { .. } | Step::Read | Step::Queue => Stage::Outside,
                 Step::TakeUp { .. } => Stage::Waits,
                 Step::Release { .. } | Step::HandOver { .. } => Stage::Holds,
             };
@@ -250,8 +182,11 @@ impl Running {
             Step::TakeUp { waiter, .. } => (Some(waiter.claim), None),
             Step::HandOver { holder, next } => (Some(next.claim), Some(holder)),
             Step::Release { holder } => (None, Some(holder)),
-            Step::Enter { .. } | Step::Queue => (None, None),
+            Step::Enter { .. } | Step::Read | Step::Queue => (None, None),
         };
+        if matches!(step, Step::Enter { .. } | Step::Read) && !self.world.admits(&self.state.store, claim) {
+            after.state.wrong = Some("a newcomer did not fit behind all that were there");
+        }
         if let Some(granted) = granted {
             let gone = gone.map(|key| key.claim);
             let mut within = self.world.next_without(&self.state.store, gone);
@@ -267,7 +202,7 @@ impl Running {
             after.state.stages[usize::from(claim)] = Stage::Done;
         }
         let taker = match step {
-            Step::Enter { .. } => Some(claim),
+            Step::Enter { .. } | Step::Read => Some(claim),
             _ => granted,
         };
         if let Some(taker) = taker {
@@ -276,6 +211,15 @@ impl Running {
             if view.revision < key.created {
                 view.waiters.retain(|key| key.claim != taker);
                 view.holders.push(key);
+            }
+            let known = &mut after.state.known[replica];
+            let trusts = match step {
+                // No holder was made between that one and this.
+                Step::TakeUp { seen, .. } => self.world.kind(taker) == Semaphore && seen <= view.revision.max(*known),
+                _ => false,
+            };
+            if trusts {
+                *known = key.created;
             }
             after.state.stages[usize::from(taker)] = Stage::Holds;
         }
@@ -310,7 +254,11 @@ impl Model for Running {
         let mut then = |what, after: Option<Self>| next.extend(after.map(|after| (what, after)));
         for claim in 0..self.world.claims.len() as u8 {
             match self.state.stages[usize::from(claim)] {
-                Stage::Outside => then(Event::Comes(claim), Some(self.come(claim))),
+                Stage::Outside => {
+                    then(Event::Comes(claim), Some(self.come(claim)));
+                    let read = || self.to(claim, Stage::Sent(Step::Read));
+                    then(Event::ComesToRead(claim), self.world.reads(claim).then(read));
+                }
                 Stage::Sent(step) => then(Event::Arrives(claim, step), Some(self.arrive(claim, step))),
                 Stage::Waits => {
                     then(Event::AsksToBeTakenUp(claim), self.ask(claim));
@@ -330,43 +278,116 @@ impl Model for Running {
     }
 
     fn wrong(&self) -> Option<&'static str> {
-        let held = self.world.taken(&self.state.store.holders);
-        self.state
-            .wrong
+        let holders = &self.state.store.holders;
+        let held = self.world.taken(holders);
+        let mixed = self.world.are_mixed(holders.iter().map(|key| key.claim));
+        mixed
+            .then_some("readers hold beside semaphore claims")
             .or((held > self.world.limit).then_some("more hold than fit"))
+            .or(self.state.wrong)
     }
 }
 
 fn explore(world: World) -> Walked {
-    let state = State {
+    let mut state = State {
         store: Queue::default(),
         views: Default::default(),
+        known: [0; 2],
         stages: vec![Stage::Outside; world.claims.len()],
         leaves: world.leaves,
         wrong: None,
     };
+    for claim in (0..world.claims.len() as u8).filter(|claim| world.kind(*claim) == EarlierReader) {
+        state.store.hold(claim);
+        state.stages[usize::from(claim)] = Stage::Holds;
+    }
     walk(Running { world, state }, 6_000_000)
 }
 
 /// Three claims on two replicas, of which one may leave and come again.
 const EXCLUSIVE: World = World {
     flaw: Flaw::None,
-    claims: &[(1, 0), (1, 0), (1, 1)],
+    claims: &[(1, 0, Exclusive), (1, 0, Exclusive), (1, 1, Exclusive)],
     limit: 1,
     leaves: 1,
 };
 
 /// A semaphore of two, with a claim that takes it whole.
 const SEMAPHORE: World = World {
-    claims: &[(1, 0), (2, 0), (1, 1)],
+    claims: &[(1, 0, Semaphore), (2, 0, Semaphore), (1, 1, Semaphore)],
     limit: 2,
     ..EXCLUSIVE
+};
+
+/// Claims of one replica that are taken up one upon another, beside one of another replica.
+const CROWD: World = World {
+    claims: &[
+        (2, 0, Semaphore),
+        (1, 0, Semaphore),
+        (1, 0, Semaphore),
+        (1, 1, Semaphore),
+    ],
+    limit: 2,
+    leaves: 0,
+    ..EXCLUSIVE
+};
+
+/// Two readers, a writer and a semaphore claim.
+const READERS: World = World {
+    claims: &[(1, 0, Reader), (1, 1, Reader), (3, 0, Exclusive), (1, 1, Semaphore)],
+    limit: 3,
+    leaves: 0,
+    ..EXCLUSIVE
+};
+
+/// A reader, a reader of an earlier release and two semaphore claims.
+const UPGRADE: World = World {
+    claims: &[
+        (1, 0, Reader),
+        (1, 1, EarlierReader),
+        (1, 0, Semaphore),
+        (2, 1, Semaphore),
+    ],
+    ..READERS
 };
 
 #[test]
 fn claims_that_are_judged_by_views_of_any_age_are_safe() {
     explore(EXCLUSIVE).is_sound(1_000);
     explore(SEMAPHORE).is_sound(1_000);
+    if cfg!(feature = "soak") {
+        explore(CROWD).is_sound(1_000);
+    }
+}
+
+#[test]
+fn readers_and_semaphore_claims_never_hold_together() {
+    explore(READERS).is_sound(1_000);
+    explore(UPGRADE).is_sound(1_000);
+}
+
+#[test]
+fn a_reader_that_does_not_ask_for_new_semaphore_claims_is_noticed() {
+    let flaw = Flaw::ReadsBesideSemaphores;
+    explore(World { flaw, ..READERS }).is_noticed("beside semaphore claims");
+}
+
+#[test]
+fn a_semaphore_claim_that_does_not_ask_for_readers_is_noticed() {
+    let flaw = Flaw::PassesReaders;
+    explore(World { flaw, ..READERS }).is_noticed("beside semaphore claims");
+}
+
+#[test]
+fn a_reader_that_does_not_ask_for_waiters_is_noticed() {
+    let flaw = Flaw::ReadsBeforeWaiters;
+    explore(World { flaw, ..READERS }).is_noticed("did not fit behind");
+}
+
+#[test]
+fn a_prefix_of_readers_and_semaphore_claims_is_noticed() {
+    let flaw = Flaw::MixesModes;
+    explore(World { flaw, ..READERS }).is_noticed("beside semaphore claims");
 }
 
 #[test]

@@ -74,8 +74,7 @@ impl History {
 
     /// Whether a holder that is gone ran out, by what etcd still has of its history.
     async fn ran_out(&self, name: &LockName, entry: &Entry) -> Result<bool, Failure> {
-        let kind = entry.claim.mode.into();
-        let past = HolderHistory::new(&self.link, self.keys.lock(name), (kind, entry.id), entry.created);
+        let past = HolderHistory::of(&self.link, self.keys.lock(name), entry);
         let now = self.link.get(self.keys.base(), GetOptions::new()).await?;
         let now = now.header().map_or(0, |header| header.revision());
         let last = past.last(now).await?;
@@ -171,7 +170,7 @@ impl History {
 
     async fn look_at(&self, granted: &Granted) -> Result<(), Failure> {
         let (name, entry) = (&granted.name, &granted.entry);
-        let key = self.keys.lock(name).holder(entry.claim.mode.into(), entry.id);
+        let key = self.keys.lock(name).holder_of(entry);
         let found = self.link.get(key, GetOptions::new()).await?;
         let same = found.kvs().first().filter(|kv| kv.create_revision() == entry.created);
         let Some(kv) = same else {
@@ -184,12 +183,7 @@ impl History {
         };
         // Renewed, or its lease is just about to be found dead.
         let alive = self.leases.remaining(kv.lease()).await?.unwrap_or_default();
-        let mut granted = lock(&self.granted);
-        let same = |known: &&mut Granted| known.entry.created == entry.created;
-        if let Some(granted) = granted.get_mut(&entry.id).filter(same) {
-            granted.seen = Instant::now();
-            granted.due = granted.seen + alive;
-        }
+        lock(&self.granted).lives_until(entry, Instant::now() + alive);
         Ok(())
     }
 }

@@ -1,0 +1,93 @@
+//! Other releases on the same namespace. Those before kept readers among the semaphore claims, and the base of their tokens
+//! at another key. What they leave is written here by hand.
+
+use fencepost::backend::{Released, AcquireOutcome};
+use fencepost::claim::Cause;
+use fencepost::name::FencingToken;
+
+use crate::fixture::{Fixture, FORGETFUL};
+use crate::claims::{Asking, claim};
+use crate::replica::{Held, held};
+
+/// A base of a release before that is an hour ahead.
+async fn earlier_base(fixture: &Fixture) -> u64 {
+    fixture.text("token_base").await.parse::<u64>().expect("a number") + 3_600_000_000
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn releases_before_grant_nothing_once_this_one_has_begun_and_tokens_rise_over_theirs() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let base = earlier_base(&fixture).await;
+    fixture.put("base", &base.to_string()).await;
+    // As any replica does on its first connection, and on each that follows.
+    let replica = fixture.another().await;
+    let new = claim("new");
+    let granted = held(replica.acquire(fixture.here().name(), &new).await.expect("it serves"));
+    assert!(granted.token.get() > base, "{granted:?} over {base}");
+    // A release before reads this as a base that need not be raised, and compares its grants with it as it writes numbers.
+    let closed = fixture.text("base").await;
+    let as_read = closed.parse::<u64>().expect("a number, to them");
+    assert_eq!(as_read, u64::MAX);
+    assert_ne!(as_read.to_string(), closed);
+}
+
+/// A reader of a release before; its client knows the lease that it was given.
+async fn earlier_reader(fixture: &Fixture) -> Held {
+    let mut reader = fixture.there().on("other").hold(claim("earlier").shared()).await;
+    fixture.plant_earlier_reader("other").await;
+    let holders = fixture.there().holders().await;
+    let [holder] = &holders[..] else {
+        panic!("not one holder: {holders:?}");
+    };
+    let token: FencingToken = holder.token;
+    reader.lease.token = token;
+    reader.lease.lock.name = fixture.here().name().clone();
+    reader
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_of_a_release_before_is_renewed_found_and_released() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let reader = earlier_reader(&fixture).await;
+    fixture.here().renewed(&reader, Some(crate::fixture::LONG * 2)).await;
+    let found = held(fixture.here().acquire(&reader.claim.again()).await);
+    assert_eq!((found.token, found.secret), (reader.lease.token, reader.lease.secret));
+    assert_eq!(fixture.here().release(&reader).await, Released::Ended(Cause::Released));
+    assert_eq!(fixture.there().release(&reader).await, Released::EndedBefore(Cause::Released));
+    assert!(fixture.here().is_free().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_holds_beside_one_of_a_release_before_and_semaphore_claims_do_not() {
+    let Some(fixture) = Fixture::new().await else { return };
+    earlier_reader(&fixture).await;
+    fixture.here().hold(claim("reader").shared()).await;
+    let refused = fixture.there().acquire(&claim("permit").semaphore(1, 2)).await;
+    assert!(matches!(refused, AcquireOutcome::Refused(_)), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_beside_one_of_a_release_before_passes_no_semaphore_claim_that_came_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let earlier = earlier_reader(&fixture).await;
+    let late = claim("late").shared().trying();
+    let came = async {
+        fixture.there().release(&earlier).await;
+        fixture.there().hold(claim("permit").semaphore(1, 2)).await;
+    };
+    let place = fixture.acquire_fitting_while(&late, "h/r/", came).await;
+    assert!(matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
+    assert_eq!(fixture.there().owners().await.0, ["permit"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_that_was_granted_beside_a_reader_of_a_release_before_keeps_its_record() {
+    let Some(fixture) = Fixture::new().await else { return };
+    earlier_reader(&fixture).await;
+    let late = claim("late").shared().within(FORGETFUL);
+    let (retry, mut granted) = (late.again(), None);
+    let came = async { granted = Some(fixture.there().hold(retry).await) };
+    let place = fixture.acquire_fitting_while(&late, "h/r/", came).await;
+    let (granted, found) = (granted.expect("it was granted"), held(place));
+    assert_eq!((found.token, found.secret), (granted.token(), granted.grant.secret));
+}
