@@ -5,12 +5,16 @@
 //! exception that nothing needs any more is an error too.
 
 mod backend;
+mod book;
 mod cargo;
 mod clocks;
+mod commands;
 mod deny;
+mod guarantees;
 mod imports;
 mod names;
 mod papers;
 mod proto;
+mod reference;
 mod source;
 mod words;
