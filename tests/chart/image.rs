@@ -163,9 +163,9 @@ fn what_the_build_of_the_image_reads_is_let_into_it() {
 }
 
 #[test]
-fn the_line_of_the_readme_serves_whoever_reaches_the_container() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("the paper");
-    let line = readme
+fn the_line_of_the_quick_start_serves_whoever_reaches_the_container() {
+    let page = fs::read_to_string(root().join("docs/quickstart.md")).expect("the page");
+    let line = page
         .lines()
         .find(|line| line.starts_with("$ docker run "))
         .expect("a line");

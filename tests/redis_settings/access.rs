@@ -74,8 +74,8 @@ async fn a_user_logs_in_with_a_password_from_a_file_or_the_environment() {
         return;
     }
     let server = RedisServer::start(&[]);
-    let told = include_str!("../../README.md");
-    assert!(told.contains(&RIGHTS.join(" ")), "README.md tells of other rights");
+    let told = include_str!("../../docs/redis.md");
+    assert!(told.contains(&RIGHTS.join(" ")), "docs/redis.md lists other rights");
     with_user(&server, "locks", "right", RIGHTS);
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "off"]), "OK");
     let folder = tempfile::tempdir().unwrap();

@@ -5,13 +5,17 @@
 //! exception that nothing needs any more is an error too.
 
 mod backend;
+mod book;
 mod cargo;
 mod circles;
 mod clocks;
+mod commands;
 mod deny;
+mod guarantees;
 mod imports;
 mod names;
 mod papers;
 mod proto;
+mod reference;
 mod source;
 mod words;

@@ -1,4 +1,4 @@
-//! The papers name only what is there: tests, files, commands, keys of the configuration.
+//! The docs name only what is there: tests, files, links, commands, configurations.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -6,8 +6,8 @@ use std::process::Command;
 use crate::names::all_tests;
 use crate::source::{read, root};
 
-/// What people read first.
-pub const PAPERS: &[&str] = &[
+/// What people read beside the pages of `docs/`.
+const PAPERS: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
     "GUARANTEES.md",
@@ -23,11 +23,17 @@ pub const PAPERS: &[&str] = &[
 /// The conditions of the etcd store, and what fails without each.
 const ETCD_CONDITIONS: &str = "tests/faults_etcd/README.md";
 
+/// What people read: those above, and the pages of the book.
+pub fn papers() -> Vec<String> {
+    let own = PAPERS.iter().map(|paper| (*paper).to_owned());
+    own.chain(crate::book::pages()).collect()
+}
+
 /// How far a first screen reaches, in lines.
 const FIRST_SCREEN: usize = 40;
 
 /// What a paper sets in code within its sentences and tables.
-fn code_words(paper: &str) -> Vec<String> {
+pub fn code_words(paper: &str) -> Vec<String> {
     let text = read(paper);
     let prose = text.split("\n```").step_by(2);
     prose
@@ -56,28 +62,15 @@ fn command_blocks(text: &str) -> Vec<(usize, Vec<&str>)> {
 }
 
 /// Whether a name is the end of a test's whole name.
-fn is_named(test: &str, name: &str) -> bool {
+pub fn is_named(test: &str, name: &str) -> bool {
     test == name || test.strip_suffix(name).is_some_and(|before| before.ends_with("::"))
 }
 
 /// The rows of a table, each with its cells; without its head.
-fn rows(text: &str) -> Vec<Vec<&str>> {
+pub fn rows(text: &str) -> Vec<Vec<&str>> {
     let lines = text.lines().filter(|line| line.starts_with('|')).skip(2);
     let cells = lines.map(|line| line.trim_matches('|').split(" | "));
     cells.map(|cells| cells.map(str::trim).collect()).collect()
-}
-
-#[test]
-fn every_guarantee_names_the_test_that_shows_it() {
-    let text = read("GUARANTEES.md");
-    let rows = rows(&text);
-    assert!(rows.len() >= 2, "{rows:#?}");
-    for row in &rows {
-        assert_eq!(row.len(), rows[0].len(), "{row:#?}");
-        for cell in &row[1..] {
-            assert!(cell.contains("::"), "{}: a cell without a test: {cell:?}", row[0]);
-        }
-    }
 }
 
 #[test]
@@ -115,10 +108,10 @@ fn the_papers_name_only_tests_that_exist() {
     let tests = all_tests();
     let binaries: Vec<&str> = tests.iter().filter_map(|test| test.split("::").next()).collect();
     let mut named = 0;
-    for paper in PAPERS {
-        for word in code_words(paper) {
+    for paper in papers() {
+        for word in code_words(&paper) {
             let first = word.split("::").next().unwrap_or_default();
-            let is_name = word.contains("::") && (*paper == "GUARANTEES.md" || binaries.contains(&first));
+            let is_name = word.contains("::") && (paper == "GUARANTEES.md" || binaries.contains(&first));
             if is_name {
                 named += 1;
                 assert!(
@@ -129,17 +122,6 @@ fn the_papers_name_only_tests_that_exist() {
         }
     }
     assert!(named > 20, "only {named} tests are named");
-}
-
-#[test]
-fn every_backend_has_its_row_of_guarantees() {
-    let text = read("GUARANTEES.md");
-    for backend in crate::cargo::backends().keys() {
-        assert!(
-            rows(&text).iter().any(|row| row[0].contains(backend.as_str())),
-            "no row for {backend}"
-        );
-    }
 }
 
 #[test]
@@ -175,10 +157,11 @@ fn what_runs_for_every_change_is_what_the_readme_says() {
 #[test]
 fn the_papers_name_only_files_that_exist() {
     let mut named = 0;
-    for paper in PAPERS {
-        let text = read(paper);
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        let links = links.filter(|link| !link.contains(':')).map(str::to_owned);
+    for paper in papers() {
+        let text = read(&paper);
+        let links = crate::book::links(&text).into_iter();
+        let links = links.filter(|(link, _)| !link.is_empty());
+        let links = links.map(|(link, _)| crate::book::joined(&paper, link));
         let tops = [
             "src/",
             "tests/",
@@ -188,12 +171,13 @@ fn the_papers_name_only_files_that_exist() {
             "benches/",
             "helm/",
             ".ci/",
+            "docs/",
         ];
-        let words = code_words(paper)
+        let words = code_words(&paper)
             .into_iter()
             .filter(|word| tops.iter().any(|top| word.starts_with(top)));
         for path in words.chain(links) {
-            let file = path.split([' ', '#']).next().unwrap_or_default();
+            let file = path.split(' ').next().unwrap_or_default();
             assert!(root().join(file).exists(), "{paper}: there is no {file}");
             named += 1;
         }
@@ -203,7 +187,7 @@ fn the_papers_name_only_files_that_exist() {
 
 #[test]
 fn every_configuration_of_the_papers_is_valid() {
-    let papers: Vec<_> = PAPERS.iter().map(|paper| read(paper)).collect();
+    let papers: Vec<_> = papers().iter().map(|paper| read(paper)).collect();
     let rest = papers.iter().flat_map(|paper| paper.split("```toml\n").skip(1));
     let examples: Vec<_> = rest.filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 1, "only {} examples", examples.len());

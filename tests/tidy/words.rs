@@ -21,7 +21,7 @@ const LEFTOVERS: &[&str] = &[
 fn all_files() -> Vec<String> {
     let folders = ["src", "tests", "examples", "benches", "proto", "scripts", ".ci", "helm"];
     let there = folders.iter().filter(|folder| root().join(folder).is_dir());
-    let papers = crate::papers::PAPERS.iter().map(|paper| (*paper).to_owned());
+    let papers = crate::papers::papers();
     let own = ["Cargo.toml", "Dockerfile", "build.rs"].map(str::to_owned);
     there
         .flat_map(|folder| files_in(folder))

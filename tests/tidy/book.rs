@@ -1,0 +1,215 @@
+//! The pages of `docs/`: each is in the summary, each link leads somewhere, each alert and each store has its section.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use crate::papers::papers;
+use crate::source::{files_in, read, root};
+
+/// The pages of the book, by their path from the root.
+pub fn pages() -> Vec<String> {
+    let files = files_in("docs").into_iter();
+    files.filter(|path| path.ends_with(".md")).collect()
+}
+
+/// What mdBook makes the id of a heading of.
+pub fn anchor(heading: &str) -> String {
+    let heading = heading.trim().to_lowercase();
+    let kept = heading.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || matches!(c, '-' | '_') => Some(c),
+        _ => None,
+    });
+    kept.collect()
+}
+
+/// A page as it is shown, with what it includes.
+fn shown(page: &str) -> String {
+    let text = read(page);
+    let Some(rest) = text.strip_prefix("{{#include ") else {
+        return text;
+    };
+    let path = rest.split("}}").next().expect("a path");
+    read(&joined(page, path))
+}
+
+/// The path from the root of what a link of a file leads to.
+pub fn joined(file: &str, link: &str) -> String {
+    let mut path = PathBuf::from(file);
+    path.pop();
+    for part in Path::new(link).components() {
+        match part {
+            Component::ParentDir => drop(path.pop()),
+            Component::Normal(name) => path.push(name),
+            other => panic!("{file}: {link}: {other:?}"),
+        }
+    }
+    path.to_str().expect("a path in UTF-8").to_owned()
+}
+
+/// The relative links of a text, each with its fragment.
+pub fn links(text: &str) -> Vec<(&str, &str)> {
+    let outside = text.split("\n```").step_by(2);
+    let links = outside.flat_map(|part| part.split("](").skip(1).filter_map(|rest| rest.split(')').next()));
+    let relative = links.filter(|link| !link.contains(':'));
+    relative
+        .map(|link| link.split_once('#').unwrap_or((link, "")))
+        .collect()
+}
+
+/// The anchors of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let outside = text.split("\n```").step_by(2);
+    let headings = outside.flat_map(str::lines).filter(|line| line.starts_with('#'));
+    headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
+}
+
+/// The sections of a page under its headings of the second level, each with its heading.
+pub fn sections(text: &str) -> Vec<(&str, &str)> {
+    let parts = text.split("\n## ").skip(1);
+    parts.map(|part| part.split_once('\n').unwrap_or((part, ""))).collect()
+}
+
+#[test]
+fn every_page_is_in_the_summary_once() {
+    let summary = read("docs/SUMMARY.md");
+    let mut listed: Vec<String> = links(&summary)
+        .iter()
+        .map(|(link, _)| joined("docs/SUMMARY.md", link))
+        .collect();
+    listed.sort();
+    let expected: Vec<String> = pages().into_iter().filter(|page| page != "docs/SUMMARY.md").collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn every_link_of_the_book_leads_to_a_page_of_it() {
+    let pages = pages();
+    let mut followed = 0;
+    for page in &pages {
+        for (link, _) in links(&shown(page)).iter().filter(|(link, _)| !link.is_empty()) {
+            let target = joined(page, link);
+            assert!(pages.contains(&target), "{page}: {link} is no page of the book");
+            followed += 1;
+        }
+    }
+    assert!(followed > 50, "only {followed} links were followed");
+}
+
+#[test]
+fn every_fragment_of_a_link_is_a_heading() {
+    let mut followed = 0;
+    for paper in papers() {
+        let text = if paper.starts_with("docs/") {
+            shown(&paper)
+        } else {
+            read(&paper)
+        };
+        for (link, fragment) in links(&text).into_iter().filter(|(_, fragment)| !fragment.is_empty()) {
+            let there = match link {
+                "" => text.clone(),
+                link => shown(&joined(&paper, link)),
+            };
+            assert!(
+                anchors(&there).contains(fragment),
+                "{paper}: no heading {link}#{fragment}"
+            );
+            followed += 1;
+        }
+    }
+    assert!(followed > 20, "only {followed} fragments were followed");
+}
+
+#[test]
+fn every_file_that_a_page_includes_is_there() {
+    for page in pages() {
+        for rest in read(&page).split("{{#include ").skip(1) {
+            let path = rest.split("}}").next().expect("an end");
+            assert!(root().join(joined(&page, path)).is_file(), "{page} includes {path}");
+        }
+    }
+}
+
+/// What the page of a store tells, in this order.
+const STORE_SECTIONS: &[&str] = &[
+    "When to choose it",
+    "Configuration",
+    "What it promises",
+    "How it fails",
+    "What to watch",
+];
+
+#[test]
+fn every_store_has_its_page() {
+    for backend in crate::cargo::backends().keys() {
+        let page = read(&format!("docs/{backend}.md"));
+        let headings: Vec<&str> = sections(&page).iter().map(|(heading, _)| *heading).collect();
+        assert_eq!(headings, STORE_SECTIONS, "{backend}");
+        assert!(page.contains("\n```toml\n"), "{backend}: no example of a configuration");
+    }
+}
+
+/// What the runbook says of each alert, in this order.
+const ALERT_PARTS: &[&str] = &["Meaning", "Check", "Do"];
+
+#[test]
+fn every_alert_has_its_section_of_the_runbook_and_no_section_lacks_its_alert() {
+    let alerts = read("helm/fencepost/files/alerts.yaml");
+    let alerts: Vec<&str> = alerts
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .collect();
+    assert!(alerts.len() > 5, "{alerts:?}");
+    let page = read("docs/runbook.md");
+    let sections = sections(&page);
+    let headings: Vec<&str> = sections.iter().map(|(heading, _)| *heading).collect();
+    assert_eq!(headings, alerts, "the sections of docs/runbook.md, and the alerts");
+    for (alert, text) in sections {
+        let parts: Vec<&str> = text
+            .split("\n**")
+            .skip(1)
+            .filter_map(|part| part.split(".**").next())
+            .collect();
+        assert_eq!(parts, ALERT_PARTS, "{alert}");
+    }
+}
+
+/// Metrics that the pages already call by the name that they get, with the one that they have.
+const RENAMED: &[(&str, &str)] = &[("fencepost_acquires_waiting", "fencepost_waiting")];
+
+/// The words of a text that may be metrics.
+fn metrics(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+    words.filter(|word| word.starts_with("fencepost_")).collect()
+}
+
+#[test]
+fn the_page_on_monitoring_has_just_the_metrics_that_there_are() {
+    let source = read("src/metrics.rs");
+    let made: BTreeSet<&str> = source
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(|text| text.starts_with("fencepost_"))
+        .collect();
+    assert!(made.len() > 20, "{made:?}");
+    for (_, old) in RENAMED {
+        assert!(made.contains(old), "{old} is renamed: take it out of RENAMED");
+    }
+    let new_names = made.into_iter().map(|name| {
+        let renamed = RENAMED.iter().find(|(_, old)| *old == name);
+        renamed.map_or(name, |(new, _)| *new)
+    });
+    let made: BTreeSet<&str> = new_names.collect();
+    let page = read("docs/monitoring.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `fencepost_"));
+    let listed: BTreeSet<String> = rows
+        .filter_map(|row| Some(format!("fencepost_{}", row.split_once('`')?.0)))
+        .collect();
+    assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), made);
+    for page in pages().iter().map(String::as_str).chain(["README.md"]) {
+        for metric in metrics(&read(page)) {
+            assert!(made.contains(metric), "{page}: there is no metric {metric}");
+        }
+    }
+}
