@@ -73,7 +73,9 @@ fn context() -> BTreeSet<String> {
 /// Copies the context of the build to a folder, as an engine gets it.
 fn copy_context(to: &Path) {
     for name in context() {
-        let copied = Command::new("cp").arg("-r").arg(root().join(&name)).arg(to).status();
+        let mut copy = Command::new("cp");
+        copy.args(["-r", "--parents", &name]).arg(to).current_dir(root());
+        let copied = copy.status();
         assert!(
             copied.expect("cp runs").success(),
             "{name} is in .dockerignore, and nowhere else"

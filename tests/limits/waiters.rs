@@ -1,4 +1,4 @@
-//! Ten thousand waiters: all time out on time, or all are served in order.
+//! Thousands of waiters: all time out on time, or all are served in order.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use tonic_types::StatusExt;
 use super::server::Server;
 use super::traffic::{Client, alone, ask, connect, give, runtime, take, until_waiting};
 
-const WAITERS: usize = 10_000;
-/// How many begin to wait together where the order counts.
-const GROUP: usize = 500;
+const WAITERS: usize = if cfg!(feature = "soak") { 10_000 } else { 2500 };
+/// How many begin to wait together where the order counts: twenty groups come.
+const GROUP: usize = WAITERS / 20;
 const WAIT: Duration = Duration::from_secs(5);
 /// What the answers to all of them may take, beyond the wait, on a machine that runs both sides
-/// unoptimised: 0.8 ms each.
-const LATE: Duration = Duration::from_secs(8);
+/// unoptimised: 0.6 ms each and 2 s for whatever else runs there.
+const LATE: Duration = Duration::from_micros(2_000_000 + 600 * WAITERS as u64);
 const PATIENT: Duration = Duration::from_secs(120);
 
 /// Waits in vain and says how long.
@@ -51,12 +51,12 @@ fn all_time_out(locks: usize) {
 }
 
 #[test]
-fn ten_thousand_waiters_of_one_lock_time_out_on_time() {
+fn thousands_of_waiters_of_one_lock_time_out_on_time() {
     all_time_out(1);
 }
 
 #[test]
-fn ten_thousand_waiters_of_a_thousand_locks_time_out_on_time() {
+fn thousands_of_waiters_of_a_thousand_locks_time_out_on_time() {
     all_time_out(1000);
 }
 
@@ -69,7 +69,7 @@ async fn be_served(client: &Client) -> u64 {
 }
 
 #[test]
-fn ten_thousand_waiters_of_one_lock_are_served_in_order() {
+fn thousands_of_waiters_of_one_lock_are_served_in_order() {
     let _alone = alone();
     let home = tempfile::tempdir().expect("a directory");
     let server = Server::start(&home);
