@@ -1,23 +1,23 @@
-//! What a caller has proven.
+//! Authenticated identities.
 
 use super::clock;
 use crate::name::Identity;
 
-/// An identity, and until when its proof counts.
+/// An authenticated identity, and until when it is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenIdentity {
-    /// Who it is.
+    /// The identity.
     pub identity: Identity,
-    /// Until when that is proven.
+    /// The expiry of its credentials.
     pub until: Until,
 }
 
-/// The end of a proof, in seconds since 1970; without one it has none.
+/// An expiry in seconds since 1970; `None`: no expiry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Until(pub Option<u64>);
 
 impl Until {
-    /// Whether it is over.
+    /// Whether the expiry has passed.
     pub fn is_over(self) -> bool {
         self.0.is_some_and(|until| clock::seconds() > until)
     }

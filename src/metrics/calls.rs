@@ -1,8 +1,8 @@
-//! Calls by namespace, method and reason.
+//! Metrics of calls by namespace, method and reason.
 //!
-//! Which namespace a call concerns shows only deep in its handler, when its message is read. So who
-//! polls a call opens a place for it ([`NamespaceLabel::polled`]), and whoever finds the namespace puts its
-//! series there ([`concerns`]), on the same thread and within the same poll.
+//! The namespace of a call is known only in its handler, after its message was decoded. The code that polls a call
+//! therefore installs a label for it ([`NamespaceLabel::polled`]). The handler sets the label ([`concerns`]) on the
+//! same thread, within the same poll.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use crate::rpc::{METHODS, reason};
 
-/// The methods that are told apart beside those of the service, by their path; all others are the last one.
+/// The methods that have a label beside those of the services, by path; all others share the last one.
 const OTHER_METHODS: [(&str, &str); 4] = [
     ("/grpc.health.v1.Health/Check", "HealthCheck"),
     ("/grpc.health.v1.Health/Watch", "HealthWatch"),
@@ -24,7 +24,7 @@ const OTHER_METHODS: [(&str, &str); 4] = [
 ];
 const METHOD_COUNT: usize = METHODS.len() + OTHER_METHODS.len();
 
-/// The ends of calls that are told apart beside the reasons of the service; all others are the last one.
+/// The ends of calls that have a label beside the reasons of the services; all others share the last one.
 const OTHER_REASONS: [&str; 7] = [
     "OK",
     "CANCELLED",
@@ -36,19 +36,19 @@ const OTHER_REASONS: [&str; 7] = [
 ];
 const REASON_COUNT: usize = OTHER_REASONS.len() + reason::ALL.len();
 
-/// A method that is told apart from others.
+/// A method, as a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method(usize);
 
 impl Method {
-    /// The method at a path.
+    /// The method with this path.
     pub fn of(path: &str) -> Self {
         let own = METHODS.iter().map(|method| method.path);
         let mut all = own.chain(OTHER_METHODS.iter().map(|(path, _)| *path));
         Self(all.position(|known| known == path).unwrap_or(METHOD_COUNT - 1))
     }
 
-    /// Its name as a label.
+    /// The value of the label.
     pub fn word(self) -> &'static str {
         match METHODS.get(self.0) {
             Some(own) => own.name,
@@ -56,22 +56,22 @@ impl Method {
         }
     }
 
-    /// Whether it is one of this service's own, and not of health, of reflection or of nobody.
+    /// Whether it is a method of Fencepost, not of health or reflection, and not unknown.
     pub fn is_own(self) -> bool {
         self.0 < METHODS.len()
     }
 }
 
-/// How a call ended, as a label.
+/// The outcome of a call, as a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(usize);
 
 impl Reason {
-    /// It was answered.
+    /// It succeeded.
     pub const OK: Self = Self(0);
-    /// Its caller left.
+    /// Its caller cancelled it.
     pub const CANCELLED: Self = Self(1);
-    /// The reason of an answer.
+    /// The label of a reason.
     pub fn of(word: &str) -> Self {
         let mut all = OTHER_REASONS.iter().chain(reason::ALL);
         Self(all.position(|known| *known == word).unwrap_or(OTHER_REASONS.len() - 1))
@@ -85,9 +85,9 @@ impl Reason {
     }
 }
 
-/// The series of one method: made when its first call ends that way.
+/// The series of one method, created when they are first used.
 #[derive(Debug, Default)]
-struct OfMethod {
+struct MethodSeries {
     reasons: [OnceLock<IntCounter>; REASON_COUNT],
     seconds: OnceLock<Histogram>,
 }
@@ -98,11 +98,11 @@ pub struct NamespaceCalls {
     namespace: String,
     requests: IntCounterVec,
     seconds: HistogramVec,
-    methods: [OfMethod; METHOD_COUNT],
+    methods: [MethodSeries; METHOD_COUNT],
 }
 
 impl NamespaceCalls {
-    /// No call yet. Bugs are to be seen before there is one, so that the first shows as a rise.
+    /// Creates the series. Internal errors start at 0, so that the first one is visible as an increase.
     pub(super) fn new(namespace: &str, requests: IntCounterVec, seconds: HistogramVec) -> Self {
         let calls = Self {
             namespace: namespace.to_owned(),
@@ -121,7 +121,7 @@ impl NamespaceCalls {
         self.methods[method.0].reasons[reason.0].get_or_init(|| self.requests.with_label_values(&labels))
     }
 
-    /// Counts a call that ended after `took`.
+    /// Counts a call that took `took`.
     pub fn ended(&self, method: Method, reason: Reason, took: Duration) {
         self.counter(method, reason).inc();
         let labels = [self.namespace.as_str(), method.word()];
@@ -132,16 +132,16 @@ impl NamespaceCalls {
 }
 
 thread_local! {
-    /// The place of the call that is polled on this thread, while one is.
+    /// The label of the call that is polled on this thread, if any.
     static POLLED: RefCell<Option<NamespaceLabel>> = const { RefCell::new(None) };
 }
 
-/// Where the namespace of a call is noted.
+/// The namespace of a call, once it is known.
 #[derive(Debug, Default)]
 pub struct NamespaceLabel(Option<Arc<NamespaceCalls>>);
 
 impl NamespaceLabel {
-    /// Polls the call to whom this place belongs.
+    /// Polls the call of this label.
     pub fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let outer = POLLED.replace(Some(std::mem::take(self)));
         let polled = poll();
@@ -149,17 +149,17 @@ impl NamespaceLabel {
         polled
     }
 
-    /// The namespace that was found, if any.
+    /// The namespace, if it was set.
     pub fn found(&self) -> Option<&Arc<NamespaceCalls>> {
         self.0.as_ref()
     }
 }
 
-/// Notes which namespace the call concerns that is polled now, if one is.
+/// Sets the namespace of the call that this thread polls, if any.
 pub fn concerns(namespace: &Arc<NamespaceCalls>) {
-    POLLED.with_borrow_mut(|place| {
-        if let Some(place) = place {
-            place.0 = Some(Arc::clone(namespace));
+    POLLED.with_borrow_mut(|label| {
+        if let Some(label) = label {
+            label.0 = Some(Arc::clone(namespace));
         }
     });
 }
@@ -171,15 +171,15 @@ mod tests {
     use crate::rpc::path;
 
     #[tokio::test]
-    async fn a_call_is_counted_where_its_namespace_was_found() {
+    async fn a_call_is_counted_in_the_namespace_that_its_handler_set() {
         let metrics = Metrics::new("0");
-        let (mut place, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
-        place.polled(|| {
+        let (mut label, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
+        label.polled(|| {
             other.polled(|| {});
             concerns(metrics.unknown());
         });
-        assert!(other.found().is_none(), "a call within a call");
-        let found = place.found().expect("the namespace");
+        assert!(other.found().is_none(), "the label of a nested call");
+        let found = label.found().expect("the namespace");
         found.ended(Method::of(path::RENEW), Reason::of(reason::LEASE_LOST), Duration::ZERO);
         found.ended(Method::of("/elsewhere"), Reason::of("NEW"), Duration::ZERO);
         concerns(metrics.unknown());

@@ -1,14 +1,14 @@
-//! Lease ids: opaque to clients, and all that Renew and Release need.
+//! Lease ids: opaque to clients, and sufficient for Renew and Release.
 
 use super::encoding::{decode, hex, push_encoded, push_hex};
 use super::{ClaimId, FencingToken, InvalidField, Kind, LockKey, LockName, MAX_LEASE_ID_BYTES, Namespace, Secret};
 
-/// What Renew and Release need to know of a lease: all that its lease id says.
+/// The content of a lease id: all that Renew and Release need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseKey {
     /// The lock that the lease is for.
     pub lock: LockKey,
-    /// What kind of claim holds it.
+    /// The kind of the claim that holds it.
     pub kind: Kind,
     /// The claim that holds it.
     pub claim: ClaimId,
@@ -18,13 +18,13 @@ pub struct LeaseKey {
     pub secret: Secret,
 }
 
-/// The version of the text form of a lease id.
+/// The version of the lease id format.
 const LEASE_ID_VERSION: &str = "1";
-/// How long it is beside the namespace and the name, in bytes, if the name needs no encoding.
+/// The length of a lease id without namespace and name, in bytes.
 const OTHER_BYTES: usize = 96;
 
 impl LeaseKey {
-    /// The lease id: opaque to clients, self-contained, and secret.
+    /// The lease id: self-contained, opaque to clients, and secret.
     pub fn to_lease_id(&self) -> String {
         let LockKey { namespace, name } = &self.lock;
         let mut id = String::with_capacity(namespace.as_str().len() + name.as_str().len() + OTHER_BYTES);
@@ -44,7 +44,7 @@ impl LeaseKey {
         id
     }
 
-    /// Reads a lease id.
+    /// Parses a lease id.
     ///
     /// # Errors
     /// [`InvalidField`] for anything that [`Self::to_lease_id`] did not write.
@@ -52,13 +52,13 @@ impl LeaseKey {
         let bad = || {
             InvalidField::new(
                 "lease_id",
-                "is not a lease id: pass on what Acquire answered, unchanged",
+                "is not a lease id: send the lease_id that Acquire returned, unchanged",
             )
         };
         if lease_id.len() > MAX_LEASE_ID_BYTES {
             return Err(bad());
         }
-        // One lease has one id: other versions, and spellings that only happen to parse, are refused.
+        // A lease has exactly one id: other versions and non-canonical spellings are refused.
         let mut parts = lease_id.split(':');
         let mut part = || parts.next().ok_or_else(bad);
         let [version, namespace, name, kind, claim, token, secret] =
@@ -81,7 +81,7 @@ impl LeaseKey {
     }
 }
 
-/// A number as it is written: without a sign and without zeros before it.
+/// Parses a number in canonical form: without a sign or leading zeros.
 fn decimal(text: &str) -> Option<u64> {
     let first = text.bytes().next()?;
     matches!(first, b'1'..=b'9').then(|| text.parse().ok())?
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_id_names_its_lease_whatever_the_lock_is_called() {
+    fn a_lease_id_round_trips_for_every_lock_name() {
         for name in ["a", "a/b", "../a", "{a}", "a:b", "%41", "ö €", &"ü".repeat(256)] {
             let id = lease(name).to_lease_id();
             assert!(id.len() <= MAX_LEASE_ID_BYTES, "{}", id.len());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_id_has_one_spelling() {
+    fn a_lease_id_has_one_canonical_form() {
         let id = lease("a/b").to_lease_id();
         for changed in [
             id.replace("%2F", "%2f"),
@@ -141,7 +141,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_parses_is_spelt_as_it_was_written(at in 0_usize..200, by in "[0-9a-fA-F%:/_+ü-]{0,3}", cut in 0_usize..4) {
+        fn a_lease_id_that_parses_is_in_its_canonical_form(at in 0_usize..200, by in "[0-9a-fA-F%:/_+ü-]{0,3}", cut in 0_usize..4) {
             let mut id = lease("a/b%ö").to_lease_id();
             let (at, end) = (at.min(id.len()), (at + cut).min(id.len()));
             id.replace_range(at..end.max(at), &by);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_show_itself() {
+    fn a_secret_is_redacted_in_debug_output() {
         assert!(!format!("{:?}", lease("a")).contains("abab"));
     }
 }
