@@ -1,19 +1,20 @@
-//! What the backends over Redis servers share: connections that are shaken hands with before they
-//! carry a write, the marker that tells a server that lost its memory, scripts, published messages.
+//! The parts that the backends over Redis servers share: connections that pass a handshake before
+//! they carry a write, the marker that detects a server that lost its data, scripts, and published
+//! messages.
 //!
-//! - [`settings`]: which servers, and how to reach them.
-//! - [`proof`]: what proves this server to them, which may change.
-//! - [`handshake`]: what a server says of itself, and whether that will do.
-//! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
-//! - [`node`]: one server, watched over.
-//! - [`confirming`]: steps that replicas of the server must have taken too.
+//! - [`settings`]: the servers, and how to reach them.
+//! - [`credentials`]: the credentials for the servers, which may change at run time.
+//! - [`handshake`]: reads the server's properties and checks that locks can be stored on it.
+//! - [`marker`]: whether a server still has all grants, and the quarantine if it may not.
+//! - [`node`]: one monitored server.
+//! - [`confirmed`]: steps that the server's replicas must have received too.
 //! - [`sentinel`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
-//! - [`hub`]: published messages.
+//! - [`subscriptions`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
-//! - [`shown`]: what a claim shows of itself, as it is stored.
+//! - [`description`]: the stored description of a claim.
 //! - [`unreadable`]: locks whose records cannot be read.
-//! - [`voter`]: one of several servers that vote.
-//! - [`notifications`]: what waiting claims are told.
+//! - [`quorum_member`]: one node of a quorum.
+//! - [`notifications`]: the notifications of waiting claims.
 
 pub mod cluster;
 pub mod confirmed;

@@ -85,7 +85,7 @@ impl Nodes {
     /// Begins to watch over the nodes.
     pub fn start(settings: &Arc<Settings>, node_timeout: Duration, servers: Vec<redis::ConnectionInfo>) -> Self {
         let clocks = Arc::new(Clocks::new(servers.len()));
-        let company = QuorumMembers::new(servers.len());
+        let members = QuorumMembers::new(servers.len());
         let voter = |(at, info): (usize, redis::ConnectionInfo)| {
             let own = Arc::new(Settings {
                 servers: Servers::Standalone(info.clone()),
@@ -99,7 +99,7 @@ impl Nodes {
             let time = Arc::new(move |asked, now| told.heard(at, asked, now));
             let voter = redis_server::quorum_member::QuorumMember {
                 at,
-                company: Arc::clone(&company),
+                members: Arc::clone(&members),
                 floor,
                 past_all,
                 time,
