@@ -169,7 +169,7 @@ pub async fn serve_to(
 
 async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces, drain: CancellationToken) {
     shutdown.await;
-    tracing::info!("draining: no new calls, open ones finish");
+    tracing::info!("draining: new calls are refused, open calls finish");
     drain.cancel();
     namespaces.drain();
 }
@@ -177,7 +177,7 @@ async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces,
 async fn overdue(drain: &CancellationToken, settings: &Settings) {
     drain.cancelled().await;
     sleep(settings.drain_timeout).await;
-    tracing::warn!("the drain took too long: cutting the connections that are left");
+    tracing::warn!("the drain took too long: cutting the remaining connections");
 }
 
 /// The parts of the layers around the services.

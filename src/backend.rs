@@ -98,7 +98,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError>;
 
@@ -107,8 +107,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// remaining time.
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError>;
 
-    /// The current queue. Its counts are complete, whatever the limit `most` is.
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError>;
+    /// The current queue. Its counts are complete, whatever `limit` is.
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError>;
 
     /// The holder with this token, if it holds now. A backend that can find the holder without
     /// reading all holders does so.

@@ -176,14 +176,14 @@ impl Backend for Embedded {
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let (lock, who) = (lock.clone(), OwnedReleaseTarget::from(who));
+        let (lock, target) = (lock.clone(), OwnedReleaseTarget::from(target));
         let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
         let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
             let next = next.as_ref().map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
-            state.release(ctx, &lock, who.leaving(), next)
+            state.release(ctx, &lock, target.leaving(), next)
         };
         self.step(step).await
     }
@@ -193,9 +193,9 @@ impl Backend for Embedded {
         self.step(move |state, ctx| state.renew(ctx, &lease, ttl)).await
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         let lock = lock.clone();
-        self.step(move |state, ctx| state.inspect(ctx, &lock, most)).await
+        self.step(move |state, ctx| state.inspect(ctx, &lock, limit)).await
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {

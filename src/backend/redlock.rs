@@ -243,7 +243,7 @@ impl Redlock {
 fn check(claim: &NewClaim) -> Result<(), BackendError> {
     let unsupported = |what| Err(BackendError::Unsupported { what });
     if claim.mode != Mode::Exclusive {
-        return unsupported("shared modes: majorities of votes for permits would let too many hold");
+        return unsupported("shared modes: majority votes on permits could grant more than the limit");
     }
     if claim.reentrant {
         return unsupported("re-entry: no node knows all holds of a claim");
@@ -290,11 +290,11 @@ impl Backend for Redlock {
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
-        let mut found = match who {
+        let mut found = match target {
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node knows of this call.
                 Some(false) => {
@@ -302,14 +302,14 @@ impl Backend for Redlock {
                     let found = Released::Ended(Cause::Left);
                     return Ok(ReleaseOutcome { found, next: None });
                 }
-                waited => core.end(lock, who).await.map(|found| match found {
+                waited => core.end(lock, target).await.map(|found| match found {
                     Released::Nothing if waited.is_some() => Released::Ended(Cause::Left),
                     found => found,
                 })?,
             },
-            _ => core.end(lock, who).await?,
+            _ => core.end(lock, target).await?,
         };
-        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, who) {
+        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, target) {
             found = Released::Nothing;
         }
         let ended = matches!(found, Released::Ended(_) | Released::EndedBefore(_));
@@ -328,8 +328,8 @@ impl Backend for Redlock {
         self.open()?.extend(lease, ttl).await
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        self.open()?.queue(lock, most).await
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        self.open()?.queue(lock, limit).await
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {

@@ -113,8 +113,8 @@ pub enum OwnedReleaseTarget {
 }
 
 impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
-    fn from(who: ReleaseTarget<'_>) -> Self {
-        match who {
+    fn from(target: ReleaseTarget<'_>) -> Self {
+        match target {
             ReleaseTarget::Hold(lease) => Self::Hold(lease.clone()),
             ReleaseTarget::Call(claim, call) => Self::Call(*claim, call),
             ReleaseTarget::Forced(token) => Self::Forced(token),

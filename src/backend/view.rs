@@ -20,10 +20,10 @@ impl InspectLimit {
     };
 
     /// The same limit for holders and waiters.
-    pub fn of_each(most: usize) -> Self {
+    pub fn of_each(limit: usize) -> Self {
         Self {
-            holders: most,
-            waiters: most,
+            holders: limit,
+            waiters: limit,
         }
     }
 }

@@ -129,8 +129,8 @@ impl NamespaceState {
     }
 
     /// See [`crate::backend::Backend::release`].
-    pub fn release(&mut self, ctx: &mut TxnContext, name: &LockName, who: ReleaseTarget<'_>, next: Option<IncomingClaim<'_>>) -> ReleaseOutcome {
-        let found = match who {
+    pub fn release(&mut self, ctx: &mut TxnContext, name: &LockName, target: ReleaseTarget<'_>, next: Option<IncomingClaim<'_>>) -> ReleaseOutcome {
+        let found = match target {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, name, lease),
             ReleaseTarget::Call(id, call) => self.undo(ctx, name, id, call),
             ReleaseTarget::Forced(token) => self.force(ctx, name, token),

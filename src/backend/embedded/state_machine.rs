@@ -119,7 +119,7 @@ impl StateMachine {
         self.ctx.expiries.clear();
         self.ctx.outbox.clear();
         let _ = self.ctx.take_writes();
-        // Tokens of the lost batch were returned to nobody, but skipping them costs nothing.
+        // Tokens of the lost batch were returned to no caller, but skipping them costs nothing.
         self.ctx.high_water = self.ctx.high_water.max(loaded.high_water);
         let previous: Vec<_> = self.namespaces.iter_mut().map(NamespaceState::clear).collect();
         for (namespace, name, position, claim) in loaded.holders(self.ctx.now) {

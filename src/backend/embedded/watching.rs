@@ -67,7 +67,7 @@ impl NotificationSender {
             Ok(permit) => permit.send(notification),
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
-                // If the channel has room again, no other notification may follow to notification the
+                // If the channel has room again, no other notification may follow to wake the
                 // reader.
                 let _ = sender.try_send(Notification::Gap);
             }

@@ -276,9 +276,9 @@ impl Cluster {
 
     /// The masters without slots, from CLUSTER NODES of a known node.
     async fn read_empty(&self, ranges: &Ranges) -> Result<HashSet<Address>, BackendError> {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("NODES");
-        let answer = self.any()?.command(&ask).await?.map_err(|error| of_script(&error))?;
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("NODES");
+        let answer = self.any()?.command(&command).await?.map_err(|error| of_script(&error))?;
         let nodes: String = redis::from_redis_value(answer).map_err(away)?;
         let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
         let host = host_of(&self.seeds[0]);
@@ -297,11 +297,11 @@ impl Cluster {
     }
 
     async fn widest<'a>(&self, sources: impl Iterator<Item = MapSource<'a>>) -> Result<Ranges, BackendError> {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("SLOTS");
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
         let (mut widest, mut last) = (Ranges::new(), away("no node returned a slot map"));
         for source in sources {
-            let map = match source.query(&self.settings, &ask).await {
+            let map = match source.query(&self.settings, &command).await {
                 Ok(answer) => ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read")),
                 Err(error) => Err(error),
             };
@@ -375,12 +375,12 @@ enum MapSource<'a> {
 }
 
 impl MapSource<'_> {
-    async fn query(&self, settings: &Settings, ask: &Cmd) -> Result<Value, BackendError> {
+    async fn query(&self, settings: &Settings, command: &Cmd) -> Result<Value, BackendError> {
         let answer = match self {
-            Self::Node(node) => node.command(ask).await?,
+            Self::Node(node) => node.command(command).await?,
             Self::Seed(seed) => {
                 let mut connection = connect(settings, settings.proof.at_server(seed), |_| {}).await?;
-                let answer = connection.send_packed_command(ask).await;
+                let answer = connection.send_packed_command(command).await;
                 answer.and_then(Value::extract_error)
             }
         };

@@ -119,8 +119,8 @@ async fn send(
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);
-    let asked = pipeline.len();
-    match connection.send_packed_commands(&pipeline, 0, asked).await {
+    let count = pipeline.len();
+    match connection.send_packed_commands(&pipeline, 0, count).await {
         Ok(values) => read(values, replicas, steps),
         Err(error) => steps.iter().map(|_| Err(error.clone())).collect(),
     }

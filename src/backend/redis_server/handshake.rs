@@ -112,10 +112,10 @@ impl AppendPolicy {
 
 /// Reads the settings; empty if the user has no permission, so that writes count as not durable.
 async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<AppendPolicy> {
-    let mut ask = redis::cmd("CONFIG");
+    let mut command = redis::cmd("CONFIG");
     // One pattern for both settings, because older servers accept only one.
-    ask.arg("GET").arg("*appendfsync*");
-    let answer: RedisResult<HashMap<String, String>> = ask.query_async(connection).await;
+    command.arg("GET").arg("*appendfsync*");
+    let answer: RedisResult<HashMap<String, String>> = command.query_async(connection).await;
     match answer {
         Ok(found) => Ok(AppendPolicy(found)),
         Err(error) if error.is_io_error() => Err(error),

@@ -110,8 +110,8 @@ impl MarkerKey {
             Self::Fixed(key) => return Ok(Some(key.clone())),
             Self::Slot(prefix) => prefix,
         };
-        let mut ask = redis::cmd("CLUSTER");
-        let nodes: String = ask.arg("NODES").query_async(connection).await.map_err(away)?;
+        let mut command = redis::cmd("CLUSTER");
+        let nodes: String = command.arg("NODES").query_async(connection).await.map_err(away)?;
         Ok(stable_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
     }
 

@@ -223,7 +223,7 @@ impl LiveConnection {
 
 fn quarantine_reason(facts: &Facts) -> String {
     let run = &facts.run_id;
-    format!("run {run} of the server may have lost what was granted before it")
+    format!("run {run} of the server may have lost earlier grants")
 }
 
 struct Watcher {

@@ -167,17 +167,17 @@ impl QuorumMember {
             return Err(away("another of the nodes is the same server"));
         }
         let absent = if query.may_be_new { "2" } else { "0" };
-        let mut answer = self.ask(connection, key, query, absent).await?;
+        let mut answer = self.query_marker(connection, key, query, absent).await?;
         if answer.0 == "missing" {
             self.members.record(self.at, KnownMember::Empty);
             let absent = match self.members.verdict() {
                 Verdict::New => "1",
                 Verdict::Forgot => "0",
                 Verdict::Unknown => {
-                    return Err(away("it is empty, and whether all are is not known yet"));
+                    return Err(away("the server is empty, and not all nodes have been reached yet"));
                 }
             };
-            answer = self.ask(connection, key, query, absent).await?;
+            answer = self.query_marker(connection, key, query, absent).await?;
         }
         let (state, name, longest_ms, used) = answer;
         let unused = state == "admitted" && used.is_empty();
@@ -190,7 +190,7 @@ impl QuorumMember {
         Ok(MarkerVerdict { state, name, longest_ms })
     }
 
-    async fn ask(
+    async fn query_marker(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],
@@ -216,10 +216,10 @@ impl QuorumMember {
             args: &args,
             asking: false,
         };
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let answer = MEMBER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
         let (state, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
-        (self.time)(asked, now);
+        (self.time)(sent_at, now);
         Ok((state, name, longest_ms, used))
     }
 }

@@ -117,7 +117,7 @@ impl Finder {
                 sentinels,
                 login,
             } => {
-                let (host, port) = ask_all(settings, sentinels, master).await?;
+                let (host, port) = query_all(settings, sentinels, master).await?;
                 Ok(login.clone().set_addr(located(login.addr(), host, port)))
             }
         }
@@ -138,7 +138,7 @@ impl Finder {
         };
         loop {
             sleep(QUERY_INTERVAL).await;
-            if let Ok((host, port)) = ask_all(settings, sentinels, master).await
+            if let Ok((host, port)) = query_all(settings, sentinels, master).await
                 && located(now.addr(), host, port) != *now.addr()
             {
                 return;
@@ -159,18 +159,18 @@ struct Reported {
 
 /// Queries all sentinels at once, because some learn of a failover two seconds after the others,
 /// and one that hangs must not delay the rest.
-async fn ask_all(
+async fn query_all(
     settings: &Settings,
     sentinels: &[Arc<Sentinel>],
     master: &str,
 ) -> Result<(String, u16), BackendError> {
-    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|one| ask(settings, one, master)).collect();
+    let mut queries: FuturesUnordered<_> = sentinels.iter().map(|one| query_one(settings, one, master)).collect();
     let mut newest: Option<Reported> = None;
     let mut last = away("there are no sentinels");
     loop {
         let next = match newest {
-            None => asked.next().await,
-            Some(_) => timeout(OTHERS_TIMEOUT, asked.next()).await.unwrap_or(None),
+            None => queries.next().await,
+            Some(_) => timeout(OTHERS_TIMEOUT, queries.next()).await.unwrap_or(None),
         };
         match (next, newest.take()) {
             (Some(Ok(reported)), before) => newest = before.filter(|one| one.epoch >= reported.epoch).or(Some(reported)),
@@ -180,7 +180,7 @@ async fn ask_all(
     }
 }
 
-async fn ask(settings: &Settings, sentinel: &Sentinel, master: &str) -> Result<Reported, BackendError> {
+async fn query_one(settings: &Settings, sentinel: &Sentinel, master: &str) -> Result<Reported, BackendError> {
     let mut connection = sentinel.connection(settings).await?;
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);

@@ -112,7 +112,7 @@ impl Core {
         nodes.check_majority_admitted()?;
         let majority = nodes.majority();
         let request = self.request(&scripts::LOCK, lock, self.lock_args(claim, round, awaited));
-        let mut answers = nodes.ask(&request);
+        let mut answers = nodes.query(&request);
         let sent = answers.sent;
         let mut votes = gather(&mut answers, majority, &nodes.clocks).await?;
         nodes.log_too_far(&votes.counted, &votes.too_far);
@@ -180,7 +180,7 @@ impl Core {
             .collect();
         let already = raised.clone();
         let nodes = &self.shared.nodes;
-        let mut answers = nodes.ask_some(&request, |at| !already.contains(&at));
+        let mut answers = nodes.query_some(&request, |at| !already.contains(&at));
         while raised.len() < nodes.majority() {
             match answers.next().await {
                 Some((at, Reply::Status(status, _))) if status == "ok" => raised.push(at),
@@ -214,7 +214,7 @@ impl Core {
         }
         let request = self.raise_request(lock, claim, round, token);
         // Not awaited: a dropped round continues in the background.
-        drop(self.shared.nodes.ask_some(&request, |at| behind.contains(&at)));
+        drop(self.shared.nodes.query_some(&request, |at| behind.contains(&at)));
     }
 
     /// Undoes an attempt at all nodes, including those that did not reply.
@@ -230,7 +230,7 @@ impl Core {
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let nodes = &self.shared.nodes;
-        let (mut answers, mut answered) = (nodes.ask(&request), 0);
+        let (mut answers, mut answered) = (nodes.query(&request), 0);
         while answered < nodes.majority() {
             match answers.next().await {
                 Some((_, Reply::Status(..))) => answered += 1,

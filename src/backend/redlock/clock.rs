@@ -40,18 +40,18 @@ impl Clocks {
         }
     }
 
-    /// Records the time of a node, in microseconds, from the reply to a request sent at `asked`.
+    /// Records the time of a node, in microseconds, from the reply to a request sent at `sent_at`.
     ///
     /// The estimate assumes that the node read its clock when the request was sent. It is therefore
     /// ahead of the node's clock by the latency of the request, which is how late the next request
     /// will arrive. So a number proposed to all nodes is no smaller than a distant node's time when
     /// it arrives there. A node that had to issue a larger number would not count in any renewal of
     /// that lease.
-    pub fn record(&self, node: usize, asked: Instant, now: u64) {
+    pub fn record(&self, node: usize, sent_at: Instant, now: u64) {
         if let Some(at_begin) = self.at_begin.get(node) {
             let earliest = Instant::now().checked_sub(MAX_ROUND_TRIP);
-            let asked = earliest.map_or(asked, |earliest| asked.max(earliest));
-            let passed = micros(asked.saturating_duration_since(self.began));
+            let sent_at = earliest.map_or(sent_at, |earliest| sent_at.max(earliest));
+            let passed = micros(sent_at.saturating_duration_since(self.began));
             at_begin.store(now.saturating_sub(passed), Ordering::Relaxed);
         }
     }
@@ -139,14 +139,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_round_trip_is_added_up_to_its_limit() {
         let clocks = Clocks::new(1);
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         tokio::time::sleep(Duration::from_millis(20)).await;
         // The node read its clock 10 ms after the request: 10 ms later it is 20 ms past that, and
         // the next request needs 10 ms.
-        clocks.record(0, asked, 1_010_000);
+        clocks.record(0, sent_at, 1_010_000);
         assert_eq!(clocks.hint(), 1_040_000);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        clocks.record(0, asked, 6_010_000);
+        clocks.record(0, sent_at, 6_010_000);
         assert_eq!(clocks.hint(), 6_060_000);
     }
 

@@ -43,7 +43,7 @@ impl Core {
         request.all = true;
         let (mut holders, mut last, mut answered) = (Vec::<NodeHolder>::new(), None::<LastEnd>, 0);
         let (mut unreadable, mut record_error) = (0, None);
-        let mut answers = nodes.ask(&request);
+        let mut answers = nodes.query(&request);
         while let Some((_, reply)) = answers.next().await {
             match reply {
                 Reply::Status(status, rest) => {

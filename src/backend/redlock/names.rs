@@ -50,7 +50,7 @@ impl Core {
             all: false,
             bound: None,
         };
-        let (mut answers, mut answered) = (nodes.ask(&request), 0);
+        let (mut answers, mut answered) = (nodes.query(&request), 0);
         let mut all = Names::default();
         while let Some((_, reply)) = answers.next().await {
             let Reply::Status(_, rest) = reply else { continue };

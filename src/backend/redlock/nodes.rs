@@ -96,7 +96,7 @@ impl Nodes {
             let floor = Arc::new(move || for_floor.floor());
             let past_all = Arc::new(move || for_past_all.past_all());
             let observer = Arc::clone(&clocks);
-            let time = Arc::new(move |asked, now| observer.record(at, asked, now));
+            let time = Arc::new(move |sent_at, now| observer.record(at, sent_at, now));
             let member = redis_server::quorum_member::QuorumMember {
                 at,
                 members: Arc::clone(&members),
@@ -137,17 +137,17 @@ impl Nodes {
     }
 
     /// Queries every node at once.
-    pub fn ask(self: &Arc<Self>, request: &Request) -> Round {
-        self.ask_some(request, |_| true)
+    pub fn query(self: &Arc<Self>, request: &Request) -> Round {
+        self.query_some(request, |_| true)
     }
 
     /// Queries the selected nodes at once.
-    pub fn ask_some(self: &Arc<Self>, request: &Request, selected: impl Fn(usize) -> bool) -> Round {
+    pub fn query_some(self: &Arc<Self>, request: &Request, selected: impl Fn(usize) -> bool) -> Round {
         let pending: FuturesUnordered<_> = (0..self.all.len())
             .filter(|at| selected(*at))
             .map(|at| {
                 let (nodes, request) = (Arc::clone(self), request.clone());
-                async move { (at, nodes.ask_one(at, &request).await) }.boxed()
+                async move { (at, nodes.query_one(at, &request).await) }.boxed()
             })
             .collect();
         let sent = Instant::now();
@@ -158,7 +158,7 @@ impl Nodes {
         }
     }
 
-    async fn ask_one(&self, at: usize, request: &Request) -> Reply {
+    async fn query_one(&self, at: usize, request: &Request) -> Reply {
         let node = &self.all[at].node;
         let known = match node.admission() {
             Err(_) => return Reply::Nothing,
@@ -180,7 +180,7 @@ impl Nodes {
             args: &args,
             asking: false,
         };
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         let answer = node.call(request.script, &ask, StepRequirements::Nothing).await;
         let read = answer.and_then(|answer| match answer {
             Ok(answer) => read(answer.value),
@@ -188,7 +188,7 @@ impl Nodes {
         });
         match read {
             Ok((status, now, rest)) => {
-                self.clocks.record(at, asked, now);
+                self.clocks.record(at, sent_at, now);
                 if status == "untrusted" {
                     if was_admitted {
                         // Its marker changed: the admission known here is out of date.
@@ -228,13 +228,13 @@ impl Nodes {
         let mut logged = self.too_far.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, _) in counted {
             if logged.remove(at) {
-                tracing::info!(node = %self.all[*at].name, "the node's numbers count again");
+                tracing::info!(node = %self.all[*at].name, "the node's token numbers count again");
             }
         }
         for (at, number) in too_far {
             if logged.insert(*at) {
                 let node = &self.all[*at].name;
-                tracing::warn!(%node, number, "the node's numbers are far past the clocks of the others: correct its clock, empty it");
+                tracing::warn!(%node, number, "the node's token numbers are more than a day ahead of the other nodes: correct its clock, then empty it");
             }
         }
     }
@@ -245,7 +245,7 @@ impl Nodes {
         match self.no_majority(true) {
             BackendError::NoQuorum { reason, sent } if !names.is_empty() => {
                 let names = names.join(", ");
-                let reason = format!("{reason}; the numbers of {names} are far past the clocks of the others");
+                let reason = format!("{reason}; the token numbers of {names} are more than a day ahead of the other nodes");
                 BackendError::NoQuorum { reason, sent }
             }
             other => other,

@@ -66,17 +66,17 @@ impl EndTally {
 }
 
 impl Core {
-    /// Ends the target of `who` at a majority, and at the other nodes that can be reached.
+    /// Ends `target` at a majority, and at the other nodes that can be reached.
     ///
     /// # Errors
     /// Too few nodes replied.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the requests are sent all the same.
-    pub async fn end(&self, lock: &LockName, who: ReleaseTarget<'_>) -> Result<Released, BackendError> {
+    pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
         let nodes = &self.shared.nodes;
         let longest = with_drift(self.shared.longest_ttl);
-        let args = match who {
+        let args = match target {
             ReleaseTarget::Hold(lease) => args(
                 "H",
                 lease.secret.as_bytes(),
@@ -90,7 +90,7 @@ impl Core {
         };
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
-        let (mut answers, mut tally) = (nodes.ask(&request), EndTally::default());
+        let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());
         while let Some((at, reply)) = answers.next().await {
             if let Reply::Status(status, rest) = reply {
                 tally.take(at, &status, &mut Values::of(rest))?;
@@ -108,16 +108,16 @@ impl Core {
             return Err(nodes.no_majority(true));
         }
         let found = tally.outcome(nodes.majority());
-        match (who, found, &tally.secret) {
+        match (target, found, &tally.secret) {
             (ReleaseTarget::Hold(lease), Released::Ended(_), _) => {
                 // The lease existed. Nodes where its number lags behind end its attempts, including
                 // nodes that have not replied yet.
                 let request = self.end_of_attempts(lock, lease.secret.as_bytes());
-                drop(nodes.ask_some(&request, |at| tally.other.contains(&at)));
+                drop(nodes.query_some(&request, |at| tally.other.contains(&at)));
                 let nodes = Arc::clone(nodes);
                 answers.detach(move |at, reply| {
                     if matches!(reply, Reply::Status(status, _) if status == "other") {
-                        drop(nodes.ask_some(&request, |other| other == at));
+                        drop(nodes.query_some(&request, |other| other == at));
                     }
                 });
             }
@@ -125,7 +125,7 @@ impl Core {
                 self.confirm_attempts_ended(lock, secret).await?;
             }
             // Nodes where its number lags behind end its attempts too; that is not awaited.
-            (ReleaseTarget::Forced(_), _, Some(secret)) => drop(nodes.ask(&self.end_of_attempts(lock, secret))),
+            (ReleaseTarget::Forced(_), _, Some(secret)) => drop(nodes.query(&self.end_of_attempts(lock, secret))),
             _ => {}
         }
         Ok(found)
@@ -144,7 +144,7 @@ impl Core {
     /// flight: a late vote would restore the lease.
     async fn confirm_attempts_ended(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
         let nodes = &self.shared.nodes;
-        let (mut answers, mut answered) = (nodes.ask(&self.end_of_attempts(lock, secret)), 0);
+        let (mut answers, mut answered) = (nodes.query(&self.end_of_attempts(lock, secret)), 0);
         while answered < nodes.majority() {
             match answers.next().await {
                 Some((_, Reply::Status(..))) => answered += 1,

@@ -80,7 +80,7 @@ impl Core {
         // A repair is bound to the admissions under which the majority reported that the lease is
         // alive.
         request.bound = Some(nodes.admissions());
-        let (mut answers, mut tally) = (nodes.ask(&request), Tally::default());
+        let (mut answers, mut tally) = (nodes.query(&request), Tally::default());
         let mut shortened = false;
         while let Some((at, reply)) = answers.next().await {
             tally.take(at, reply)?;
@@ -119,7 +119,7 @@ impl Core {
             ];
             let mut request = self.request(&scripts::REPAIR, &lease.lock.name, args);
             request.bound.clone_from(&renewal.bound);
-            drop(nodes.ask_some(&request, |at| lacking.contains(&at)));
+            drop(nodes.query_some(&request, |at| lacking.contains(&at)));
         }
         let (owner, ..): (Owner, _, _) = read_description(&one.description)?;
         Ok(RenewOutcome::Renewed(Grant {
@@ -145,6 +145,6 @@ impl Core {
         let (secret, claim) = (lease.secret.as_bytes(), lease.claim.as_bytes());
         let args = super::release::args("H", secret, claim, &[], lease.token.get(), self.shared.longest_ttl);
         let request = self.request(&scripts::RELEASE, &lease.lock.name, args);
-        drop(self.shared.nodes.ask_some(&request, |at| held.contains(&at)));
+        drop(self.shared.nodes.query_some(&request, |at| held.contains(&at)));
     }
 }

@@ -70,7 +70,7 @@ impl LockWaiters {
     fn ahead(&self, position: u64) -> QueuePosition {
         QueuePosition {
             position,
-            // No more than the lease shows of itself.
+            // Without the drift allowance, like the TTL of the lease.
             frees_in: self
                 .frees_at
                 .map(|at| without_drift(at.saturating_duration_since(Instant::now())).max(MIN_WAIT)),
