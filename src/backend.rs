@@ -42,9 +42,10 @@ mod step;
 mod view;
 
 pub use self::step::{
-    QueuePosition, ClaimLimits, ReleaseOutcome, Released, Grant, OwnedReleaseTarget, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome, Refusal, RenewOutcome,
+    AcquireOutcome, ClaimLimits, Grant, NewClaim, OwnedReleaseTarget, QueuePosition, Refusal, ReleaseOutcome,
+    ReleaseTarget, Released, RenewOutcome, WaitPolicy,
 };
-pub use self::view::{Change, ChangeKind, LockPage, InspectLimit, PageRequest, WatchEvent, LockSummary, Notification};
+pub use self::view::{Change, ChangeKind, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;

@@ -20,7 +20,7 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{Entry, OverLimit, AcquireQuota, Quotas, QuotaUse};
+use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
 use crate::telemetry::traces::carried;
 
 /// How often a watch's permission is checked again.
@@ -242,7 +242,10 @@ impl NamespaceToAcquire {
             claim: request.claim(),
         };
         let namespace = self.locks.namespace();
-        let quota = self.guarded.quotas.acquire(&request.identity, namespace.as_str(), entry);
+        let quota = self
+            .guarded
+            .quotas
+            .acquire(&request.identity, namespace.as_str(), entry);
         let quota = quota.map_err(|over| self.guarded.counted(namespace, over))?;
         let granted = if request.wait.is_zero() {
             self.locks.acquire(request).await?

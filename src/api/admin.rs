@@ -127,7 +127,12 @@ impl AdminService for AdminApi {
     async fn admit(&self, request: Request<proto::AdmitRequest>) -> Result<Response<proto::AdmitResponse>, Status> {
         let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let audited = AuditedAction::begin(&caller, "admit", &message.namespace, truncated(&message.node).to_owned());
+        let audited = AuditedAction::begin(
+            &caller,
+            "admit",
+            &message.namespace,
+            truncated(&message.node).to_owned(),
+        );
         let outcome = self.end_quarantine(&caller, &message).await;
         audited.ended(&outcome);
         outcome.map_err(status::of)?;

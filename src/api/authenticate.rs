@@ -13,7 +13,7 @@ use super::capacity::Usage;
 use super::connection::Remote;
 use super::status;
 use super::verifications::{VerificationTurn, unproven};
-use crate::auth::{Auth, AnonymousAccess, Policy, ProvenIdentity, PresentedCredentials, Unproven, Until};
+use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIdentity, Unproven, Until};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
@@ -62,7 +62,9 @@ impl Caller {
     pub(super) fn reauthenticate(&self) -> Result<Self, Unproven> {
         match self.changed_credentials()? {
             None => Ok(self.clone()),
-            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => Ok(self.renewed(policy, proven)),
+            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => {
+                Ok(self.renewed(policy, proven))
+            }
             Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
     }
@@ -74,7 +76,9 @@ impl Caller {
     /// As [`Self::reauthenticate`].
     pub(super) async fn reauthenticate_queued(&self) -> Result<Self, Unproven> {
         match self.changed_credentials()? {
-            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, self.auth.verify(signed).await?)),
+            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => {
+                Ok(self.renewed(policy, self.auth.verify(signed).await?))
+            }
             _ => self.reauthenticate(),
         }
     }
@@ -181,7 +185,12 @@ impl Caller {
 
 impl<S: Clone> Authenticate<S> {
     /// Starts a call once its caller's token is verified.
-    fn verified<B>(&mut self, request: Request<Body>, caller: Caller, presented: PresentedCredentials) -> Verified<S::Future>
+    fn verified<B>(
+        &mut self,
+        request: Request<Body>,
+        caller: Caller,
+        presented: PresentedCredentials,
+    ) -> Verified<S::Future>
     where
         S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
         S::Future: Send + Unpin,
@@ -271,7 +280,9 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let stage = match self.caller_state(&request) {
             Ok(CallerState::Known(caller)) => Stage::Called(self.inner.call(admitted(request, caller))),
-            Ok(CallerState::Unverified(caller, presented)) => Stage::Verified(self.verified(request, caller, presented)),
+            Ok(CallerState::Unverified(caller, presented)) => {
+                Stage::Verified(self.verified(request, caller, presented))
+            }
             Err(error) => Stage::Refused(error),
         };
         if let Stage::Refused(error) = &stage {

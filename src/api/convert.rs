@@ -140,7 +140,9 @@ pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result
             ));
         }
     };
-    let after = (!token.is_empty()).then(|| read_page_token(token, prefix)).transpose()?;
+    let after = (!token.is_empty())
+        .then(|| read_page_token(token, prefix))
+        .transpose()?;
     Ok(PageRequest { after, size })
 }
 

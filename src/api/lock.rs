@@ -66,7 +66,9 @@ impl WatchEncoder {
     fn encode(&self, event: Result<WatchEvent, Error>) -> Result<proto::WatchLockResponse, Status> {
         use proto::watch_lock_response::Event;
         let event = match event.map_err(|error| self.failed(error))? {
-            WatchEvent::State(queue) => Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds)),
+            WatchEvent::State(queue) => {
+                Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds))
+            }
             WatchEvent::Change(change) => Event::Change(convert::change(&change)),
         };
         Ok(proto::WatchLockResponse { event: Some(event) })
@@ -184,7 +186,10 @@ impl LockService for LockApi {
         let watched = self.guarded.to_watch(&caller, &message.namespace, &message.name);
         let (locks, quota) = watched.map_err(status::of)?;
         let name = LockName::new(&message.name).map_err(status::of)?;
-        let denied = self.guarded.clone().until_denied(caller, message.namespace, message.name);
+        let denied = self
+            .guarded
+            .clone()
+            .until_denied(caller, message.namespace, message.name);
         let encoder = WatchEncoder {
             namespace: locks.namespace().clone(),
             name: name.clone(),

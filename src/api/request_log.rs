@@ -163,7 +163,9 @@ impl Drop for Call {
 
 /// Logs an internal error once, with the details that its caller does not receive.
 pub(super) fn bug(name: &CallName, method: &str, status: &Status) {
-    let error = status.source().map_or_else(|| status.message().to_owned(), with_sources);
+    let error = status
+        .source()
+        .map_or_else(|| status.message().to_owned(), with_sources);
     tracing::error!(%error, method, id = %name, "a call met a bug");
 }
 

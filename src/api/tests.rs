@@ -70,7 +70,9 @@ fn reflection_request(message: MessageRequest) -> ServerReflectionRequest {
 /// A reflection stream that sends one request and stays open.
 async fn reflect(channel: Channel, message: MessageRequest) -> tonic::Streaming<ServerReflectionResponse> {
     let requests = futures::stream::iter([reflection_request(message)]).chain(futures::stream::pending());
-    let answer = ServerReflectionClient::new(channel).server_reflection_info(requests).await;
+    let answer = ServerReflectionClient::new(channel)
+        .server_reflection_info(requests)
+        .await;
     answer.unwrap().into_inner()
 }
 
@@ -222,7 +224,11 @@ mod grants {
             owner: "o".into(),
             ..Default::default()
         };
-        let frame = [&[0, 0, 0, 0, message.encoded_len() as u8], message.encode_to_vec().as_slice()].concat();
+        let frame = [
+            &[0, 0, 0, 0, message.encoded_len() as u8],
+            message.encode_to_vec().as_slice(),
+        ]
+        .concat();
         let request = http::Request::builder().uri("/fencepost.v1.LockService/Acquire");
         request.body(Body::new(String::from_utf8(frame).unwrap())).unwrap()
     }
@@ -242,7 +248,11 @@ mod grants {
 
     async fn holders(namespaces: &Namespaces) -> usize {
         let locks = namespaces.get("default").unwrap();
-        locks.inspect(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
+        locks
+            .inspect(&LockName::new("a").unwrap(), 10)
+            .await
+            .unwrap()
+            .holder_count
     }
 
     #[tokio::test]

@@ -25,27 +25,27 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 
 use self::clock::{BootClock, Clock, TokioClock};
-use self::txn_context::{TxnContext, NamespaceId};
 use self::engine::Engine;
 use self::namespace_state::{IncomingClaim, NamespaceState};
+use self::txn_context::{NamespaceId, TxnContext};
 use super::{
-    Backend, BackendError, CLAIM_LIMIT, ReleaseOutcome, Guarantee, Health, OwnedReleaseTarget, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities,
-    PageRequest, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
+    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
-mod txn_context;
 mod ends;
 mod engine;
 mod file;
-mod lock;
-mod state_machine;
 mod history;
+mod lock;
+mod namespace_state;
 mod record;
 mod retries;
-mod namespace_state;
+mod state_machine;
+mod txn_context;
 mod watching;
 
 pub use file::FileError as OpenError;
@@ -168,8 +168,9 @@ impl Backend for Embedded {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
-        let step =
-            move |state: &mut NamespaceState, ctx: &mut TxnContext| state.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited });
+        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
+            state.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited })
+        };
         self.step(step).await
     }
 
@@ -182,7 +183,9 @@ impl Backend for Embedded {
         let (lock, target) = (lock.clone(), OwnedReleaseTarget::from(target));
         let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
         let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
-            let next = next.as_ref().map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
+            let next = next
+                .as_ref()
+                .map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
             state.release(ctx, &lock, target.leaving(), next)
         };
         self.step(step).await

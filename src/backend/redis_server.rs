@@ -18,18 +18,18 @@
 
 pub mod cluster;
 pub mod confirmed;
+pub mod credentials;
+pub mod description;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
-pub mod subscriptions;
 pub mod marker;
 pub mod node;
-pub mod credentials;
+pub mod notifications;
+pub mod quorum_member;
 pub mod script;
 pub mod sentinel;
 pub mod settings;
-pub mod description;
+pub mod subscriptions;
 pub mod topology;
 pub mod unreadable;
-pub mod quorum_member;
-pub mod notifications;

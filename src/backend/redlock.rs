@@ -18,13 +18,13 @@ pub mod answer;
 pub mod attempt;
 pub mod clock;
 pub mod contention;
-pub mod release;
 pub mod health;
 pub mod inspect;
 pub mod names;
+pub mod nodes;
+pub mod release;
 pub mod renew;
 pub mod scripts;
-pub mod nodes;
 pub mod waiting;
 pub mod watching;
 
@@ -39,15 +39,15 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::backend::redis_server::failure::unsent;
-use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::redis_server::credentials::{Access, Credentials};
-use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
-use crate::backend::redis_server::unreadable::Unreadable;
+use crate::backend::redis_server::failure::unsent;
 use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
+use crate::backend::redis_server::subscriptions::SubscriptionEvent;
+use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{
-    Backend, BackendError, ReleaseOutcome, Released, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest,
-    WaitPolicy, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
@@ -283,7 +283,10 @@ impl Backend for Redlock {
             NextAction::Contend(permit) => core.settle(lock, claim, permit).await,
             NextAction::Wait(position) => Ok(AcquireOutcome::Waiting(position)),
             NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
-            NextAction::Unknown => Ok(core.held_by(lock, claim).await?.map_or(AcquireOutcome::Gone, AcquireOutcome::Held)),
+            NextAction::Unknown => Ok(core
+                .held_by(lock, claim)
+                .await?
+                .map_or(AcquireOutcome::Gone, AcquireOutcome::Held)),
         }
     }
 

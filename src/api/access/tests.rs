@@ -63,5 +63,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, freed).await.expect("the lease leaves the quota");
+    tokio::time::timeout(TEST_TIMEOUT, freed)
+        .await
+        .expect("the lease leaves the quota");
 }

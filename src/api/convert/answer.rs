@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::settings::Settings;
 use super::proto;
-use crate::backend::{Change, ChangeKind, Guarantee, Health, Capabilities, LockSummary};
+use crate::backend::{Capabilities, Change, ChangeKind, Guarantee, Health, LockSummary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::limits::Limits;
 use crate::locks::{Lease, Locks};

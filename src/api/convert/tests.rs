@@ -41,7 +41,10 @@ fn semaphore(permits: u32, limit: u32) -> proto::Mode {
 #[test]
 fn a_plain_acquire_is_an_exclusive_try() {
     let request = acquire(plain(), Identity::anonymous()).unwrap();
-    assert_eq!((request.mode, request.ttl, request.wait), (Mode::Exclusive, None, Duration::ZERO));
+    assert_eq!(
+        (request.mode, request.ttl, request.wait),
+        (Mode::Exclusive, None, Duration::ZERO)
+    );
     assert!(request.request_id.is_none() && !request.reentrant && request.metadata.entries().is_empty());
 }
 
@@ -77,7 +80,10 @@ fn every_bad_field_is_named() {
     assert_eq!(refused(|request| request.owner.clear()), "owner");
     assert_eq!(refused(|request| request.owner = "a\u{7}".into()), "owner");
     assert_eq!(refused(|request| request.request_id = "x".repeat(129)), "request_id");
-    assert_eq!(refused(|request| request.mode = Some(proto::Mode { kind: None })), "mode");
+    assert_eq!(
+        refused(|request| request.mode = Some(proto::Mode { kind: None })),
+        "mode"
+    );
     assert_eq!(
         refused(|request| request.mode = Some(semaphore(0, 1))),
         "mode.semaphore.permits"

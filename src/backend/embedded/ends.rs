@@ -1,11 +1,11 @@
 //! How claims and holds end in a namespace. Every end passes through [`NamespaceState::end_claim`]
 //! or, for one hold of several, [`NamespaceState::end_hold`], with its cause.
 
-use super::txn_context::{TxnContext, RecordKey};
-use super::lock::{Hold, Stage};
 use super::history::Ended;
-use super::record;
+use super::lock::{Hold, Stage};
 use super::namespace_state::NamespaceState;
+use super::record;
+use super::txn_context::{RecordKey, TxnContext};
 use crate::backend::{ChangeKind, ClaimLimits, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};

@@ -12,7 +12,7 @@ use super::clock::Clock;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
 use crate::backend::{BackendError, Health};
-use crate::batch::{self, BatchSender, BatchBounds};
+use crate::batch::{self, BatchBounds, BatchSender};
 
 /// How long the engine waits before it reopens a broken file.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
@@ -99,7 +99,12 @@ impl Engine {
         Ok(Self::start(kind, clock, timer, health_receiver))
     }
 
-    fn start(kind: EngineKind, clock: Arc<dyn Clock>, timer: Arc<ExpiryTimer>, health: watch::Receiver<Health>) -> Arc<Self> {
+    fn start(
+        kind: EngineKind,
+        clock: Arc<dyn Clock>,
+        timer: Arc<ExpiryTimer>,
+        health: watch::Receiver<Health>,
+    ) -> Arc<Self> {
         let engine = Arc::new(Self {
             kind,
             clock,
@@ -196,7 +201,10 @@ async fn run_durably<R: Send + 'static>(
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
     let step: Step = Box::new(move |machine| *lock(&filled) = Some(step(machine)));
-    sender.ask(step).await.map_err(|_| unavailable("the store has stopped"))??;
+    sender
+        .ask(step)
+        .await
+        .map_err(|_| unavailable("the store has stopped"))??;
     let answer = lock(&slot).take();
     answer.ok_or_else(|| BackendError::Broken {
         reason: "a step gave no answer".into(),
@@ -346,7 +354,12 @@ impl Writer {
     fn set_timer(&self) {
         self.timer.set(match self.file {
             None => Some(self.reopen_at),
-            Some(_) if self.grown => self.machine.due().into_iter().chain([self.busy_at + IDLE_BEFORE_COMPACTION]).min(),
+            Some(_) if self.grown => self
+                .machine
+                .due()
+                .into_iter()
+                .chain([self.busy_at + IDLE_BEFORE_COMPACTION])
+                .min(),
             Some(_) => self.machine.due(),
         });
     }

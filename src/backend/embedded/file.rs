@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
-use super::txn_context::{RecordKey, NamespaceId, WriteSet};
-use super::lock::Claim;
 use super::history::Ended;
+use super::lock::Claim;
 use super::record::{self, RecordError};
+use super::txn_context::{NamespaceId, RecordKey, WriteSet};
 use crate::name::{LockName, Namespace, Secret};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");

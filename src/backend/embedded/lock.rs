@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{QueuePosition, ClaimLimits, Grant, InspectLimit, NewClaim};
+use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::txn_context::{TxnContext, RecordKey, NamespaceId};
+use super::history::{CancelMarks, Finished};
 use super::lock::{Claim, Hold, Lock, Stage};
-use super::history::{Finished, CancelMarks};
 use super::record;
+use super::txn_context::{NamespaceId, RecordKey, TxnContext};
 use super::watching::{NotificationSender, Watchers};
 use crate::backend::{
-    Change, ChangeKind, ReleaseOutcome, Released, Grant, ReleaseTarget, LockPage, InspectLimit, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, Refusal,
-    RenewOutcome, WatchEvent, LockSummary, Notification,
+    AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
+    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
@@ -57,7 +57,13 @@ impl NamespaceState {
     }
 
     /// See [`crate::backend::Backend::acquire`].
-    pub fn acquire(&mut self, ctx: &mut TxnContext, name: &LockName, incoming: &IncomingClaim<'_>, claim_limit: u32) -> AcquireOutcome {
+    pub fn acquire(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        incoming: &IncomingClaim<'_>,
+        claim_limit: u32,
+    ) -> AcquireOutcome {
         let new = incoming.claim;
         if self.marks.contains(&new.call) {
             return AcquireOutcome::Cancelled;
@@ -129,7 +135,13 @@ impl NamespaceState {
     }
 
     /// See [`crate::backend::Backend::release`].
-    pub fn release(&mut self, ctx: &mut TxnContext, name: &LockName, target: ReleaseTarget<'_>, next: Option<IncomingClaim<'_>>) -> ReleaseOutcome {
+    pub fn release(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        target: ReleaseTarget<'_>,
+        next: Option<IncomingClaim<'_>>,
+    ) -> ReleaseOutcome {
         let found = match target {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, name, lease),
             ReleaseTarget::Call(id, call) => self.undo(ctx, name, id, call),
@@ -321,7 +333,14 @@ impl NamespaceState {
         AcquireOutcome::Waiting(self.locks[name].ahead(position, ctx.now))
     }
 
-    pub(super) fn held(&self, ctx: &TxnContext, name: &LockName, position: u64, secret: Secret, waited: Duration) -> AcquireOutcome {
+    pub(super) fn held(
+        &self,
+        ctx: &TxnContext,
+        name: &LockName,
+        position: u64,
+        secret: Secret,
+        waited: Duration,
+    ) -> AcquireOutcome {
         let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         let grant = claim.and_then(|claim| claim.grant(secret, ctx.now, waited));
         grant.map_or(AcquireOutcome::Gone, AcquireOutcome::Held)
@@ -336,7 +355,9 @@ impl NamespaceState {
         waited: Duration,
         queued: bool,
     ) -> AcquireOutcome {
-        let Some(token) = ctx.mint() else { return AcquireOutcome::Gone };
+        let Some(token) = ctx.mint() else {
+            return AcquireOutcome::Gone;
+        };
         let Some(lock) = self.locks.get_mut(name) else {
             return AcquireOutcome::Gone;
         };
@@ -406,7 +427,11 @@ impl NamespaceState {
             holders,
             waiters,
         };
-        ctx.outbox
-            .push(super::txn_context::PendingMessage::Change(self.id, name.clone(), ctx.changes, change));
+        ctx.outbox.push(super::txn_context::PendingMessage::Change(
+            self.id,
+            name.clone(),
+            ctx.changes,
+            change,
+        ));
     }
 }

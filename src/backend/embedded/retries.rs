@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use super::txn_context::TxnContext;
 use super::lock::{Hold, Stage};
 use super::namespace_state::{IncomingClaim, NamespaceState};
-use crate::backend::{NewClaim, WaitPolicy, AcquireOutcome, Refusal, Notification};
+use super::txn_context::TxnContext;
+use crate::backend::{AcquireOutcome, NewClaim, Notification, Refusal, WaitPolicy};
 use crate::claim::Cause;
 use crate::name::LockName;
 
 impl NamespaceState {
     /// Adopts the claim of the call's request: takes over a waiting claim, or marks a hold as known
     /// to two calls.
-    pub(super) fn adopt(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, incoming: &IncomingClaim<'_>) -> AcquireOutcome {
+    pub(super) fn adopt(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        position: u64,
+        incoming: &IncomingClaim<'_>,
+    ) -> AcquireOutcome {
         let new = incoming.claim;
         let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;
@@ -57,7 +63,13 @@ impl NamespaceState {
         self.held(ctx, name, position, secret, Duration::ZERO)
     }
 
-    pub(super) fn reenter(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, new: &NewClaim) -> AcquireOutcome {
+    pub(super) fn reenter(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        position: u64,
+        new: &NewClaim,
+    ) -> AcquireOutcome {
         let limit = new.limits.holds;
         let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::txn_context::{TxnContext, PendingMessage, NamespaceId, WriteSet};
 use super::file::Loaded;
-use super::lock::{Claim, Holding, Stage, Waiting};
 use super::history::Finished;
+use super::lock::{Claim, Holding, Stage, Waiting};
 use super::namespace_state::NamespaceState;
+use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
 use crate::name::Namespace;
 
@@ -106,7 +106,9 @@ impl StateMachine {
         for message in std::mem::take(&mut self.ctx.outbox) {
             match message {
                 PendingMessage::Notification(id, notification) => self.namespaces[id].notifications.send(notification),
-                PendingMessage::Change(id, name, number, change) => self.namespaces[id].watchers.send(&name, number, &change),
+                PendingMessage::Change(id, name, number, change) => {
+                    self.namespaces[id].watchers.send(&name, number, &change)
+                }
             }
         }
     }

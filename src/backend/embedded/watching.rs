@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::mpsc;
 
-use crate::backend::{Change, WatchEvent, Notification};
+use crate::backend::{Change, Notification, WatchEvent};
 use crate::name::LockName;
 
 /// How many notifications are buffered before further ones are replaced by a [`Notification::Gap`].
@@ -116,8 +116,9 @@ impl Watchers {
         let Some(watchers) = self.by_lock.get_mut(name) else {
             return;
         };
-        watchers
-            .retain(|watcher| watcher.included >= number || watcher.sender.try_send(WatchEvent::Change(change.clone())).is_ok());
+        watchers.retain(|watcher| {
+            watcher.included >= number || watcher.sender.try_send(WatchEvent::Change(change.clone())).is_ok()
+        });
         if watchers.is_empty() {
             self.by_lock.remove(name);
         }
@@ -157,6 +158,9 @@ mod tests {
         (0..=NOTIFICATION_BUFFER).for_each(|number| sender.send(next(number)));
         assert!(all(&mut notifications).iter().any(is_gap), "one was lost");
         sender.send(next(0));
-        assert!(matches!(all(&mut notifications)[..], [Notification::Next(..)]), "the gap is sent once");
+        assert!(
+            matches!(all(&mut notifications)[..], [Notification::Next(..)]),
+            "the gap is sent once"
+        );
     }
 }

@@ -12,11 +12,11 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerEr
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use super::credentials::located;
 use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
-use super::credentials::located;
 use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
@@ -278,7 +278,11 @@ impl Cluster {
     async fn read_empty(&self, ranges: &Ranges) -> Result<HashSet<Address>, BackendError> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("NODES");
-        let answer = self.any()?.command(&command).await?.map_err(|error| of_script(&error))?;
+        let answer = self
+            .any()?
+            .command(&command)
+            .await?
+            .map_err(|error| of_script(&error))?;
         let nodes: String = redis::from_redis_value(answer).map_err(away)?;
         let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
         let host = host_of(&self.seeds[0]);

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::node::WRITE_BUFFER;
 use super::script::{Answer, Ask, Script, is_unknown};
 use super::settings::Replicas;
-use crate::batch::{BatchSender, BatchBounds, batch};
+use crate::batch::{BatchBounds, BatchSender, batch};
 
 /// How many steps share a WAIT; one batch at a time, because WAIT would block the next batch
 /// anyway.
@@ -52,7 +52,10 @@ impl ConfirmedConnection {
         let (sender, receiver) = batch(BOUNDS);
         tokio::spawn(receiver.run_many(move |steps: Vec<Step>| run_batch(connection.clone(), replicas, steps)));
         // The batch in flight, then the step's own batch.
-        Self { sender, limit: batch_limit * 2 }
+        Self {
+            sender,
+            limit: batch_limit * 2,
+        }
     }
 
     /// Calls a script, and reports whether enough replicas have received its writes.
@@ -80,7 +83,11 @@ impl ConfirmedConnection {
 
 /// Runs a batch. Scripts that the server does not know by name are sent again by text, with their
 /// own WAIT: the client does not do that in a pipeline.
-async fn run_batch(mut connection: MultiplexedConnection, replicas: Replicas, steps: Vec<Step>) -> Vec<RedisResult<Answer>> {
+async fn run_batch(
+    mut connection: MultiplexedConnection,
+    replicas: Replicas,
+    steps: Vec<Step>,
+) -> Vec<RedisResult<Answer>> {
     let all: Vec<&Step> = steps.iter().collect();
     let mut answers = send(&mut connection, replicas, &all, ScriptRef::Name).await;
     let is_unknown = |at: &usize| answers[*at].as_ref().is_err_and(is_unknown);

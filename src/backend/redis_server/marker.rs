@@ -20,9 +20,9 @@ use tokio::time::Instant;
 use super::cluster::slot;
 use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
+use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
-use super::quorum_member::{MarkerQuery, MarkerVerdict, QuorumMember, MemberState};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
@@ -77,9 +77,7 @@ struct Known {
 
 impl fmt::Debug for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marker")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
+        f.debug_struct("Marker").field("key", &self.key).finish_non_exhaustive()
     }
 }
 

@@ -15,10 +15,10 @@ use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirmed::ConfirmedConnection;
+use super::credentials::CredentialedServer;
 use super::failure::{away, is_suspect, of_script, unsent};
 use super::handshake::{Facts, check_pubsub};
 use super::marker::{MOVED, Marker, Trust};
-use super::credentials::CredentialedServer;
 use super::script::{Answer, Ask, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
@@ -147,7 +147,9 @@ impl Node {
         let live = self.live()?;
         let call = async {
             match (&live.confirmed, needs) {
-                (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => confirmed.call(script, ask).await,
+                (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
+                    confirmed.call(script, ask).await
+                }
                 _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
             }
         };
@@ -292,7 +294,11 @@ impl Watcher {
         if other.run_id != facts.run_id {
             return Err(away("the server was replaced while it was connected to"));
         }
-        Ok(ConfirmedConnection::over(connection, replicas, settings.response_timeout))
+        Ok(ConfirmedConnection::over(
+            connection,
+            replicas,
+            settings.response_timeout,
+        ))
     }
 
     fn too_few_replicas(&self, facts: &Facts) -> Option<String> {
@@ -323,7 +329,11 @@ impl Watcher {
                 () = self.recheck.notified() => {}
                 () = sleep(recheck_after(&link.live.trust)) => {}
             }
-            let checked = timeout(self.settings.response_timeout, self.handshake(&mut link.live.connection)).await;
+            let checked = timeout(
+                self.settings.response_timeout,
+                self.handshake(&mut link.live.connection),
+            )
+            .await;
             match checked {
                 Ok(Ok((facts, trust))) => {
                     link.live.too_few_replicas = self.too_few_replicas(&facts);
@@ -374,7 +384,9 @@ impl Watcher {
 fn recheck_after(trust: &Trust) -> Duration {
     match trust {
         Trust::Admitted => RECHECK_INTERVAL,
-        Trust::Quarantined { until } => until.saturating_duration_since(Instant::now()).clamp(MIN_RECHECK_INTERVAL, RECHECK_INTERVAL),
+        Trust::Quarantined { until } => until
+            .saturating_duration_since(Instant::now())
+            .clamp(MIN_RECHECK_INTERVAL, RECHECK_INTERVAL),
     }
 }
 
@@ -420,7 +432,8 @@ pub async fn connect(
         settings.connect_timeout + settings.response_timeout,
         client.get_multiplexed_async_connection_with_config(&config),
     );
-    connection.await
+    connection
+        .await
         .map_err(|_| away("no connection in time"))?
         .map_err(|error| of_script(&error))
 }

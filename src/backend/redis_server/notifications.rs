@@ -34,7 +34,10 @@ impl NotificationSender {
     /// Notifies a waiter; if the buffer is full, a gap follows later.
     pub fn send(&self, notification: Notification) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        if sender.as_ref().is_some_and(|sender| sender.try_send(notification).is_err()) {
+        if sender
+            .as_ref()
+            .is_some_and(|sender| sender.try_send(notification).is_err())
+        {
             self.lost.store(true, Ordering::Release);
         }
     }

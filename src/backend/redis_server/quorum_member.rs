@@ -96,7 +96,10 @@ impl QuorumMembers {
         if states.contains(&KnownMember::Used) {
             return Verdict::Forgot;
         }
-        match (states.contains(&KnownMember::Unreached), self.since.elapsed() < MEMBERS_WAIT) {
+        match (
+            states.contains(&KnownMember::Unreached),
+            self.since.elapsed() < MEMBERS_WAIT,
+        ) {
             (false, _) => Verdict::New,
             (true, true) => Verdict::Unknown,
             (true, false) => Verdict::Forgot,
@@ -181,13 +184,18 @@ impl QuorumMember {
         }
         let (state, name, longest_ms, used) = answer;
         let unused = state == "admitted" && used.is_empty();
-        self.members.record(self.at, if unused { KnownMember::Unused } else { KnownMember::Used });
+        self.members
+            .record(self.at, if unused { KnownMember::Unused } else { KnownMember::Used });
         let state = match state.as_str() {
             "admitted" => MemberState::Admitted,
             "pending" => MemberState::Pending,
             _ => return Err(away("the marker cannot be read")),
         };
-        Ok(MarkerVerdict { state, name, longest_ms })
+        Ok(MarkerVerdict {
+            state,
+            name,
+            longest_ms,
+        })
     }
 
     async fn query_marker(

@@ -14,9 +14,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::credentials::located;
 use super::failure::away;
 use super::node::connect;
-use super::credentials::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -59,7 +59,9 @@ struct Open {
 
 impl fmt::Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open").field("waiting_since", &self.waiting_since).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("waiting_since", &self.waiting_since)
+            .finish_non_exhaustive()
     }
 }
 
@@ -173,7 +175,9 @@ async fn query_all(
             Some(_) => timeout(OTHERS_TIMEOUT, queries.next()).await.unwrap_or(None),
         };
         match (next, newest.take()) {
-            (Some(Ok(reported)), before) => newest = before.filter(|one| one.epoch >= reported.epoch).or(Some(reported)),
+            (Some(Ok(reported)), before) => {
+                newest = before.filter(|one| one.epoch >= reported.epoch).or(Some(reported))
+            }
             (Some(Err(error)), before) => (last, newest) = (error, before),
             (None, found) => return found.map(|reported| reported.at).ok_or(last),
         }

@@ -238,7 +238,10 @@ impl Reader {
 
 async fn answers(connection: &mut MultiplexedConnection) -> bool {
     let ping = redis::cmd("PING");
-    matches!(timeout(PING_INTERVAL, connection.send_packed_command(&ping)).await, Ok(Ok(_)))
+    matches!(
+        timeout(PING_INTERVAL, connection.send_packed_command(&ping)).await,
+        Ok(Ok(_))
+    )
 }
 
 /// Waits until the node's server is unavailable or another one than `info`.

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::backend::BackendError;
-use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::redis_server::failure::broken;
 use crate::claim::{Cause, Holder};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Metadata, Mode, Owner};
 

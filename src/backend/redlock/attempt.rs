@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{NodeHolder, Values, with_drift, micros};
+use super::answer::{NodeHolder, Values, micros, with_drift};
 use super::clock::Clocks;
-use super::nodes::{Request, Round, Reply};
+use super::nodes::{Reply, Request, Round};
 use super::{Core, scripts};
-use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::redis_server::failure::broken;
 use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{FencingToken, LockName};

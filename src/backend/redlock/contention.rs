@@ -8,7 +8,7 @@ use super::Core;
 use super::attempt::{AttemptOutcome, Conflict};
 use super::waiting::{AttemptPermit, NextAction};
 use crate::backend::redis_server::node::jitter;
-use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy, AcquireOutcome};
+use crate::backend::{AcquireOutcome, BackendError, Grant, NewClaim, WaitPolicy};
 use crate::name::LockName;
 
 /// How often attempts that split the votes are repeated at once, and the pause between them.

@@ -10,7 +10,7 @@ use super::names::Names;
 use super::nodes::Reply;
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::is_of_record;
-use crate::backend::{BackendError, LockPage, InspectLimit, PageRequest, LockSummary};
+use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
 

@@ -8,7 +8,7 @@ use redis::Value;
 use tokio::time::sleep;
 
 use super::answer::Values;
-use super::nodes::{Request, Reply};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::BackendError;
 use crate::name::LockName;

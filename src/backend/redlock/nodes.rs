@@ -15,14 +15,14 @@ use super::clock::Clocks;
 use super::scripts;
 use crate::backend::redis_server;
 use crate::backend::redis_server::failure::{is_of_record, of_script};
-use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
+use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::redis_server::script::{Ask, Script};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
+use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::topology::{StepRequirements, Topology};
-use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::{BackendError, Health};
 
 /// One node.
@@ -234,7 +234,7 @@ impl Nodes {
         for (at, number) in too_far {
             if logged.insert(*at) {
                 let node = &self.all[*at].name;
-                tracing::warn!(%node, number, "the node's token numbers are more than a day ahead of the other nodes: correct its clock, then empty it");
+                tracing::warn!(%node, number, "the node's numbers are a day ahead of the others: correct its clock, then empty it");
             }
         }
     }
@@ -245,7 +245,8 @@ impl Nodes {
         match self.no_majority(true) {
             BackendError::NoQuorum { reason, sent } if !names.is_empty() => {
                 let names = names.join(", ");
-                let reason = format!("{reason}; the token numbers of {names} are more than a day ahead of the other nodes");
+                let reason =
+                    format!("{reason}; the token numbers of {names} are more than a day ahead of the other nodes");
                 BackendError::NoQuorum { reason, sent }
             }
             other => other,
@@ -266,7 +267,9 @@ impl Nodes {
                 left: until.saturating_duration_since(Instant::now()),
                 reason,
             },
-            Health::Unavailable { reason } | Health::Quarantined { reason, .. } => BackendError::NoQuorum { reason, sent },
+            Health::Unavailable { reason } | Health::Quarantined { reason, .. } => {
+                BackendError::NoQuorum { reason, sent }
+            }
             Health::Serving => BackendError::NoQuorum {
                 reason: "too few nodes answered in time".into(),
                 sent,

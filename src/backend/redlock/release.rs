@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Values, with_drift, cause, micros};
-use super::nodes::{Request, Reply};
+use super::answer::{Values, cause, micros, with_drift};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
-use crate::backend::{BackendError, Released, ReleaseTarget, MARKS_KEPT};
+use crate::backend::{BackendError, MARKS_KEPT, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::LockName;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::answer::{Values, with_drift, cause, without_drift, micros, read_description};
-use super::nodes::{Request, Reply};
+use super::answer::{Values, cause, micros, read_description, with_drift, without_drift};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
 use crate::backend::{BackendError, Grant, RenewOutcome};

@@ -1,8 +1,7 @@
 //! This replica's waiters: one queue per lock, of which only the first waiter attempts to acquire.
 //!
-//! Only this replica knows its waiters; the nodes only know that the end of the lease is to be
-//! published. A timer notifies the first waiter when a holder's TTL has run out, because no node
-//! publishes an expiry.
+//! The nodes do not know the waiters; they only know that the end of the lease is to be published. A
+//! timer notifies the first waiter when a holder's TTL has run out: no node publishes an expiry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Core;
 use super::answer::{with_drift, without_drift};
 use crate::backend::redis_server::notifications::NotificationSender;
-use crate::backend::{QueuePosition, CLAIM_LIMIT, Grant, NewClaim, AcquireOutcome, Refusal, Notification};
+use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, ClaimId, LockName, Mode};
 
@@ -159,8 +158,7 @@ impl Waiting {
         NextAction::Wait(ahead)
     }
 
-    /// Decides about a new call that would not wait: `None` if other calls of this replica come
-    /// before it.
+    /// Decides about a new call that would not wait: `None` if other calls are ahead of it.
     pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<AttemptPermit<'_>> {
         let mut state = self.state();
         state.last_position += 1;
@@ -216,8 +214,7 @@ impl Waiting {
         }
     }
 
-    /// Removes a waiting call. Returns whether it was in the queue, and if so, whether it has
-    /// attempted to acquire.
+    /// Removes a waiting call. Returns whether it has attempted to acquire, if it was in the queue.
     pub fn release(&self, lock: &LockName, call: CallId) -> Option<bool> {
         let mut state = self.state();
         let waiters = state.by_lock.get_mut(lock)?;
@@ -232,8 +229,7 @@ impl Waiting {
         Some(removed.attempted)
     }
 
-    /// Notifies the first waiter that the lock may be free: a lease with this token has ended at a
-    /// node, or an unknown one.
+    /// Notifies the first waiter that a lease with this token, or an unknown one, has ended at a node.
     pub fn freed(&self, lock: &LockName, token: Option<u64>) {
         let mut state = self.state();
         let Some(waiters) = state.by_lock.get_mut(lock) else {
@@ -287,8 +283,7 @@ impl Waiting {
             .collect()
     }
 
-    /// Notifies the first waiter of every lock whose holder has expired. Returns the time of the
-    /// next expiry.
+    /// Notifies the first waiter of each lock whose holder expired. Returns the next expiry.
     fn notify_expired(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.state();
@@ -352,8 +347,7 @@ impl AttemptPermit<'_> {
         self.awaited
     }
 
-    /// Removes the call from the queue, because it holds or has ended. The others wait for the end
-    /// of its lease.
+    /// Removes the call, which holds or has ended. The others wait for the end of its lease.
     pub fn finish(mut self, held: Option<&Grant>) {
         self.finished = true;
         let mut state = self.waiting.state();

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use super::*;
 use crate::backend::embedded::lock::Claim;
 use crate::backend::embedded::namespace_state::IncomingClaim;
-use crate::backend::{ClaimLimits, Released, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome};
+use crate::backend::{AcquireOutcome, ClaimLimits, NewClaim, ReleaseTarget, Released, WaitPolicy};
 use crate::name::{CallId, ClaimId, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Owner, Secret, Ttl};
 
 /// A clock that only the test moves.
@@ -127,7 +127,10 @@ fn waiters_queue_behind_a_holder_that_a_lost_batch_restores() {
     let file = fixture.written();
     fixture.machine.take_writes();
     // In one batch the lock becomes free, and its positions count from 0 again.
-    assert!(matches!(fixture.release(ReleaseTarget::Hold(&held)), Released::Ended(_)));
+    assert!(matches!(
+        fixture.release(ReleaseTarget::Hold(&held)),
+        Released::Ended(_)
+    ));
     fixture.take(&claim(10));
     assert!(matches!(fixture.acquire(&claim(11)), AcquireOutcome::Waiting(_)));
     assert!(matches!(fixture.acquire(&claim(12)), AcquireOutcome::Waiting(_)));
@@ -137,11 +140,17 @@ fn waiters_queue_behind_a_holder_that_a_lost_batch_restores() {
             call: CallId::from_bytes([100 + number; 16]),
             ..claim(number)
         };
-        assert!(matches!(fixture.acquire(&retry), AcquireOutcome::Waiting(_)), "{number}");
+        assert!(
+            matches!(fixture.acquire(&retry), AcquireOutcome::Waiting(_)),
+            "{number}"
+        );
     }
     let (state, _) = fixture.machine.at(fixture.id);
     assert_eq!(
-        (state.locks[&fixture.name].holders(), state.locks[&fixture.name].waiters()),
+        (
+            state.locks[&fixture.name].holders(),
+            state.locks[&fixture.name].waiters()
+        ),
         (1, 2)
     );
     // The waiters keep their order behind the holder.

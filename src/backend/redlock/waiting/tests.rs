@@ -79,7 +79,10 @@ async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
     let attempt = permit(waiting.retry(&lock(), calls[0].call));
     assert!(waiting.release(&lock(), calls[0].call).is_some());
     received(&mut receiver);
-    assert!(matches!(attempt.enqueue(&calls[0], Some(LONG)), AcquireOutcome::Cancelled));
+    assert!(matches!(
+        attempt.enqueue(&calls[0], Some(LONG)),
+        AcquireOutcome::Cancelled
+    ));
     // The other call could not attempt meanwhile.
     assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     let attempt = permit(waiting.retry(&lock(), calls[1].call));
