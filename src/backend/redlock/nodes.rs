@@ -234,7 +234,7 @@ impl Nodes {
         for (at, number) in too_far {
             if logged.insert(*at) {
                 let node = &self.all[*at].name;
-                tracing::warn!(%node, number, "the node's numbers are a day ahead of the others: correct its clock, then empty it");
+                tracing::warn!(%node, number, "the node's numbers are far ahead: correct its clock, then empty it");
             }
         }
     }
@@ -245,8 +245,7 @@ impl Nodes {
         match self.no_majority(true) {
             BackendError::NoQuorum { reason, sent } if !names.is_empty() => {
                 let names = names.join(", ");
-                let reason =
-                    format!("{reason}; the token numbers of {names} are more than a day ahead of the other nodes");
+                let reason = format!("{reason}; the token numbers of {names} are more than a day ahead");
                 BackendError::NoQuorum { reason, sent }
             }
             other => other,
