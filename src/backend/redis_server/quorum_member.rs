@@ -2,7 +2,7 @@
 //!
 //! A node is admitted anew after every restart and whenever its marker is missing, with a new
 //! admission id each time. An empty node counts as new only if `first_start` admits it, every node
-//! was reached, and none has been used. Otherwise an empty node has lost its data.
+//! was reached, and none has voted. Otherwise an empty node has lost its data.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -33,9 +33,9 @@ enum KnownMember {
     Unreached,
     /// It has no marker.
     Empty,
-    /// It is admitted, and has granted nothing yet.
+    /// It is admitted, and has not voted yet.
     Unused,
-    /// It has granted leases, or may have forgotten them.
+    /// It has voted, or may have forgotten a vote.
     Used,
 }
 
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_empty_server_is_new_only_if_all_members_were_reached_and_none_was_used() {
+    async fn an_empty_server_is_new_only_if_all_were_reached_and_none_has_voted() {
         let members = QuorumMembers::new(3);
         members.record(0, KnownMember::Empty);
         assert!(matches!(members.verdict(), Verdict::Unknown));
