@@ -1,10 +1,12 @@
-//! The gRPC service: [`serve`] answers on bound sockets until its caller says stop.
+//! The gRPC service: [`serve`] serves bound sockets until its caller stops it.
 //!
-//! The way of a call, from the outside in: `transport` begins it in its turn, `observed` counts and times it, `request_log` names it,
-//! `guard` catches its panic, `authenticate` settles whose it is, `traced` traces it, `gate` counts it
-//! in, `handover` watches over its grant, `dispatch` finds its service; then `lock` or `admin` convert (`convert`)
-//! and, where `access` lets them, ask the namespace's [`crate::locks::Locks`]. Errors become statuses
-//! in [`status`] alone.
+//! The path of a call, from the outside in: `transport` starts it when its turn in the execution
+//! queue comes, `call_metrics` counts and times it, `request_log` assigns its id, `catch_panic`
+//! catches its panic, `authenticate` determines its caller, `traced` traces it, `concurrency_limit`
+//! limits the calls in flight, `grant_delivery` undoes grants that were not delivered, `dispatch`
+//! selects its service. Then `lock` or `admin` convert the message (`convert`) and, if `access`
+//! allows it, call the namespace's [`crate::locks::Locks`]. Only [`status`] turns errors into
+//! statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +20,16 @@ use tonic_health::pb::health_server::HealthServer;
 use self::access::{CountedGrant, GuardedNamespaces};
 use self::admin::AdminApi;
 use self::authenticate::Authenticate;
+use self::call_metrics::CallMetrics;
 use self::capacity::Capacity;
+use self::catch_panic::CatchPanic;
+use self::concurrency_limit::{ConcurrencyLimit, Permits};
 use self::connection::{Connection, ConnectionSettings};
 use self::dispatch::Dispatch;
-use self::concurrency_limit::{ConcurrencyLimit, Permits};
-use self::catch_panic::CatchPanic;
 use self::grant_delivery::GrantDelivery;
-use self::health::HealthApi;
 use self::incoming::incoming;
+use self::health::HealthApi;
 use self::lock::LockApi;
-use self::call_metrics::CallMetrics;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
@@ -41,25 +43,25 @@ use crate::tls::Unfinished;
 mod access;
 mod admin;
 mod authenticate;
+mod call_metrics;
 mod capacity;
+mod catch_panic;
+mod concurrency_limit;
 mod connection;
 mod convert;
 mod deadline;
 mod dispatch;
 pub mod echo;
-mod concurrency_limit;
-mod catch_panic;
 mod grant_delivery;
 mod health;
 mod incoming;
 mod listen;
 mod lock;
-mod call_metrics;
+mod log_throttle;
 mod peer;
 mod request_log;
 mod settings;
 pub mod status;
-mod log_throttle;
 mod traced;
 mod transport;
 mod verifications;
@@ -68,7 +70,7 @@ pub use self::access::Access;
 pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
 pub use self::settings::Settings;
 
-/// The messages, the servers and the clients of `proto/fencepost/v1`.
+/// The messages, servers and clients of `proto/fencepost/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
 pub mod proto {
     tonic::include_proto!("fencepost.v1");
@@ -80,18 +82,18 @@ pub mod proto {
 /// How long connections that were cut may take to end.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// Why the server ended otherwise than asked.
+/// Why the server ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The reflection service cannot read the descriptors.
     #[error("the descriptors for reflection are damaged")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport of an echo failed.
+    /// The transport of the echo server failed.
     #[error("the transport failed")]
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves the namespaces to everybody on all listeners, as [`serve_to`] does to those who may.
+/// Serves the namespaces to every caller on all listeners, like [`serve_to`] without a policy.
 ///
 /// # Errors
 /// As [`serve_to`].
@@ -107,19 +109,20 @@ pub async fn serve(
     serve_to(Access::default(), listeners, namespaces, settings, shutdown).await
 }
 
-/// Serves the namespaces, to whom `access` lets in, on all listeners until `shutdown` is ready and the drain is over.
+/// Serves the namespaces on all listeners, to the callers that `access` allows, until `shutdown` is
+/// ready and the drain has ended.
 ///
-/// The drain: no new connection is accepted and health says NOT_SERVING; waiting Acquires and
-/// streams end with DRAINING at once, and so does every new call but a Renew, a Release or a health
-/// check; calls in flight finish. What is still open after [`Settings::drain_timeout`] is cut. Held leases
-/// stay. In the end the namespaces are closed.
+/// The drain: no new connection is accepted and health is NOT_SERVING; waiting Acquires and streams
+/// end with DRAINING at once, and so does every new call except Renew, Release and health checks;
+/// calls in flight finish. Connections that are still open after [`Settings::drain_timeout`] are
+/// cut. Held leases stay. Finally the namespaces are closed.
 ///
 /// # Errors
-/// [`ServeError`]; an unreachable store is none, its namespace says so in its health.
+/// [`ServeError`]. An unreachable store is no error; its namespace's health reports it.
 ///
 /// # Cancellation safety
-/// Dropping the future stops accepting and leaves open connections to their clients; to end them
-/// let `shutdown` be ready instead.
+/// Dropping the future stops accepting and leaves open connections to their clients. To end them,
+/// make `shutdown` ready instead.
 pub async fn serve_to(
     access: Access,
     listeners: Vec<Listener>,
@@ -160,7 +163,7 @@ pub async fn serve_to(
         () = capacity.watch() => {}
         () = overdue(&drain, &settings) => {
             cut.cancel();
-            // Whatever does not end now ends with the process.
+            // Calls that do not end now end with the process.
             let _ = timeout(CUT_GRACE, server).await;
         }
     }
@@ -170,7 +173,7 @@ pub async fn serve_to(
 
 async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces, drain: CancellationToken) {
     shutdown.await;
-    tracing::info!("draining: no new calls, open ones finish");
+    tracing::info!("draining: new calls are refused, open calls finish");
     drain.cancel();
     namespaces.drain();
 }
@@ -178,10 +181,10 @@ async fn begin_drain(shutdown: impl Future<Output = ()>, namespaces: Namespaces,
 async fn overdue(drain: &CancellationToken, settings: &Settings) {
     drain.cancelled().await;
     sleep(settings.drain_timeout).await;
-    tracing::warn!("the drain took too long: cutting the connections that are left");
+    tracing::warn!("the drain took too long: cutting the remaining connections");
 }
 
-/// What the layers around the services are made of.
+/// The parts of the layers around the services.
 struct LayerSettings {
     services: Services,
     permits: Arc<Permits>,
@@ -202,9 +205,9 @@ async fn run(
         metrics,
     } = layers;
     let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let handover: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(locks, routes.prepare()));
-    let gate = ConcurrencyLimit::new(handover, permits);
-    let authenticate = Authenticate::new(TraceLayer::new(gate), auth, figures.clone());
+    let grant_delivery: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(locks, routes.prepare()));
+    let limited = ConcurrencyLimit::new(grant_delivery, permits);
+    let authenticate = Authenticate::new(TraceLayer::new(limited), auth, figures.clone());
     let log = RequestLog::new(CatchPanic::new(authenticate, settings.request_bytes));
     let service = CallMetrics::new(log, metrics);
     Transport::new(settings, figures)
@@ -212,7 +215,7 @@ async fn run(
         .await;
 }
 
-/// All services: the one that is called most, and a router for the rest.
+/// All services: the lock service, which is called most, and a router for the rest.
 struct Services {
     locks: LockServiceServer<LockApi>,
     routes: Routes,
@@ -240,8 +243,8 @@ fn services(
     Ok(Services { locks, routes })
 }
 
-/// Old and new clients ask for different versions of reflection; the details of errors are
-/// described too, so that a client without files can show them.
+/// Old and new clients use different versions of reflection. The details of errors are described
+/// too, so that a client without proto files can display them.
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)

@@ -1,28 +1,31 @@
-//! What a store must do for the service: the trait [`Backend`] and its contract in words.
+//! The trait [`Backend`], which every store implements, and its contract.
 //!
 //! Each verb is one atomic step of the store, and each sentence here is a case of the conformance
-//! suite (`tests/conformance`). What a step answers is about the *lock* ([`AcquireOutcome`], [`ReleaseOutcome`],
-//! [`RenewOutcome`]); a [`BackendError`] is only about the *store*.
+//! suite (`tests/conformance`). The outcome of a step describes the *lock* ([`AcquireOutcome`],
+//! [`ReleaseOutcome`], [`RenewOutcome`]); a [`BackendError`] describes only the *store*.
 //!
 //! # The life of a claim
-//! An Acquire call makes a [`NewClaim`] and *enters* it. It is held at once when it fits, or waits
-//! at the tail of the queue. A waiting claim lives as long as the replica that entered it; a holder
-//! lives on its own TTL, and any replica renews or releases it. Nobody is pushed into a lock:
-//! the store tells a waiter that it is next ([`Notification::Next`]) and the waiter's replica *takes up*
-//! the claim. The one short cut is the `next` of [`Backend::release`].
+//! An Acquire call makes a [`NewClaim`] and *acquires* with it. The claim is held at once if it
+//! fits; otherwise it waits at the tail of the queue. A waiting claim lives as long as the replica
+//! that enqueued it; a holder lives for its own TTL, and any replica can renew or release it. The
+//! store does not grant a lock to a waiter unasked: it notifies the waiter that it is next
+//! ([`Notification::Next`]) and the waiter's replica *promotes* the claim. The only exception is
+//! the `next` of [`Backend::release`].
 //!
-//! # Whose undo
+//! # Which call can undo a claim
 //! A call is not a claim: with a request id, several calls work on one claim. Each call has a
-//! [`CallId`](crate::name::CallId); the one that entered last owns a waiting claim (it *adopted* it), and a hold that a
-//! second call has found is *adopted* for good. The undo of a call, `release(ReleaseTarget::Call)`, removes
-//! a waiting claim only while it carries that call's id, and a hold only if it was never adopted.
+//! [`CallId`](crate::name::CallId). The call that acquired last owns a waiting claim (it *adopted*
+//! it). A hold that a second call has found is *adopted* for good. The undo of a call,
+//! `release(ReleaseTarget::Call)`, removes a waiting claim only while the claim carries that call's
+//! id, and a hold only if it was never adopted.
 //!
-//! # What is unknown is settled
-//! After `release(ReleaseTarget::Call)` has answered, no `enter` or `promote` of that call takes effect,
-//! however late it reaches the store: a leave that did not itself remove the call's own record
-//! leaves a *cancel mark*, kept for at least [`MARKS_KEPT`], and a step that meets its mark answers
-//! [`AcquireOutcome::Cancelled`]. So an `enter` is sent once per call id; who must try again leaves first and
-//! enters under a fresh one. `promote`, `leave` and `renew` may be sent again.
+//! # Unknown outcomes are settled
+//! After `release(ReleaseTarget::Call)` has returned, no `acquire` or `promote` of that call takes
+//! effect, however late it reaches the store. A release that did not itself remove the call's own
+//! record writes a *cancel mark*, which is kept for at least [`MARKS_KEPT`], and a step that finds
+//! the mark of its call returns [`AcquireOutcome::Cancelled`]. An `acquire` is therefore sent once
+//! per call id; a caller that must retry releases first and acquires under a fresh call id.
+//! `promote`, `release` and `renew` may be sent again.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -41,9 +44,10 @@ mod step;
 mod view;
 
 pub use self::step::{
-    QueuePosition, ClaimLimits, ReleaseOutcome, Released, Grant, OwnedReleaseTarget, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome, Refusal, RenewOutcome,
+    AcquireOutcome, ClaimLimits, Grant, NewClaim, OwnedReleaseTarget, QueuePosition, Refusal, ReleaseOutcome,
+    ReleaseTarget, Released, RenewOutcome, WaitPolicy,
 };
-pub use self::view::{Change, ChangeKind, LockPage, InspectLimit, PageRequest, WatchEvent, LockSummary, Notification};
+pub use self::view::{Change, ChangeKind, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -58,74 +62,76 @@ pub mod redlock;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
-/// How long cancel marks are kept at the least.
+/// The minimum time for which cancel marks are kept.
 pub const MARKS_KEPT: Duration = Duration::from_secs(60);
 
-/// A store, as one namespace sees it. What its [`Capabilities`] leave out it refuses with
-/// [`BackendError::Unsupported`], whoever asks.
+/// A store, as one namespace uses it. It refuses every step that its [`Capabilities`] exclude with
+/// [`BackendError::Unsupported`].
 ///
 /// # Cancellation safety
-/// Dropping a verb's future does not say whether the step took effect: who drops an `enter` or a
+/// Dropping a verb's future leaves the step's effect unknown: a caller that drops an `acquire` or a
 /// `promote` must send `release(ReleaseTarget::Call)` after it.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// Puts a claim at the tail of the lock's queue, or finds the one with its id and adopts it.
+    /// Appends a claim to the lock's queue, or finds the claim with the same id and adopts it.
     ///
-    /// - A new claim that fits is held at once. One that does not is queued with
-    ///   [`WaitPolicy::Wait`] and answered [`AcquireOutcome::Busy`] with [`WaitPolicy::Try`], which never leaves
-    ///   an entry behind.
-    /// - A waiting claim of the same id is adopted: it takes over the call id, TTL and metadata and
-    ///   keeps its place; the older call is woken and meets [`AcquireOutcome::Superseded`] or
-    ///   [`AcquireOutcome::Cancelled`]. It is held at once if it fits. With `WaitPolicy::Try` it is otherwise
-    ///   taken out in the same step, and the older call's id is marked.
-    /// - A hold of the same id is adopted: the answer is its grant with the TTL that remains, and
-    ///   its secret. A finished one is answered with its cause while it is remembered.
+    /// - A new claim that fits is held at once. Otherwise, [`WaitPolicy::Wait`] queues it, and
+    ///   [`WaitPolicy::Try`] returns [`AcquireOutcome::Busy`] and leaves no entry in the queue.
+    /// - A waiting claim of the same id is adopted: it takes the new call's id, TTL and metadata
+    ///   and keeps its position; the older call is notified and then gets
+    ///   [`AcquireOutcome::Superseded`] or [`AcquireOutcome::Cancelled`]. The claim is held at once
+    ///   if it fits. If it does not fit and the new call has `WaitPolicy::Try`, the claim is
+    ///   removed in the same step, and a cancel mark is written for the older call.
+    /// - A hold of the same id is adopted: the outcome is its grant with the remaining TTL and its
+    ///   secret. For a finished claim the outcome is its cause, while that is remembered.
     /// - With `reentrant`, a reentrant holder of the same owner, identity and mode gets one more
-    ///   hold: same token, and the later of both expiries.
+    ///   hold, with the same token and the later of both expiries.
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
 
     /// Makes an eligible waiting claim a holder: mints its token and starts its TTL.
     ///
-    /// Answers [`AcquireOutcome::Waiting`] for one that is not eligible yet, the same grant again for one
-    /// that this call already holds, [`AcquireOutcome::Superseded`] for one that another call adopted, and
-    /// [`AcquireOutcome::Gone`] for one that the store does not know.
+    /// Returns [`AcquireOutcome::Waiting`] for a claim that is not eligible yet, the same grant
+    /// again for a claim that this call already holds, [`AcquireOutcome::Superseded`] for a claim
+    /// that another call adopted, and [`AcquireOutcome::Gone`] for a claim that the store does not
+    /// know.
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
 
-    /// Takes a hold, a call's claim or a token's holder out and says what it found. If that makes
-    /// room for `next`, a waiting claim of this replica, `next` is taken up in the same step.
+    /// Removes a hold, a call's claim or the holder with a token, and returns what it found. If
+    /// `next`, a waiting claim of this replica, fits after that, the same step promotes it.
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError>;
 
-    /// Lets a held lease live for `ttl` (absent: the TTL it was last given) from now on. Never
-    /// shortens, never revives. The answer's TTL is all that remains.
+    /// Extends a held lease to `ttl` (absent: the TTL that it was last given) counted from the
+    /// step. It never shortens a lease and never revives one. The TTL in the outcome is the whole
+    /// remaining time.
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError>;
 
-    /// The queue as it is now; its counts are whole, whatever `most` shows.
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError>;
+    /// The current queue. Its counts are complete, whatever `limit` is.
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError>;
 
-    /// The holder with this token, if it is held now. A backend that can find it without looking at
-    /// all holders does so.
+    /// The holder with this token, if it holds now. A backend that can find the holder without
+    /// reading all holders does so.
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let queue = self.inspect(lock, InspectLimit::ALL_HOLDERS).await?;
         Ok(queue.holders.into_iter().find(|holder| holder.token == token))
     }
 
-    /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot. A page that
-    /// is asked for behind a name before `prefix` begins with it.
+    /// The locks in use whose names begin with `prefix`, sorted by name, in pages; not a snapshot.
+    /// If `page.after` sorts before `prefix`, the page begins with `prefix`.
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError>;
 
-    /// What this replica's waiting claims should know, one stream for all of the namespace. It is
-    /// asked for once and ends when the backend is closed.
+    /// The notifications for this replica's waiting claims: one stream for the whole namespace. The
+    /// caller opens it once; it ends when the backend is closed.
     fn notifications(&self) -> BoxStream<'static, Notification>;
 
     /// The queue, then each change. After a gap the full queue follows again.
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>>;
 
-    /// Ends a quarantine by hand, of one node or of the whole store.
+    /// Ends the quarantine of one node, or of the whole store, on an operator's request.
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         let _ = node;
         Err(BackendError::Unsupported {
@@ -133,30 +139,30 @@ pub trait Backend: Debug + Send + Sync + 'static {
         })
     }
 
-    /// What the store can do.
+    /// The features of the store.
     fn capabilities(&self) -> Capabilities;
 
-    /// How the store is.
+    /// The store's current health.
     fn health(&self) -> watch::Receiver<Health>;
 
-    /// How each of its nodes is, by the name that [`Backend::admit`] takes, where a majority of them
-    /// decides.
+    /// The health of each node, keyed by the name that [`Backend::admit`] takes. Empty unless the
+    /// backend decides by a majority of its nodes.
     fn nodes(&self) -> Vec<(String, Health)> {
         Vec::new()
     }
 
-    /// Finishes what is under way and lets go of the store. Later verbs answer
+    /// Finishes the steps in flight and disconnects from the store. Later verbs return
     /// [`BackendError::NotSent`].
     async fn close(&self);
 }
 
-/// How many claims a store in this process holds for a namespace, unless its config says otherwise.
+/// The default limit on the claims that an in-process store holds for a namespace.
 pub const CLAIM_LIMIT: u32 = 200_000;
 
-/// What a store promises when it breaks or is cut in two.
+/// What a store guarantees after data loss or a network partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Guarantee {
-    /// Available: exclusion may be lost with the store's memory.
+    /// Available: exclusion may be lost when the store loses its data.
     Ap,
     /// Consistent: exclusion holds, or calls fail.
     Cp,
@@ -172,34 +178,35 @@ impl Guarantee {
     }
 }
 
-/// What a backend can do; what it cannot is refused with UNSUPPORTED before it is asked.
+/// The features of a backend. The service refuses others with UNSUPPORTED before it calls the
+/// backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// The backend's kind, such as `embedded`.
     pub kind: &'static str,
-    /// What it promises.
+    /// What it guarantees.
     pub guarantee: Guarantee,
-    /// Shared claims and semaphores, beside exclusive ones.
+    /// Whether it supports shared claims and semaphores in addition to exclusive claims.
     pub sharing: bool,
-    /// Re-entry.
+    /// Whether it supports re-entry.
     pub reentry: bool,
-    /// A retry with the same request id finds its claim.
+    /// Whether a retry with the same request id finds its claim.
     pub remembers_requests: bool,
-    /// The order is that of the queue for all replicas, not only among one replica's waiters.
+    /// Whether the queue is ordered across all replicas, and not only among one replica's waiters.
     pub global_order: bool,
-    /// How long a lost wake may stay unnoticed before a waiter asks by itself; nothing where none
-    /// is ever lost, or where the backend finds out by itself.
+    /// How long a lost notification may stay unnoticed before a waiter polls; absent if none is
+    /// ever lost, or if the backend detects losses itself.
     pub recheck: Option<Duration>,
 }
 
-/// How a store is.
+/// The health of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// It serves.
     Serving,
-    /// It lost its memory, or may have, and grants nothing yet.
+    /// It lost its data, or may have lost it, and grants nothing yet.
     Quarantined {
-        /// When it is trusted again.
+        /// When the quarantine ends.
         until: Instant,
         /// What happened.
         reason: String,
@@ -211,44 +218,44 @@ pub enum Health {
     },
 }
 
-/// What is wrong with a store.
+/// Why a store could not run a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// It cannot be reached, or did not answer; whether the step took effect is unknown.
+    /// The store is unreachable or did not reply; the outcome of the step is unknown.
     #[error("backend unavailable: {reason}")]
     Unavailable {
         /// What went wrong.
         reason: String,
     },
-    /// It cannot be reached, and the step was not sent: nothing of it has taken effect.
+    /// The store is unreachable and the step was not sent: it had no effect.
     #[error("backend unavailable: {reason}")]
     NotSent {
         /// What is wrong.
         reason: String,
     },
-    /// Too few of its nodes answered.
+    /// Too few of the store's nodes replied.
     #[error("no quorum: {reason}")]
     NoQuorum {
-        /// Which ones did not.
+        /// Which nodes did not reply.
         reason: String,
-        /// Whether the step was sent to any.
+        /// Whether the step was sent to any node.
         sent: bool,
     },
-    /// It is not trusted with grants yet.
+    /// The store is in quarantine and grants nothing yet.
     #[error("backend quarantined for another {left:?}: {reason}")]
     Quarantined {
-        /// For how long still.
+        /// The remaining time of the quarantine.
         left: Duration,
         /// What happened.
         reason: String,
     },
-    /// It does not offer this.
+    /// The store does not support this feature.
     #[error("unsupported: {what}")]
     Unsupported {
-        /// What is not offered, and why.
+        /// What is not supported, and why.
         what: &'static str,
     },
-    /// It answered what it never should: a bug here, or a damaged store.
+    /// The store returned an invalid result: a bug of this crate, or a damaged store.
     #[error("backend broken: {reason}")]
     Broken {
         /// What was found.
@@ -257,7 +264,7 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Whether the same step may succeed soon: a waiter rides such an error out.
+    /// Whether the same step may succeed soon; a waiter retries after such an error.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,

@@ -289,7 +289,9 @@ async fn a_dropped_acquire_leaves_the_queue() {
 async fn a_guard_goes_on_over_another_address_of_the_same_service() {
     let fixture = Fixture::start().await;
     let socket = format!("unix:{}", fixture.server.socket().display());
-    let client = connect(&[&fixture.forwarder.address(), &socket]).await.expect("a server");
+    let client = connect(&[&fixture.forwarder.address(), &socket])
+        .await
+        .expect("a server");
     let guard = hold(&client, "a").await;
     fixture.forwarder.answers(Answers::Lost);
     tokio::time::sleep(TTL * 2).await;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings};
-use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::claim::prefix_len;
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
 use proptest::prelude::*;
@@ -149,7 +151,9 @@ async fn live(
             Act::Go(from, count) => {
                 for _ in 0..count.min(queue.len()) {
                     let gone = queue.remove(from.index(queue.len()));
-                    let left = backend.release(lock, ReleaseTarget::Call(&gone.id, gone.call), None).await;
+                    let left = backend
+                        .release(lock, ReleaseTarget::Call(&gone.id, gone.call), None)
+                        .await;
                     assert!(matches!(left.unwrap().found, Released::Ended(_)));
                 }
             }
@@ -169,7 +173,9 @@ async fn live(
         }
     }
     for gone in queue {
-        let left = backend.release(lock, ReleaseTarget::Call(&gone.id, gone.call), None).await;
+        let left = backend
+            .release(lock, ReleaseTarget::Call(&gone.id, gone.call), None)
+            .await;
         assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
     let key = format!("fencepost:rule:l:{}", lock.encoded());

@@ -1,8 +1,7 @@
-//! The only way from a method to locks: who asks is checked against the policy and its limits first,
-//! so that no method can forget it.
+//! The only path from a method to locks: it checks the caller against the policy and the limits
+//! first, so that no method can omit the check.
 //!
-//! What a caller may not do it is told before anything is looked up: a denial says nothing of what
-//! there is.
+//! A denial is returned before anything is looked up, so it reveals nothing about what exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +20,19 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{Entry, OverLimit, AcquireQuota, Quotas, QuotaUse};
+use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
 use crate::telemetry::traces::carried;
 
-/// How often it is looked whether a watch may go on.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How often a watch's permission is checked again.
+pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Who may do what on a server, and how much of it. Clones share it, and its parts can be swapped while
+/// Who may do what on a server, and how much. Clones share it, and its parts can be replaced while
 /// the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Who is who, and what each may do.
+    /// The identities and their permissions.
     pub auth: Auth,
-    /// How much each may do.
+    /// The limits of each identity.
     pub quotas: Quotas,
 }
 
@@ -44,11 +43,11 @@ pub(super) struct GuardedNamespaces {
     quotas: Quotas,
 }
 
-/// A lease that was granted, with its place among those that count.
+/// A granted lease, with its entry in the quota.
 #[derive(Debug)]
 pub(super) struct CountedGrant {
     granted: Granted,
-    place: AcquireQuota,
+    quota: AcquireQuota,
 }
 
 impl CountedGrant {
@@ -61,17 +60,17 @@ impl CountedGrant {
 impl Deliver for CountedGrant {
     fn deliver(self) {
         let lease = self.granted.delivered();
-        self.place.holds(&lease.key, lease.ttl);
+        self.quota.holds(&lease.key, lease.ttl);
     }
 }
 
 impl GuardedNamespaces {
-    /// These namespaces, each caller held to these limits.
+    /// These namespaces, with these limits for each caller.
     pub(super) fn new(namespaces: Namespaces, quotas: Quotas) -> Self {
         Self { namespaces, quotas }
     }
 
-    /// Where an Acquire may go on: the limits of the namespace that was asked for.
+    /// Checks that an Acquire may proceed, and returns the namespace for it.
     pub(super) fn to_acquire(&self, caller: Caller, namespace: &str, name: &str) -> Result<NamespaceToAcquire, Error> {
         Ok(NamespaceToAcquire {
             locks: self.allowed(&caller, Verb::Acquire, namespace, Reach::Names(name))?,
@@ -80,8 +79,9 @@ impl GuardedNamespaces {
         })
     }
 
-    /// The locks in which a lease is. Its id is the proof that it is the caller's; what the caller may
-    /// do at all is checked all the same. Neither a Renew nor a Release counts against a limit.
+    /// Checks that the caller may use the lease, and returns its namespace. The lease id proves
+    /// that the lease is the caller's; the policy is checked nevertheless. Renew and Release do not
+    /// count against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<HeldLease, Error> {
         let namespace = lease.lock.namespace.as_str();
         self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
@@ -91,17 +91,18 @@ impl GuardedNamespaces {
         })
     }
 
-    /// The locks of a namespace, to look at one of them.
+    /// The locks of a namespace, to read one of them.
     pub(super) fn to_read(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
         self.allowed(caller, Verb::Read, namespace, Reach::Names(name))
     }
 
-    /// The same to list those whose names begin so. Whoever may look at some must ask for those.
+    /// The locks of a namespace, to list those with this prefix. A caller that may read only some
+    /// names must request a prefix that covers only those.
     pub(super) fn to_list(&self, caller: &Caller, namespace: &str, prefix: &str) -> Result<Locks, Error> {
         self.to_read(caller, namespace, prefix)
     }
 
-    /// The same to watch one, with its place among the streams.
+    /// The locks of a namespace, to watch one of them, with the watch's entry in the quota.
     pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, QuotaUse), Error> {
         let locks = self.to_read(caller, namespace, name)?;
         let taken = self.quotas.stream(&caller.identity, namespace);
@@ -109,42 +110,42 @@ impl GuardedNamespaces {
         Ok((locks, taken))
     }
 
-    /// Ready when the caller of a watch may look no more: a rule is gone, its proof has expired, or is not
-    /// accepted any more.
+    /// Ready when the caller of a watch may not read the lock any more: a rule was removed, or its
+    /// credentials have expired or are not accepted any more.
     pub(super) async fn until_denied(self, caller: Caller, namespace: String, name: String) -> Error {
         self.until_not_allowed(&caller, Verb::Read, &namespace, &name).await
     }
 
-    /// Ready when the caller may not go on with what it does to a lock. It is looked at every
-    /// [`LOOK_AGAIN`].
+    /// Ready when the caller may not continue what it does with a lock. Checked every
+    /// [`RECHECK_INTERVAL`].
     async fn until_not_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Error {
         if caller.policy.is_none() {
             return std::future::pending().await;
         }
         loop {
-            sleep(LOOK_AGAIN).await;
+            sleep(RECHECK_INTERVAL).await;
             if let Err(error) = self.still_allowed(caller, verb, namespace, name).await {
                 return error;
             }
         }
     }
 
-    /// Whether the caller is still who it was, and may still do something to a lock.
+    /// Whether the caller still has its identity and its permission for a lock.
     async fn still_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Result<(), Error> {
         if caller.policy.is_none() {
             return Ok(());
         }
-        let again = caller.again_in_turn().await.map_err(unproven)?;
-        self.check(&again, verb, namespace, Reach::Names(name))?;
-        // What was done under the one name is not the other's.
-        if again.identity == caller.identity {
+        let current = caller.reauthenticate_queued().await.map_err(unproven)?;
+        self.check(&current, verb, namespace, Reach::Names(name))?;
+        // A call of one identity does not continue under another identity.
+        if current.identity == caller.identity {
             Ok(())
         } else {
             Err(unproven(Unproven::Invalid))
         }
     }
 
-    /// The locks of a namespace, to take one of them away.
+    /// The locks of a namespace, to force the release of one of them.
     pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<HeldLease, Error> {
         Ok(HeldLease {
             locks: self.allowed(caller, Verb::Admin, namespace, Reach::Names(name))?,
@@ -152,12 +153,12 @@ impl GuardedNamespaces {
         })
     }
 
-    /// The locks of a namespace, to do something to all of them.
+    /// The locks of a namespace, for an operation on all of them.
     pub(super) fn to_admit(&self, caller: &Caller, namespace: &str) -> Result<Locks, Error> {
         self.allowed(caller, Verb::Admin, namespace, Reach::All)
     }
 
-    /// All namespaces in which the caller may do anything.
+    /// All namespaces in which the caller has any permission.
     pub(super) fn all(&self, caller: &Caller) -> Result<Vec<Locks>, Error> {
         let mut all = self.namespaces.all();
         all.retain(|locks| {
@@ -177,10 +178,11 @@ impl GuardedNamespaces {
         Ok(all)
     }
 
-    /// What an operator does is not held up by the limit of a namespace, which may be why it is done.
+    /// Checks the limits and the policy. A namespace's call rate does not apply to operators,
+    /// because it may be the reason for their call.
     fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<Locks, Error> {
         self.namespaces.concern(namespace);
-        // Before it is denied: to be denied all the time is no way around a rate.
+        // Checked before the policy: denied calls count against the rate too.
         if let Err(over) = self.quotas.call(&caller.identity) {
             return Err(match self.namespaces.get(namespace) {
                 Ok(found) => self.counted(found.namespace(), over).into(),
@@ -198,7 +200,7 @@ impl GuardedNamespaces {
 
     fn check(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Error> {
         let Some(policy) = &caller.policy else { return Ok(()) };
-        // A bad spelling is that and no more: there is nothing of the kind to be allowed.
+        // An invalid name is reported as such: no rule can allow it.
         Namespace::new(namespace)?;
         self.namespaces.concern(namespace);
         policy
@@ -214,7 +216,7 @@ impl GuardedNamespaces {
     }
 }
 
-/// A namespace that an Acquire may enter.
+/// A namespace in which a caller may acquire.
 #[derive(Debug)]
 pub(super) struct NamespaceToAcquire {
     locks: Locks,
@@ -223,40 +225,44 @@ pub(super) struct NamespaceToAcquire {
 }
 
 impl NamespaceToAcquire {
-    /// What the namespace accepts.
+    /// The limits of the namespace.
     pub(super) fn limits(&self) -> Arc<Limits> {
         self.locks.limits()
     }
 
-    /// Takes the lock. A caller that waits is looked at again now and then, and before its grant is answered:
-    /// if it may not have the lock any more, it leaves the queue or its grant is taken back.
+    /// Acquires the lock. The permission of a waiting caller is checked at intervals, and before
+    /// its grant is returned. If it was revoked, the claim is removed from the queue or the grant
+    /// is undone.
     ///
     /// # Cancellation safety
     /// As [`Locks::acquire`].
-    pub(super) async fn acquire(self, ask: Acquire) -> Result<CountedGrant, Error> {
+    pub(super) async fn acquire(self, request: Acquire) -> Result<CountedGrant, Error> {
         let entry = Entry {
-            waits: !ask.wait.is_zero(),
-            claim: ask.claim(),
+            waits: !request.wait.is_zero(),
+            claim: request.claim(),
         };
         let namespace = self.locks.namespace();
-        let place = self.guarded.quotas.acquire(&ask.identity, namespace.as_str(), entry);
-        let place = place.map_err(|over| self.guarded.counted(namespace, over))?;
-        let granted = if ask.wait.is_zero() {
-            self.locks.acquire(ask).await?
+        let quota = self
+            .guarded
+            .quotas
+            .acquire(&request.identity, namespace.as_str(), entry);
+        let quota = quota.map_err(|over| self.guarded.counted(namespace, over))?;
+        let granted = if request.wait.is_zero() {
+            self.locks.acquire(request).await?
         } else {
-            Box::pin(self.wait(ask)).await?
+            Box::pin(self.wait(request)).await?
         };
-        Ok(CountedGrant { granted, place })
+        Ok(CountedGrant { granted, quota })
     }
 
-    async fn wait(&self, ask: Acquire) -> Result<Granted, Error> {
-        let (namespace, name) = (self.locks.namespace().as_str(), ask.lock.clone());
+    async fn wait(&self, request: Acquire) -> Result<Granted, Error> {
+        let (namespace, name) = (self.locks.namespace().as_str(), request.lock.clone());
         let Self { guarded, caller, .. } = self;
         let denied = guarded.until_not_allowed(caller, Verb::Acquire, namespace, name.as_str());
         let granted = tokio::select! {
             biased;
-            granted = self.locks.acquire(ask) => granted?,
-            // Dropped, the wait leaves its queue.
+            granted = self.locks.acquire(request) => granted?,
+            // Dropping the wait removes the claim from its queue.
             error = denied => return Err(error),
         };
         let allowed = guarded.still_allowed(caller, Verb::Acquire, namespace, name.as_str());
@@ -264,7 +270,7 @@ impl NamespaceToAcquire {
     }
 }
 
-/// The namespace of a lease that may end here, and must count no more then.
+/// The namespace of a lease that may end here, and the quota that then must not count it any more.
 #[derive(Debug)]
 pub(super) struct HeldLease {
     locks: Locks,
@@ -272,7 +278,7 @@ pub(super) struct HeldLease {
 }
 
 impl HeldLease {
-    /// Gives the lease more time.
+    /// Extends the lease.
     pub(super) async fn renew(&self, key: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
         let renewed = self.locks.renew(key, ttl).await;
         match &renewed {
@@ -283,7 +289,7 @@ impl HeldLease {
         renewed
     }
 
-    /// Gives the lease back.
+    /// Releases the lease.
     pub(super) async fn release(&self, key: &LeaseKey) -> Result<(), Error> {
         let released = self.locks.release(key).await;
         if matches!(released, Ok(()) | Err(Error::LeaseLost { .. })) {
@@ -292,17 +298,18 @@ impl HeldLease {
         released
     }
 
-    /// Takes a lock away from the claim that a token names.
+    /// Forces the release of the claim with a token.
     ///
     /// # Cancellation safety
-    /// Dropped, it goes on by itself: what the store takes away counts no more, whoever hears of it.
+    /// If the future is dropped, the release continues: a lease that the store ends must leave the
+    /// quota.
     pub(super) async fn force(self, name: LockName, token: FencingToken) -> Result<(), Error> {
-        let act = async move {
+        let force = async move {
             self.locks.force_release(&name, token).await?;
             self.quotas.forced(self.locks.namespace().as_str(), &name, token);
             Ok(())
         };
-        let ended = tokio::spawn(carried(act)).await;
+        let ended = tokio::spawn(carried(force)).await;
         ended.unwrap_or_else(|error| {
             let reason = error.to_string();
             Err(BackendError::Broken { reason }.into())
@@ -311,7 +318,7 @@ impl HeldLease {
 }
 
 impl Caller {
-    /// Where it is, for the audit.
+    /// The address of the caller, for the audit log.
     pub(super) fn peer(&self) -> Option<Peer> {
         self.peer.as_ref().map(|remote| remote.peer)
     }

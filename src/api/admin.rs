@@ -1,5 +1,5 @@
-//! `AdminService`: what operators do by hand. What changes anything leaves a line in the log, under
-//! the target [`AUDIT`], and so does what was denied, and what a caller left before it was answered.
+//! `AdminService`: the operations of operators. Each changing operation writes a line to the log
+//! under the target [`AUDIT`], also if it was denied or its caller disconnected before the answer.
 
 use tonic::{Request, Response, Status};
 
@@ -11,10 +11,11 @@ use super::{convert, proto, status};
 use crate::error::Error;
 use crate::telemetry::AUDIT;
 
-/// How much of a caller's own text stands in a line of the audit, in bytes: as long as the longest name.
-const SHOWN_BYTES: usize = 512;
+/// The maximum length of a caller's own text in an audit line, in bytes: the length of the longest
+/// name.
+const QUOTED_BYTES: usize = 512;
 
-/// The namespaces in the hands of their operators.
+/// The service over the namespaces.
 #[derive(Debug)]
 pub(super) struct AdminApi {
     guarded: GuardedNamespaces,
@@ -26,20 +27,21 @@ impl AdminApi {
         Self { guarded }
     }
 
-    async fn force(&self, caller: &Caller, ask: &proto::ForceReleaseRequest) -> Result<(), Error> {
-        let held = self.guarded.to_force(caller, &ask.namespace, &ask.name)?;
-        let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token)?;
+    async fn force(&self, caller: &Caller, message: &proto::ForceReleaseRequest) -> Result<(), Error> {
+        let held = self.guarded.to_force(caller, &message.namespace, &message.name)?;
+        let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
         held.force(name, token).await
     }
 
-    async fn end_quarantine(&self, caller: &Caller, ask: &proto::AdmitRequest) -> Result<(), Error> {
-        let locks = self.guarded.to_admit(caller, &ask.namespace)?;
-        locks.admit(convert::node(&ask.node)?).await
+    async fn end_quarantine(&self, caller: &Caller, message: &proto::AdmitRequest) -> Result<(), Error> {
+        let locks = self.guarded.to_admit(caller, &message.namespace)?;
+        locks.admit(convert::node(&message.node)?).await
     }
 }
 
-/// What an operator does. It ends with a line of the audit: who did what to whom, and what came of it. A
-/// caller that leaves before that is known has its line too, for the store may have been asked already.
+/// An operator's action. It ends with an audit line: who did what to which object, and the outcome.
+/// A caller that disconnects before the outcome is known gets a line too, because the store may
+/// have received the step.
 struct AuditedAction<'a> {
     caller: &'a Caller,
     action: &'static str,
@@ -53,7 +55,7 @@ impl<'a> AuditedAction<'a> {
         Self {
             caller,
             action,
-            namespace: shown(namespace),
+            namespace: truncated(namespace),
             object,
             is_audited: false,
         }
@@ -66,7 +68,7 @@ impl<'a> AuditedAction<'a> {
         }
     }
 
-    /// Text of callers is quoted, so that it cannot pretend to be another line.
+    /// Text of callers is quoted, so that it cannot imitate another line.
     fn audit(&mut self, outcome: &str) {
         self.is_audited = true;
         let Self {
@@ -76,7 +78,7 @@ impl<'a> AuditedAction<'a> {
             object,
             ..
         } = self;
-        let (identity, outcome) = (caller.identity.as_str(), shown(outcome));
+        let (identity, outcome) = (caller.identity.as_str(), truncated(outcome));
         let peer = caller.peer().as_ref().map_or_else(|| "unknown".into(), Peer::to_string);
         tracing::info!(target: AUDIT, action, ?identity, %peer, ?namespace, ?object, ?outcome);
     }
@@ -85,14 +87,14 @@ impl<'a> AuditedAction<'a> {
 impl Drop for AuditedAction<'_> {
     fn drop(&mut self) {
         if !self.is_audited {
-            self.audit("unknown: the caller left before the answer");
+            self.audit("unknown: the caller disconnected before the answer");
         }
     }
 }
 
-/// As much of a text as is shown.
-fn shown(text: &str) -> &str {
-    let end = (0..=text.len().min(SHOWN_BYTES)).rfind(|&at| text.is_char_boundary(at));
+/// The text, truncated to [`QUOTED_BYTES`].
+fn truncated(text: &str) -> &str {
+    let end = (0..=text.len().min(QUOTED_BYTES)).rfind(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]
 }
 
@@ -102,12 +104,12 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ForceReleaseRequest>,
     ) -> Result<Response<proto::ForceReleaseResponse>, Status> {
-        let (_, mut extensions, ask) = request.into_parts();
+        let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let object = format!("{} token {}", shown(&ask.name), ask.fencing_token);
-        let act = AuditedAction::begin(&caller, "force_release", &ask.namespace, object);
-        let outcome = self.force(&caller, &ask).await;
-        act.ended(&outcome);
+        let object = format!("{} token {}", truncated(&message.name), message.fencing_token);
+        let audited = AuditedAction::begin(&caller, "force_release", &message.namespace, object);
+        let outcome = self.force(&caller, &message).await;
+        audited.ended(&outcome);
         outcome.map_err(status::of)?;
         Ok(Response::new(proto::ForceReleaseResponse {}))
     }
@@ -123,11 +125,16 @@ impl AdminService for AdminApi {
     }
 
     async fn admit(&self, request: Request<proto::AdmitRequest>) -> Result<Response<proto::AdmitResponse>, Status> {
-        let (_, mut extensions, ask) = request.into_parts();
+        let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let act = AuditedAction::begin(&caller, "admit", &ask.namespace, shown(&ask.node).to_owned());
-        let outcome = self.end_quarantine(&caller, &ask).await;
-        act.ended(&outcome);
+        let audited = AuditedAction::begin(
+            &caller,
+            "admit",
+            &message.namespace,
+            truncated(&message.node).to_owned(),
+        );
+        let outcome = self.end_quarantine(&caller, &message).await;
+        audited.ended(&outcome);
         outcome.map_err(status::of)?;
         Ok(Response::new(proto::AdmitResponse {}))
     }
@@ -145,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines of the audit.
+    /// Collects the audit lines.
     #[derive(Clone, Default)]
     struct AuditLog(Arc<Mutex<Vec<String>>>);
 
@@ -179,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_act_leaves_one_line_also_when_its_caller_left() {
+    fn an_action_writes_one_audit_line_even_if_its_caller_disconnected() {
         let lines = AuditLog::default();
         let caller = Caller::of(&mut Extensions::new());
         tracing::subscriber::with_default(lines.clone(), || {
@@ -189,7 +196,7 @@ mod tests {
             drop(begin());
         });
         let lines = lines.0.lock().unwrap();
-        let outcomes = ["\"done\"", "shutting down", "the caller left"];
+        let outcomes = ["\"done\"", "shutting down", "the caller disconnected"];
         assert_eq!(lines.len(), outcomes.len(), "{lines:?}");
         for (line, outcome) in lines.iter().zip(outcomes) {
             assert!(line.contains("a token 7") && line.contains(outcome), "{line}");
@@ -197,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn as_much_of_a_text_is_shown_as_a_name_may_be_long() {
-        assert_eq!(shown("a"), "a");
-        assert_eq!(shown(&"x".repeat(513)).len(), 512);
-        assert_eq!(shown(&"\u{fc}".repeat(300)).len(), 512);
-        assert_eq!(shown(&format!("x{}", "\u{fc}".repeat(300))).len(), 511);
+    fn quoted_text_is_truncated_to_the_longest_name() {
+        assert_eq!(truncated("a"), "a");
+        assert_eq!(truncated(&"x".repeat(513)).len(), 512);
+        assert_eq!(truncated(&"\u{fc}".repeat(300)).len(), 512);
+        assert_eq!(truncated(&format!("x{}", "\u{fc}".repeat(300))).len(), 511);
     }
 }

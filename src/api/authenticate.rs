@@ -1,4 +1,4 @@
-//! Who calls: settled once for each call, before anything else is done for it.
+//! Determines the caller of each call, once and before anything else.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,36 +13,36 @@ use super::capacity::Usage;
 use super::connection::Remote;
 use super::status;
 use super::verifications::{VerificationTurn, unproven};
-use crate::auth::{Auth, AnonymousAccess, Policy, ProvenIdentity, PresentedCredentials, Unproven, Until};
+use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIdentity, Unproven, Until};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
-/// What stands before a bearer token, in any case.
+/// The prefix of a bearer token; its case is ignored.
 const SCHEME: &str = "bearer ";
 
-/// Who makes a call, and by which policy it is judged to its end.
+/// The caller of a call, and the policy that applies to the call until its end.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
-    /// Who it was proven to be.
+    /// The authenticated identity.
     pub identity: Identity,
-    /// What it is allowed; nothing: everything.
+    /// The policy; absent if everything is allowed.
     pub policy: Option<Arc<Policy>>,
-    /// Where it is.
+    /// Its connection.
     pub peer: Option<Remote>,
-    /// Until when it is proven.
+    /// When its credentials expire.
     until: Until,
-    /// What all calls of its identity use together; nothing where it has proven none.
+    /// The resource use of all calls of its identity; absent for an unauthenticated caller.
     pub usage: Option<Arc<Usage>>,
-    /// What its header shows of who it is; never written anywhere.
+    /// The authorization header; never logged or passed on.
     authorization: Option<HeaderValue>,
-    /// What says who is who at this moment.
+    /// The current authentication settings.
     auth: Auth,
 }
 
 impl Caller {
-    /// The caller of a request that came through [`Authenticate`]. One that found another way may
-    /// nothing.
+    /// The caller of a request that passed [`Authenticate`]. A request that bypassed it gets a
+    /// caller without permissions.
     pub(super) fn of(extensions: &mut Extensions) -> Self {
         extensions.remove().unwrap_or_else(|| Self {
             identity: Identity::anonymous(),
@@ -55,31 +55,37 @@ impl Caller {
         })
     }
 
-    /// The same caller by the policy of this moment, for what goes on long after its call began.
+    /// The same caller under the current policy, for calls that outlast a change of the policy.
     ///
     /// # Errors
-    /// When its proof has expired meanwhile, or is not accepted any more.
-    pub(super) fn again(&self) -> Result<Self, Unproven> {
-        match self.shown_again()? {
+    /// When its credentials have expired, or are not accepted any more.
+    pub(super) fn reauthenticate(&self) -> Result<Self, Unproven> {
+        match self.changed_credentials()? {
             None => Ok(self.clone()),
-            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => Ok(self.renewed(policy, proven)),
+            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => {
+                Ok(self.renewed(policy, proven))
+            }
             Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
     }
 
-    /// The same where many calls ask at once: signatures are verified in turn.
+    /// Like [`Self::reauthenticate`], for many calls at once: signatures are verified one after
+    /// another.
     ///
     /// # Errors
-    /// As [`Self::again`].
-    pub(super) async fn again_in_turn(&self) -> Result<Self, Unproven> {
-        match self.shown_again()? {
-            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, self.auth.verify(signed).await?)),
-            _ => self.again(),
+    /// As [`Self::reauthenticate`].
+    pub(super) async fn reauthenticate_queued(&self) -> Result<Self, Unproven> {
+        match self.changed_credentials()? {
+            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => {
+                Ok(self.renewed(policy, self.auth.verify(signed).await?))
+            }
+            _ => self.reauthenticate(),
         }
     }
 
-    /// What it shows under another policy; nothing while the policy is the same and the proof counts.
-    fn shown_again(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, Unproven> {
+    /// The current policy and the credentials under it; `None` if the policy is unchanged and the
+    /// credentials are still valid.
+    fn changed_credentials(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, Unproven> {
         let Some(policy) = self.auth.policy() else {
             return Ok(None);
         };
@@ -92,8 +98,8 @@ impl Caller {
         }
         let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
         let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let shown = policy.shown(certificate, bearer)?;
-        Ok(Some((policy, shown)))
+        let presented = policy.shown(certificate, bearer)?;
+        Ok(Some((policy, presented)))
     }
 
     fn renewed(&self, policy: Arc<Policy>, proven: ProvenIdentity) -> Self {
@@ -106,22 +112,22 @@ impl Caller {
     }
 }
 
-/// Lets calls in to `inner` whose caller is proven, or need not be.
+/// Passes calls on to `inner` if their caller is authenticated or may be anonymous.
 #[derive(Debug, Clone)]
 pub(super) struct Authenticate<S> {
     inner: S,
     auth: Auth,
-    figures: Option<ServerMetrics>,
+    metrics: Option<ServerMetrics>,
 }
 
 impl<S> Authenticate<S> {
-    /// Asks for proof as `auth` says, and counts those who have none where there are figures.
-    pub(super) fn new(inner: S, auth: Auth, figures: Option<ServerMetrics>) -> Self {
-        Self { inner, auth, figures }
+    /// Authenticates callers by `auth`, and counts refused ones if there are metrics.
+    pub(super) fn new(inner: S, auth: Auth, metrics: Option<ServerMetrics>) -> Self {
+        Self { inner, auth, metrics }
     }
 
-    /// What is known of the caller before its signature is verified.
-    fn shown(&self, request: &Request<Body>) -> Result<CallerState, Error> {
+    /// The state of the caller before signatures are verified.
+    fn caller_state(&self, request: &Request<Body>) -> Result<CallerState, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let mut caller = Caller {
             identity: Identity::anonymous(),
@@ -136,29 +142,29 @@ impl<S> Authenticate<S> {
             return Ok(CallerState::Known(caller));
         };
         let mut authorization = request.headers().get(AUTHORIZATION).cloned();
-        if let Some(shown) = &mut authorization {
-            shown.set_sensitive(true);
+        if let Some(header) = &mut authorization {
+            header.set_sensitive(true);
         }
         caller.authorization = authorization;
         let certificate = caller.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let shown = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
+        let presented = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
-        match shown {
+        match presented {
             Ok(PresentedCredentials::ProvenIdentity(proven)) => Ok(CallerState::Known(caller.proven(proven)?)),
             Ok(PresentedCredentials::Known(proven)) if !is_busy => Ok(CallerState::Known(caller.proven(proven)?)),
-            Ok(shown) => Ok(CallerState::Shows(caller, shown)),
-            Err(_) if is_open(request, &caller) => Ok(CallerState::Known(caller)),
+            Ok(presented) => Ok(CallerState::Unverified(caller, presented)),
+            Err(_) if allows_anonymous(request, &caller) => Ok(CallerState::Known(caller)),
             Err(cause) => Err(unproven(cause)),
         }
     }
 }
 
-/// A caller, as far as it is known at once.
+/// The state of a caller before signatures are verified.
 enum CallerState {
-    /// Who it is.
+    /// Its identity is known.
     Known(Caller),
-    /// It shows a token that is still to be verified, or comes behind another call that does.
-    Shows(Caller, PresentedCredentials),
+    /// Its token must still be verified, or another call of its connection is being verified first.
+    Unverified(Caller, PresentedCredentials),
 }
 
 impl Caller {
@@ -178,22 +184,27 @@ impl Caller {
 }
 
 impl<S: Clone> Authenticate<S> {
-    /// Makes a call once its caller's token is verified.
-    fn verified<B>(&mut self, request: Request<Body>, caller: Caller, shown: PresentedCredentials) -> Verified<S::Future>
+    /// Starts a call once its caller's token is verified.
+    fn verified<B>(
+        &mut self,
+        request: Request<Body>,
+        caller: Caller,
+        presented: PresentedCredentials,
+    ) -> Verified<S::Future>
     where
         S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
         S::Future: Send + Unpin,
     {
-        // The one that is ready goes with the call.
-        let fresh = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, fresh);
+        // The clone that is ready belongs to this call.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
         let verifications = caller.peer.as_ref().map(|peer| Arc::clone(&peer.verifications));
-        let (auth, is_open) = (self.auth.clone(), is_open(&request, &caller));
+        let (auth, allows_anonymous) = (self.auth.clone(), allows_anonymous(&request, &caller));
         Box::pin(async move {
-            let proven = verifications.unwrap_or_default().proven(auth, shown).await;
+            let proven = verifications.unwrap_or_default().proven(auth, presented).await;
             let (caller, turn) = match proven {
                 Ok((proven, turn)) => (caller.proven(proven)?, Some(turn)),
-                Err(Error::Unauthenticated { .. }) if is_open => (caller, None),
+                Err(Error::Unauthenticated { .. }) if allows_anonymous => (caller, None),
                 Err(error) => return Err(error),
             };
             Ok((inner.call(admitted(request, caller)), turn))
@@ -201,25 +212,26 @@ impl<S: Clone> Authenticate<S> {
     }
 }
 
-/// A call whose caller is being verified; the next one of the connection waits for its turn.
+/// A call whose caller is being verified. The next call of the connection waits until the returned
+/// turn is dropped.
 type Verified<F> = Pin<Box<dyn Future<Output = Result<(F, Option<VerificationTurn>), Error>> + Send>>;
 
-/// A request that shows who its caller is to what is behind, and not how that was proven: nothing there may log
-/// that or pass it on.
+/// A request with its caller and without the authorization header, so that inner layers cannot log or
+/// forward the credentials.
 fn admitted(mut request: Request<Body>, caller: Caller) -> Request<Body> {
     request.headers_mut().remove(AUTHORIZATION);
     request.extensions_mut().insert(caller);
     request
 }
 
-/// Whether a call is for those too who are nobody.
-fn is_open(request: &Request<Body>, caller: &Caller) -> bool {
+/// Whether a call is allowed without authentication.
+fn allows_anonymous(request: &Request<Body>, caller: &Caller) -> bool {
     let policy = caller.policy.as_ref();
-    policy.is_some_and(|policy| door(request.uri().path(), policy) == AnonymousAccess::Open)
+    policy.is_some_and(|policy| anonymous_access(request.uri().path(), policy) == AnonymousAccess::Open)
 }
 
-/// Whether a method is for those too who are nobody.
-fn door(path: &str, policy: &Policy) -> AnonymousAccess {
+/// Whether a method is allowed without authentication.
+fn anonymous_access(path: &str, policy: &Policy) -> AnonymousAccess {
     if path.starts_with("/grpc.health.v1.Health/") {
         policy.health()
     } else if path.starts_with("/grpc.reflection.") {
@@ -229,12 +241,12 @@ fn door(path: &str, policy: &Policy) -> AnonymousAccess {
     }
 }
 
-/// The bearer token of a call, where it has one.
+/// The bearer token of a call, if there is one.
 fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Unproven> {
-    let mut shown = headers.get_all(AUTHORIZATION).iter();
-    let Some(first) = shown.next() else { return Ok(None) };
-    // Of two, nobody could say which one counts.
-    if shown.next().is_some() {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    // With two tokens it would be ambiguous which one counts.
+    if values.next().is_some() {
         return Err(Unproven::Invalid);
     }
     bearer_of(first).map(Some)
@@ -266,34 +278,36 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let step = match self.shown(&request) {
+        let stage = match self.caller_state(&request) {
             Ok(CallerState::Known(caller)) => Stage::Called(self.inner.call(admitted(request, caller))),
-            Ok(CallerState::Shows(caller, shown)) => Stage::Verified(self.verified(request, caller, shown)),
+            Ok(CallerState::Unverified(caller, presented)) => {
+                Stage::Verified(self.verified(request, caller, presented))
+            }
             Err(error) => Stage::Refused(error),
         };
-        if let Stage::Refused(error) = &step {
-            refused(self.figures.as_ref(), error);
+        if let Stage::Refused(error) = &stage {
+            refused(self.metrics.as_ref(), error);
         }
         AuthenticateFuture {
-            step,
-            figures: self.figures.clone(),
+            stage,
+            metrics: self.metrics.clone(),
         }
     }
 }
 
-/// A call whose caller is looked at.
+/// A call whose caller is being authenticated.
 pub(super) struct AuthenticateFuture<F> {
-    step: Stage<F>,
-    figures: Option<ServerMetrics>,
+    stage: Stage<F>,
+    metrics: Option<ServerMetrics>,
 }
 
-/// How far it has come.
+/// The stage of a call.
 enum Stage<F> {
-    /// Its caller is being verified.
+    /// The caller is being verified.
     Verified(Verified<F>),
-    /// It is under way.
+    /// The call is running.
     Called(F),
-    /// It was not let in.
+    /// The call was refused.
     Refused(Error),
 }
 
@@ -307,18 +321,19 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
-            match &mut this.step {
+            match &mut this.stage {
                 Stage::Verified(verified) => match ready!(verified.as_mut().poll(cx)) {
                     Ok((mut call, turn)) => {
-                        // Begun before the next call of the connection has its turn: the order stays.
+                        // The call starts before the next call of the connection continues, so that
+                        // calls keep their order.
                         let polled = Pin::new(&mut call).poll(cx);
                         drop(turn);
-                        this.step = Stage::Called(call);
+                        this.stage = Stage::Called(call);
                         return polled;
                     }
                     Err(error) => {
-                        refused(this.figures.as_ref(), &error);
-                        this.step = Stage::Refused(error);
+                        refused(this.metrics.as_ref(), &error);
+                        this.stage = Stage::Refused(error);
                     }
                 },
                 Stage::Called(call) => return Pin::new(call).poll(cx),
@@ -328,10 +343,10 @@ where
     }
 }
 
-/// Counts a caller that has not proven who it is.
-fn refused(figures: Option<&ServerMetrics>, error: &Error) {
-    if let (Some(figures), Error::Unauthenticated { cause }) = (figures, error) {
-        figures.unauthenticated.count(cause.word());
+/// Counts a caller that is not authenticated.
+fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
+    if let (Some(metrics), Error::Unauthenticated { cause }) = (metrics, error) {
+        metrics.unauthenticated.count(cause.word());
     }
 }
 
@@ -345,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_nobody_looked_at_may_nothing() {
+    fn an_unauthenticated_caller_has_no_permissions() {
         use crate::auth::Verb;
         use crate::auth::rules::Reach;
         let caller = Caller::of(&mut Extensions::new());
@@ -358,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bearer_token_is_read_and_nothing_else() {
+    fn exactly_one_bearer_token_is_accepted() {
         assert_eq!(bearer(&headers(&[])), Ok(None));
         for good in ["Bearer abc", "bearer abc", "BEARER   abc "] {
             assert_eq!(bearer(&headers(&[good])), Ok(Some(&b"abc"[..])), "{good:?}");

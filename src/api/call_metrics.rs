@@ -1,7 +1,7 @@
-//! What the metrics see of each call: its count and its time.
+//! Counts and times each call.
 //!
-//! Outermost, so that it sees the answer as the caller does. Which namespace a call concerns is noted on
-//! the way, where the table of namespaces is looked into.
+//! The outermost layer, so that it observes the answer as the caller receives it. The namespace of
+//! a call is recorded where the table of namespaces is read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,7 +23,7 @@ pub(super) struct CallMetrics<S> {
 }
 
 impl<S> CallMetrics<S> {
-    /// Observes `inner` where there are metrics.
+    /// Measures `inner` if there are metrics.
     pub(super) fn new(inner: S, metrics: Option<Metrics>) -> Self {
         Self { inner, metrics }
     }
@@ -48,7 +48,7 @@ where
             metrics,
             method,
             began: Instant::now(),
-            place: NamespaceLabel::default(),
+            label: NamespaceLabel::default(),
             reason: Reason::CANCELLED,
         });
         CallMetricsFuture {
@@ -58,25 +58,25 @@ where
     }
 }
 
-/// A call in the metrics: dropping it counts it.
+/// A call in the metrics; dropping it counts it.
 #[derive(Debug)]
 struct Call {
     metrics: Metrics,
     method: Method,
     began: Instant,
-    place: NamespaceLabel,
-    /// How it ended; that its caller left while it is under way.
+    label: NamespaceLabel,
+    /// How it ended; [`Reason::CANCELLED`] while it is running.
     reason: Reason,
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let namespace = self.place.found().unwrap_or(self.metrics.unknown());
+        let namespace = self.label.found().unwrap_or(self.metrics.unknown());
         namespace.ended(self.method, self.reason, self.began.elapsed());
     }
 }
 
-/// A call under way.
+/// A running call.
 #[derive(Debug)]
 pub(super) struct CallMetricsFuture<F> {
     inner: F,
@@ -94,29 +94,29 @@ where
         let Some(counted) = call else {
             return Pin::new(inner).poll(cx);
         };
-        let answered = ready!(counted.place.polled(|| Pin::new(inner).poll(cx)));
+        let answered = ready!(counted.label.polled(|| Pin::new(inner).poll(cx)));
         if let Ok(response) = &answered {
             counted.reason = Reason::of(&end(response).1);
         }
-        // What is left of the call is the sending of its answer.
+        // Only the sending of the answer remains.
         drop(call.take());
         Poll::Ready(answered)
     }
 }
 
-/// The code and the reason of an answer. Without a status in its head it is an answer, or a stream that
-/// begins.
+/// The code and the reason of an answer. Without a status in its headers it is a success or the
+/// start of a stream.
 pub(super) fn end<B>(response: &Response<B>) -> (Code, String) {
     let Some(code) = response.headers().get(Status::GRPC_STATUS) else {
         return (Code::Ok, "OK".into());
     };
     let code = Code::from_bytes(code.as_bytes());
     let reason = response.extensions().get::<Status>().and_then(status::reason);
-    (code, reason.unwrap_or_else(|| bare(code).into()))
+    (code, reason.unwrap_or_else(|| plain_label(code).into()))
 }
 
 /// The label of an answer without a reason of this service.
-fn bare(code: Code) -> &'static str {
+fn plain_label(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

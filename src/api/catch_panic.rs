@@ -1,5 +1,5 @@
-//! What a handler must not let out: panics, and the transport's own words about a request that it
-//! could not read.
+//! Replaces answers that must not reach the caller: panics, and the transport's messages about a
+//! request that it could not read.
 
 use std::any::Any;
 use std::error::Error as _;
@@ -65,7 +65,7 @@ where
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // A call that panicked is never polled again, so nobody sees what it left half done.
+        // A call that panicked is never polled again, so its incomplete state is never used.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.inner).poll(cx)));
         let answered = match polled {
             Ok(poll) => ready!(poll),
@@ -94,8 +94,8 @@ impl Panicked {
 
 /// Replaces the transport's answer to a request that it could not read.
 ///
-/// It says INTERNAL for an unparsable message and OUT_OF_RANGE for one too large. An INTERNAL of
-/// this service is told apart by its source.
+/// The transport answers INTERNAL for an unparsable message and OUT_OF_RANGE for one that is too
+/// large. An INTERNAL of this service is recognised by its source.
 fn readable<B: Default>(response: Response<B>, request_bytes: usize) -> Response<B> {
     let problem = match response.extensions().get::<Status>() {
         Some(status) if status.code() == Code::OutOfRange => format!("must be at most {request_bytes} bytes"),

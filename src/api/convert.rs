@@ -1,7 +1,7 @@
-//! The door where messages become types, and types become messages again.
+//! Converts messages to types, and types to messages.
 //!
-//! What has passed here is spelled and bounded as promised; the bounds of a namespace are checked
-//! by [`crate::limits::Limits`].
+//! A converted value has valid characters and is within its fixed bounds; [`crate::limits::Limits`]
+//! checks the limits of a namespace.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ mod answer;
 
 pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, summary};
 
-/// The longest page token, in bytes: an encoded name and what a store adds to it.
+/// The longest page token, in bytes: an encoded name and the store's additions.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;
-/// What a lock of a list takes at most, in bytes: its name, its holder's owner and identity, and
+/// The maximum size of a lock in a list, in bytes: its name, its holder's owner and identity, and
 /// the rest.
 const SUMMARY_BYTES: usize = MAX_NAME_BYTES + 2 * MAX_OWNER_BYTES + 128;
 /// The longest name of a store's node, in bytes.
@@ -29,22 +29,22 @@ const MAX_NODE_BYTES: usize = 256;
 /// The largest number of seconds in a protobuf Duration: some 10,000 years.
 const MAX_SECONDS: i64 = 315_576_000_000;
 
-/// What an Acquire asks for, on behalf of `identity`.
-pub(super) fn acquire(ask: proto::AcquireRequest, identity: Identity) -> Result<Acquire, InvalidField> {
+/// Converts an Acquire request of `identity`.
+pub(super) fn acquire(request: proto::AcquireRequest, identity: Identity) -> Result<Acquire, InvalidField> {
     Ok(Acquire {
-        lock: LockName::new(&ask.name)?,
-        owner: Owner::new(&ask.owner)?,
+        lock: LockName::new(&request.name)?,
+        owner: Owner::new(&request.owner)?,
         identity,
-        mode: ask.mode.map_or(Ok(Mode::Exclusive), mode)?,
-        ttl: ttl(ask.ttl)?,
-        wait: ask.wait.map_or(Ok(Duration::ZERO), |wait| duration("wait", wait))?,
-        request_id: request_id(&ask.request_id)?,
-        reentrant: ask.reentrant,
-        metadata: Metadata::new(ask.metadata)?,
+        mode: request.mode.map_or(Ok(Mode::Exclusive), mode)?,
+        ttl: ttl(request.ttl)?,
+        wait: request.wait.map_or(Ok(Duration::ZERO), |wait| duration("wait", wait))?,
+        request_id: request_id(&request.request_id)?,
+        reentrant: request.reentrant,
+        metadata: Metadata::new(request.metadata)?,
     })
 }
 
-/// A mode of which one kind must be set.
+/// Converts a mode, of which one kind must be set.
 fn mode(mode: proto::Mode) -> Result<Mode, InvalidField> {
     use proto::mode::Kind;
     match mode.kind {
@@ -58,7 +58,7 @@ fn mode(mode: proto::Mode) -> Result<Mode, InvalidField> {
     }
 }
 
-/// A time to live, if there is one: positive.
+/// Converts an optional TTL, which must be positive.
 pub(super) fn ttl(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>, InvalidField> {
     let ttl = ttl.map(|ttl| duration("ttl", ttl)).transpose()?;
     if ttl.is_some_and(|ttl| ttl.is_zero()) {
@@ -70,7 +70,7 @@ pub(super) fn ttl(ttl: Option<prost_types::Duration>) -> Result<Option<Duration>
     Ok(ttl)
 }
 
-/// A duration that is normalised, in the range of protobuf, and not negative.
+/// Converts a duration that must be normalised, in the range of protobuf, and not negative.
 fn duration(field: &'static str, wire: prost_types::Duration) -> Result<Duration, InvalidField> {
     let prost_types::Duration { seconds, nanos } = wire;
     let signs_agree = seconds == 0 || nanos == 0 || (seconds < 0) == (nanos < 0);
@@ -92,12 +92,12 @@ fn duration(field: &'static str, wire: prost_types::Duration) -> Result<Duration
     }
 }
 
-/// A lock's name and a token of it.
+/// Converts a lock's name and a token.
 pub(super) fn lock_and_token(name: &str, token: u64) -> Result<(LockName, FencingToken), InvalidField> {
     Ok((LockName::new(name)?, FencingToken::new(token)?))
 }
 
-/// The prefix of the names to list; empty: all.
+/// Checks the prefix of the names to list; empty means all.
 pub(super) fn prefix(prefix: &str) -> Result<&str, InvalidField> {
     if prefix.len() > MAX_NAME_BYTES || prefix.chars().any(char::is_control) {
         return Err(InvalidField::new(
@@ -108,17 +108,17 @@ pub(super) fn prefix(prefix: &str) -> Result<&str, InvalidField> {
     Ok(prefix)
 }
 
-/// How many locks a page has.
+/// The sizes of pages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pages {
-    /// When the request does not say.
+    /// The size if the request does not set one.
     pub default: usize,
-    /// At most.
+    /// The maximum size.
     pub limit: usize,
 }
 
 impl Pages {
-    /// As the settings say, as far as a page surely fits into an answer.
+    /// The sizes in the settings, limited so that a page always fits into an answer.
     pub(super) fn of(settings: &Settings) -> Self {
         let fitting = (settings.response_bytes / SUMMARY_BYTES).max(1);
         Self {
@@ -128,7 +128,7 @@ impl Pages {
     }
 }
 
-/// Which page of a list of the names that begin so.
+/// Converts the request for a page of the names with this prefix.
 pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result<PageRequest, InvalidField> {
     let size = match usize::try_from(size) {
         Ok(0) => pages.default,
@@ -140,17 +140,19 @@ pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result
             ));
         }
     };
-    let after = (!token.is_empty()).then(|| after(token, prefix)).transpose()?;
+    let after = (!token.is_empty())
+        .then(|| read_page_token(token, prefix))
+        .transpose()?;
     Ok(PageRequest { after, size })
 }
 
-/// The page token for where the next page begins; empty at the end.
+/// The page token for the next page; empty at the end.
 pub(super) fn page_token(next: Option<&str>) -> String {
     next.map(|next| format!("1{}", utf8_percent_encode(next, NON_ALPHANUMERIC)))
         .unwrap_or_default()
 }
 
-/// A node of a store, as Admit names it; empty: the whole store.
+/// Checks the name of a store's node in Admit; empty means the whole store.
 pub(super) fn node(node: &str) -> Result<Option<&str>, InvalidField> {
     if node.len() > MAX_NODE_BYTES || node.chars().any(char::is_control) {
         return Err(InvalidField::new(
@@ -161,8 +163,8 @@ pub(super) fn node(node: &str) -> Result<Option<&str>, InvalidField> {
     Ok((!node.is_empty()).then_some(node))
 }
 
-/// Undoes [`page_token`], and takes nothing that it did not write for this prefix.
-fn after(token: &str, prefix: &str) -> Result<String, InvalidField> {
+/// The inverse of [`page_token`]; accepts only tokens that were issued for this prefix.
+fn read_page_token(token: &str, prefix: &str) -> Result<String, InvalidField> {
     let read = || {
         let encoded = token
             .strip_prefix('1')

@@ -11,15 +11,16 @@ use tonic::metadata::MetadataMap;
 
 use super::status;
 
-/// The header with the time that a call has.
+/// The header with the caller's timeout.
 const HEADER: &str = "grpc-timeout";
 /// How long before the caller's deadline a wait ends, at most: time for the answer to arrive.
 const HEAD_START: Duration = Duration::from_millis(100);
 
-/// A wait that ends a little before the caller's deadline.
+/// Shortens a wait so that it ends before the caller's deadline.
 ///
-/// When both ends give up in the same instant thousands of times, each reset counts against the
-/// connection, and the client is not told that its wait ran out.
+/// If both sides gave up at the same instant, each call would end with a stream reset. After
+/// thousands of resets the connection is closed, and the client would not learn that its wait timed
+/// out.
 pub(super) fn shortened(wait: Duration, metadata: &MetadataMap) -> Duration {
     let timeout = metadata.get(HEADER).and_then(|text| timeout(text.to_str().ok()?));
     timeout.map_or(wait, |timeout| wait.min(timeout - HEAD_START.min(timeout / 10)))
@@ -32,7 +33,7 @@ pub(super) struct Timed<F> {
 }
 
 impl<F> Timed<F> {
-    /// The call that was made with these headers.
+    /// A call with this deadline.
     pub(super) fn new(call: F, deadline: Option<Duration>) -> Self {
         Self {
             call,
@@ -41,7 +42,7 @@ impl<F> Timed<F> {
     }
 }
 
-/// How long the caller of a call with these headers waits for its answer.
+/// The caller's timeout in these headers.
 pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
     timeout(headers.get(HEADER)?.to_str().ok()?)
 }
@@ -60,11 +61,11 @@ where
             return Poll::Pending;
         };
         ready!(deadline.as_mut().poll(cx));
-        Poll::Ready(Ok(status::too_late().into_http()))
+        Poll::Ready(Ok(status::deadline_passed().into_http()))
     }
 }
 
-/// Reads a `grpc-timeout`: at most eight digits and a unit.
+/// Parses a `grpc-timeout`: at most eight digits and a unit.
 fn timeout(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = number.len() <= 8 && number.bytes().all(|b| b.is_ascii_digit());
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_without_a_deadline_stays() {
+    fn a_wait_without_a_deadline_is_unchanged() {
         assert_eq!(
             shortened(Duration::from_secs(3), &MetadataMap::new()),
             Duration::from_secs(3)

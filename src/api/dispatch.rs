@@ -1,8 +1,8 @@
-//! Which service a call is for: the lock service's own calls go to it straight, all others through
+//! Selects the service of a call: calls of the lock service go to it directly, all others through
 //! the router.
 //!
-//! The router is made for trees of paths: it takes a path apart into parameters and boxes the call
-//! and its answer once more, which a call whose path is known need not pay for.
+//! The router matches path parameters and boxes the call and its answer once more. Calls with a
+//! known path avoid that cost.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -37,7 +37,7 @@ where
     type Future = Either<L::Future, R::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Both are always ready: neither counts what it is given.
+        // Both are always ready: neither limits its calls.
         match self.locks.poll_ready(cx) {
             Poll::Ready(Ok(())) => self.rest.poll_ready(cx),
             other => other,

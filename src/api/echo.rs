@@ -1,6 +1,6 @@
-//! The bare echo: the transport and the messages of an Acquire and a Release, and no lock. It is what
-//! figures of the real server are compared with. It is served by tonic alone, so that they show what serving
-//! costs here too.
+//! The echo server: the transport and the messages of Acquire and Release, without locks.
+//! Benchmarks compare the real server with it. It uses only tonic, so that the comparison includes
+//! the cost of the real server's transport.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,9 +19,9 @@ use super::proto::{
 use super::transport::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS};
 use super::{ServeError, Settings};
 
-/// A token of the size of real ones.
+/// A token of realistic size.
 const TOKEN: u64 = 1 << 50;
-/// The default of a namespace.
+/// The default TTL of a namespace.
 const TTL: prost_types::Duration = prost_types::Duration { seconds: 30, nanos: 0 };
 
 /// An echo server on a free port of this machine.
@@ -33,11 +33,11 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Binds it. Every answer carries this lease id, so that answers are as long as real ones. Must be
-    /// called within a tokio runtime.
+    /// Binds the server. Every answer contains this lease id, so that answers are as long as real
+    /// ones. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the operating system.
     pub fn bind(lease_id: String) -> io::Result<Self> {
         let listener = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
         let address = listener.local_addr()?;
@@ -48,20 +48,20 @@ impl Echo {
         })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `shutdown` is ready, with the settings that the real server has for its transport.
+    /// Serves until `shutdown` is ready, with the real server's transport settings.
     ///
     /// # Errors
     /// [`ServeError::Transport`].
     ///
     /// # Cancellation safety
-    /// Dropped, it accepts nobody any more.
+    /// Dropping the future stops accepting.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let answers = Answers {
+        let service = EchoService {
             lease_id: self.lease_id,
         };
         let settings = Settings::default();
@@ -72,32 +72,32 @@ impl Echo {
             .http2_max_local_error_reset_streams(Some(LOCAL_RESETS))
             .http2_keepalive_interval(Some(settings.keepalive_interval))
             .http2_keepalive_timeout(Some(settings.keepalive_timeout))
-            .add_service(LockServiceServer::new(answers))
+            .add_service(LockServiceServer::new(service))
             .serve_with_incoming_shutdown(self.listener, shutdown)
             .await?;
         Ok(())
     }
 }
 
-/// Answers what it was asked.
-struct Answers {
+/// The service that returns its request's fields.
+struct EchoService {
     lease_id: String,
 }
 
 #[tonic::async_trait]
-impl LockService for Answers {
+impl LockService for EchoService {
     type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
 
     async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
-        let ask = request.into_inner();
+        let message = request.into_inner();
         let lease = Lease {
             lease_id: self.lease_id.clone(),
             fencing_token: TOKEN,
             ttl: Some(TTL),
             waited: Some(prost_types::Duration::default()),
-            namespace: ask.namespace,
-            name: ask.name,
-            owner: ask.owner,
+            namespace: message.namespace,
+            name: message.name,
+            owner: message.owner,
             guarantee: Guarantee::Ap.into(),
             holds: 1,
         };

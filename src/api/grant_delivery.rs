@@ -1,10 +1,11 @@
-//! The hand-over of a grant: it is kept when its answer goes out, and taken back when it cannot.
+//! Confirms a grant when its answer is sent, and undoes it if the answer cannot be sent.
 //!
-//! The end of a handler is too early to call a grant delivered: its call may end before the
-//! transport asks for the answer. So the handler puts the grant into the response's
-//! extensions, this layer moves it into the response's body, and the body's first data frame carries it
-//! to the transport, which settles it with the first byte that it writes. What is dropped before, a body or
-//! a frame that waits for a window of its client, drops the grant, which undoes it.
+//! A grant is not delivered yet when its handler returns, because the call may end before the
+//! transport reads the answer. The handler therefore puts the grant into the response's
+//! extensions. This layer moves it into the response's body, and the body's first data frame
+//! carries it to the transport, which confirms it when it writes the first byte. If the body, or a
+//! frame that waits for its client's flow-control window, is dropped before, the grant is dropped
+//! too, which undoes it.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -17,15 +18,15 @@ use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tower::Service;
 
-/// What is taken back by its `Drop`, unless it was delivered before.
+/// A value whose `Drop` undoes it unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
-    /// Keeps it: its answer went out.
+    /// Keeps it, because its answer was sent.
     fn deliver(self);
 }
 
 /// A grant on its way to the response's body.
 ///
-/// Extensions demand `Clone`; all clones are one grant, and whoever is first takes it.
+/// Extensions require `Clone`; all clones share one grant, and the first `take_from` gets it.
 #[derive(Debug)]
 pub(super) struct Undelivered<G>(Arc<Mutex<Option<G>>>);
 
@@ -36,19 +37,19 @@ impl<G> Clone for Undelivered<G> {
 }
 
 impl<G: Deliver> Undelivered<G> {
-    /// A grant to be handed over.
+    /// A grant that is not delivered yet.
     pub(super) fn new(granted: G) -> Self {
         Self(Arc::new(Mutex::new(Some(granted))))
     }
 
     fn take_from(extensions: &mut Extensions) -> Option<G> {
         let Self(slot) = extensions.remove()?;
-        // A panic cannot have happened under this lock: nothing is done there but to take.
+        // No code under this mutex can panic.
         slot.lock().take()
     }
 }
 
-/// Settles the grants in the responses of an inner service.
+/// Confirms or undoes the grants in the responses of an inner service.
 #[derive(Debug)]
 pub(super) struct GrantDelivery<S, G> {
     inner: S,
@@ -65,7 +66,7 @@ impl<S: Clone, G> Clone for GrantDelivery<S, G> {
 }
 
 impl<S, G> GrantDelivery<S, G> {
-    /// Watches over the grants of `inner`.
+    /// Handles the grants of `inner`.
     pub(super) fn new(inner: S) -> Self {
         Self {
             inner,
@@ -96,7 +97,7 @@ where
     }
 }
 
-/// A call that may be granted.
+/// A call that may return a grant.
 #[derive(Debug)]
 pub(super) struct GrantDeliveryFuture<F, G> {
     inner: F,
@@ -119,7 +120,7 @@ where
     }
 }
 
-/// A body that hands a grant over with its first data frame.
+/// A body that attaches a grant to its first data frame.
 #[derive(Debug)]
 pub(super) struct GrantBody<B, G> {
     body: B,
@@ -161,7 +162,7 @@ impl<B: Body<Data = Bytes> + Unpin, G: Deliver> Body for GrantBody<B, G> {
     }
 }
 
-/// Bytes on their way to the transport, with the grant that they tell of.
+/// Bytes for the transport, with the grant that they contain.
 #[derive(Debug)]
 pub(super) struct GrantBytes<G> {
     bytes: Bytes,
@@ -177,7 +178,7 @@ impl<G: Deliver> Buf for GrantBytes<G> {
         &self.bytes
     }
 
-    /// The transport calls it for what it writes.
+    /// The transport calls this for the bytes that it has written.
     fn advance(&mut self, bytes: usize) {
         self.bytes.advance(bytes);
         if let Some(granted) = self.granted.take_if(|_| bytes > 0) {

@@ -1,5 +1,5 @@
 //! The standard health service: the server as a whole (the empty name, or one of its services) and
-//! each namespace (`namespace/<name>`), which is there for those alone to whom a rule opens it.
+//! each namespace (`namespace/<name>`), which only callers with a permission in it can query.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health as HealthService;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::access::LOOK_AGAIN;
+use super::access::RECHECK_INTERVAL;
 use super::authenticate::Caller;
 use crate::backend::Health;
 use crate::error::Error;
@@ -21,17 +21,17 @@ use crate::name::Identity;
 use crate::namespaces::Namespaces;
 use crate::rpc::SERVICES;
 
-/// What the name of a namespace's health begins with.
+/// The prefix of the name of a namespace's health.
 const NAMESPACE_PREFIX: &str = "namespace/";
 
-/// Answers who serves.
+/// Answers health queries.
 #[derive(Debug, Clone)]
 pub(super) struct HealthApi {
     namespaces: Namespaces,
     drain: CancellationToken,
 }
 
-/// Whose health is asked for.
+/// The target of a health query.
 enum HealthTarget {
     Server,
     Namespace(watch::Receiver<Health>),
@@ -39,10 +39,10 @@ enum HealthTarget {
 }
 
 impl Caller {
-    /// Whether a namespace is there for it.
+    /// Whether the caller has a permission in the namespace.
     fn opens(&self, namespace: &str) -> bool {
         let Some(policy) = &self.policy else { return true };
-        // A rule for everybody is for everybody who is somebody.
+        // A rule for all identities does not include anonymous callers.
         self.identity != Identity::anonymous() && policy.opens(&self.identity, namespace)
     }
 }
@@ -53,13 +53,13 @@ impl HealthApi {
         Self { namespaces, drain }
     }
 
-    fn asked(&self, caller: Option<&Caller>, service: &str) -> HealthTarget {
+    fn target(&self, caller: Option<&Caller>, service: &str) -> HealthTarget {
         // The server as a whole, by any of its names.
         if service.is_empty() || SERVICES.contains(&service) {
             return HealthTarget::Server;
         }
         let name = service.strip_prefix(NAMESPACE_PREFIX);
-        // Whoever may not know which namespaces there are is not told by their health.
+        // A caller without permission must not learn from the health which namespaces exist.
         let opened = name.filter(|name| caller.is_some_and(|caller| caller.opens(name)));
         match opened.map(|name| self.namespaces.get(name)) {
             Some(Ok(locks)) => HealthTarget::Namespace(locks.health()),
@@ -67,25 +67,25 @@ impl HealthApi {
         }
     }
 
-    /// The status now and each change, to the end of the server, which is NOT_SERVING.
-    /// It is looked up anew `every` so often, and whenever it may have changed.
+    /// The current status and each change, until the server ends with NOT_SERVING. The target is
+    /// looked up again every `interval`, and whenever it may have changed.
     fn statuses<L: FnMut() -> HealthTarget + Send>(
         &self,
-        every: Duration,
-        look: L,
+        interval: Duration,
+        find: L,
     ) -> impl Stream<Item = ServingStatus> + Send + use<L> {
         let drained = self.drain.clone().cancelled_owned();
-        let follow = Follow {
-            look,
-            every,
+        let follower = ServiceFollower {
+            find,
+            interval,
             table: self.namespaces.changes(),
             health: None,
         };
-        let changes = stream::unfold((follow, true), |(mut follow, is_first)| async move {
+        let changes = stream::unfold((follower, true), |(mut follower, is_first)| async move {
             if !is_first {
-                follow.changed().await;
+                follower.changed().await;
             }
-            Some((follow.status(), (follow, false)))
+            Some((follower.status(), (follower, false)))
         });
         only_changes(
             changes
@@ -95,46 +95,48 @@ impl HealthApi {
     }
 }
 
-/// A service that is watched, while namespaces come and go.
-struct Follow<L> {
-    /// Finds it.
-    look: L,
-    /// What it depends on may change without a word, such as what its caller may know.
-    every: Duration,
+/// A watched service, while namespaces are added and removed.
+struct ServiceFollower<L> {
+    /// Finds the target.
+    find: L,
+    /// How often the target is looked up without a notification, because for example its caller's
+    /// permissions may have changed.
+    interval: Duration,
     table: watch::Receiver<()>,
-    /// That of its namespace, while there is one.
+    /// The health of its namespace, while there is one.
     health: Option<watch::Receiver<Health>>,
 }
 
-impl<L: FnMut() -> HealthTarget> Follow<L> {
-    /// How it is now. It is looked up anew: a namespace that came back has another store.
+impl<L: FnMut() -> HealthTarget> ServiceFollower<L> {
+    /// The current status. The target is looked up again, because a namespace that was added again
+    /// has another store.
     fn status(&mut self) -> ServingStatus {
         self.table.mark_unchanged();
         self.health = None;
-        match (self.look)() {
+        match (self.find)() {
             HealthTarget::Server => ServingStatus::Serving,
             HealthTarget::Unknown => ServingStatus::ServiceUnknown,
             HealthTarget::Namespace(health) => serving(&self.health.insert(health).borrow_and_update()),
         }
     }
 
-    /// Waits until it may be otherwise.
+    /// Waits until the status may have changed.
     async fn changed(&mut self) {
         let health = async {
-            let told = match &mut self.health {
+            let changed = match &mut self.health {
                 Some(health) => health.changed().await.is_ok(),
                 None => false,
             };
-            // Whose store is closed is about to leave the table.
-            if !told {
+            // A namespace with a closed store is about to leave the table.
+            if !changed {
                 future::pending::<()>().await;
             }
         };
         tokio::select! {
-            // The table lives as long as its API does.
+            // The table outlives this stream.
             _ = self.table.changed() => {}
             () = health => {}
-            () = sleep(self.every) => {}
+            () = sleep(self.interval) => {}
         }
     }
 }
@@ -158,9 +160,9 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 #[tonic::async_trait]
 impl HealthService for HealthApi {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let (_, mut extensions, ask) = request.into_parts();
+        let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let status = match self.asked(Some(&caller), &ask.service) {
+        let status = match self.target(Some(&caller), &message.service) {
             HealthTarget::Unknown => return Err(Status::not_found("there is no such service")),
             _ if self.drain.is_cancelled() => ServingStatus::NotServing,
             HealthTarget::Server => ServingStatus::Serving,
@@ -174,10 +176,10 @@ impl HealthService for HealthApi {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (_, mut extensions, HealthCheckRequest { service }) = request.into_parts();
         let (api, caller) = (self.clone(), Caller::of(&mut extensions));
-        let look = move || api.asked(caller.again().ok().as_ref(), &service);
-        let statuses = self.statuses(LOOK_AGAIN, look);
+        let find = move || api.target(caller.reauthenticate().ok().as_ref(), &service);
+        let statuses = self.statuses(RECHECK_INTERVAL, find);
         let statuses = statuses.map(|status| Ok(response(status)));
-        // They end only when the server does.
+        // The statuses end only when the server does.
         let draining = stream::once(async { Err(super::status::of(Error::Draining)) });
         Ok(Response::new(statuses.chain(draining).boxed()))
     }

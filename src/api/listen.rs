@@ -1,4 +1,4 @@
-//! Addresses as text, and the sockets bound to them.
+//! Listen addresses as text, and the sockets bound to them.
 
 use std::fmt;
 use std::io;
@@ -13,11 +13,11 @@ use super::connection::Socket;
 use super::peer::Peer;
 use crate::tls::Tls;
 
-/// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] gives another: its owner and
+/// The file mode of a Unix socket, unless [`Listener::set_unix_mode`] sets another: its owner and
 /// group may connect.
 pub const UNIX_MODE: u32 = 0o660;
 
-/// Where to listen: `127.0.0.1:50051`, `[::1]:0`, `localhost:50051` or `unix:/path`.
+/// A listen address: `127.0.0.1:50051`, `[::1]:0`, `localhost:50051` or `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// A host name or IP address and a port; port 0 lets the system choose.
@@ -31,7 +31,7 @@ pub enum ListenAddress {
     Unix(PathBuf),
 }
 
-/// Why a text is no address to listen on.
+/// The error for a text that is no listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no address to listen on: write host:port, [ipv6]:port or unix:/path")]
 pub struct BadAddress {
@@ -102,24 +102,24 @@ enum Bound {
     Unix(UnixListener, SocketFile),
 }
 
-/// Removes its file in the end.
+/// Removes its file when dropped.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Nothing is left to do if it is gone already, or cannot be removed.
+        // The error is ignored: the file may be gone already, or cannot be removed.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Listener {
-    /// Binds an address. Of a host name with several addresses, the first that can be bound counts.
-    /// A Unix socket's file that a dead server left behind is replaced; one that somebody answers
-    /// on, or that is no socket, is not.
+    /// Binds an address. For a host name with several addresses, the first that can be bound is
+    /// used. The file of a Unix socket that a dead server left behind is replaced. A file that is
+    /// no socket, or whose socket accepts connections, is not replaced.
     ///
     /// # Errors
-    /// The system's, such as an address in use.
+    /// The error of the operating system, such as an address in use.
     pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
         let socket = match address {
             ListenAddress::Tcp { host, port } => Bound::Tcp(TcpListener::bind((host.as_str(), *port)).await?),
@@ -136,15 +136,15 @@ impl Listener {
         Self { tls: Some(tls), ..self }
     }
 
-    /// What encrypts them.
+    /// The TLS settings of its connections.
     pub(super) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// Gives a Unix socket's file another mode, such as `0o600`; does nothing for TCP.
+    /// Sets another mode for a Unix socket's file, such as `0o600`; does nothing for TCP.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the operating system.
     pub fn set_unix_mode(&self, mode: u32) -> io::Result<()> {
         match &self.socket {
             Bound::Tcp(_) => Ok(()),
@@ -152,7 +152,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, with the port that the system chose; as [`ListenAddress`] reads it.
+    /// The bound address, with the port that the system chose, in the syntax of [`ListenAddress`].
     pub fn local_addr(&self) -> String {
         match &self.socket {
             Bound::Tcp(tcp) => tcp.local_addr().map_or_else(|_| "unknown".into(), |at| at.to_string()),
@@ -163,7 +163,7 @@ impl Listener {
     /// The next connection.
     ///
     /// # Cancellation safety
-    /// Dropped, it has accepted nothing.
+    /// If the future is dropped, no connection was accepted.
     pub(super) async fn accept(&self) -> io::Result<(Socket, Peer)> {
         match &self.socket {
             Bound::Tcp(tcp) => tcp.accept().await.map(|(stream, from)| accepted(stream, from)),
@@ -175,9 +175,9 @@ impl Listener {
     }
 }
 
-/// Without nodelay, half of all first messages wait 40 ms for an acknowledgement.
+/// Sets TCP_NODELAY. Without it, half of all first messages wait 40 ms for an acknowledgement.
 fn accepted(stream: TcpStream, from: SocketAddr) -> (Socket, Peer) {
-    // It fails only for a connection that is gone already, which its first read will tell.
+    // This fails only for a closed connection, which its first read reports.
     let _ = stream.set_nodelay(true);
     (Socket::Tcp(stream), Peer::Tcp(from))
 }
@@ -194,7 +194,8 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     match UnixStream::connect(path).await {
-        // Only a refusal proves that nobody listens; a full backlog or a lack of rights does not.
+        // Only a refusal proves that no process listens; a full backlog or a lack of permissions
+        // does not.
         Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         _ => Ok(()),
     }

@@ -1,4 +1,5 @@
-//! `LockService`: each method is its conversions around one call of [`crate::locks::Locks`].
+//! `LockService`: each method converts its message, calls [`crate::locks::Locks`] once, and
+//! converts the outcome.
 
 use std::task::Poll;
 
@@ -29,7 +30,7 @@ pub(super) struct LockApi {
 }
 
 impl LockApi {
-    /// Serves these namespaces, with answers as large as the settings say.
+    /// Serves these namespaces, with answers limited by the settings.
     pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings) -> Self {
         Self {
             guarded,
@@ -46,33 +47,35 @@ impl LockApi {
     }
 }
 
-/// Who asks, and what for.
-fn asked<T>(request: Request<T>) -> (Caller, T) {
-    let (_, mut extensions, ask) = request.into_parts();
-    (Caller::of(&mut extensions), ask)
+/// The caller and the message of a request.
+fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
+    let (_, mut extensions, message) = request.into_parts();
+    (Caller::of(&mut extensions), message)
 }
 
-/// How one WatchLock call shows what is seen.
-struct View {
+/// Encodes the events of one WatchLock call.
+struct WatchEncoder {
     namespace: Namespace,
     name: LockName,
     bounds: Bounds,
     call: Option<CallName>,
-    /// Its place among the caller's streams.
-    _taken: QuotaUse,
+    /// The entry of this watch in the caller's quota.
+    _quota: QuotaUse,
 }
 
-impl View {
-    fn show(&self, seen: Result<WatchEvent, Error>) -> Result<proto::WatchLockResponse, Status> {
+impl WatchEncoder {
+    fn encode(&self, event: Result<WatchEvent, Error>) -> Result<proto::WatchLockResponse, Status> {
         use proto::watch_lock_response::Event;
-        let event = match seen.map_err(|error| self.failed(error))? {
-            WatchEvent::State(queue) => Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds)),
+        let event = match event.map_err(|error| self.failed(error))? {
+            WatchEvent::State(queue) => {
+                Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds))
+            }
             WatchEvent::Change(change) => Event::Change(convert::change(&change)),
         };
         Ok(proto::WatchLockResponse { event: Some(event) })
     }
 
-    /// A stream's trailers carry no source, so its bugs are logged here.
+    /// A stream's trailers carry no source, so internal errors are logged here.
     fn failed(&self, error: Error) -> Status {
         let status = status::of(error);
         if let (Code::Internal, Some(call)) = (status.code(), &self.call) {
@@ -82,21 +85,21 @@ impl View {
     }
 }
 
-/// What is seen until `end` is ready, and that at last.
-fn ended_by(
+/// The events until `end` is ready, and then its error.
+fn until(
     end: impl Future<Output = Error> + Send + 'static,
-    mut seen: BoxStream<'static, Result<WatchEvent, Error>>,
+    mut events: BoxStream<'static, Result<WatchEvent, Error>>,
 ) -> impl Stream<Item = Result<WatchEvent, Error>> + Send {
     let mut end = Some(Box::pin(end));
     stream::poll_fn(move |cx| {
-        let Some(waits) = &mut end else {
+        let Some(pending) = &mut end else {
             return Poll::Ready(None);
         };
-        if let Poll::Ready(error) = waits.as_mut().poll(cx) {
+        if let Poll::Ready(error) = pending.as_mut().poll(cx) {
             end = None;
             return Poll::Ready(Some(Err(error)));
         }
-        seen.poll_next_unpin(cx)
+        events.poll_next_unpin(cx)
     })
 }
 
@@ -106,17 +109,17 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::AcquireRequest>,
     ) -> Result<Response<proto::AcquireResponse>, Status> {
-        let (metadata, mut extensions, ask) = request.into_parts();
+        let (metadata, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let identity = caller.identity.clone();
-        let entrance = self.guarded.to_acquire(caller, &ask.namespace, &ask.name);
-        let entrance = entrance.map_err(status::of)?;
-        let mut ask = convert::acquire(ask, identity).map_err(status::of)?;
-        // Before a deadline shortens it: its bound does not depend on that.
-        entrance.limits().wait(ask.wait).map_err(status::of)?;
-        ask.wait = deadline::shortened(ask.wait, &metadata);
+        let namespace = self.guarded.to_acquire(caller, &message.namespace, &message.name);
+        let namespace = namespace.map_err(status::of)?;
+        let mut acquire = convert::acquire(message, identity).map_err(status::of)?;
+        // Checked before the deadline shortens it: the limit does not depend on the deadline.
+        namespace.limits().wait(acquire.wait).map_err(status::of)?;
+        acquire.wait = deadline::shortened(acquire.wait, &metadata);
         drop((metadata, extensions));
-        let granted = entrance.acquire(ask).await.map_err(status::of)?;
+        let granted = namespace.acquire(acquire).await.map_err(status::of)?;
         let mut response = Response::new(proto::AcquireResponse {
             lease: Some(convert::lease(granted.lease())),
         });
@@ -125,9 +128,9 @@ impl LockService for LockApi {
     }
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
-        let (caller, ask) = asked(request);
-        let (held, key) = self.lease(&caller, &ask.lease_id)?;
-        let ttl = convert::ttl(ask.ttl).map_err(status::of)?;
+        let (caller, message) = caller_and_message(request);
+        let (held, key) = self.lease(&caller, &message.lease_id)?;
+        let ttl = convert::ttl(message.ttl).map_err(status::of)?;
         let lease = held.renew(&key, ttl).await.map_err(status::of)?;
         Ok(Response::new(proto::RenewResponse {
             lease: Some(convert::lease(&lease)),
@@ -138,8 +141,8 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
-        let (caller, ask) = asked(request);
-        let (held, key) = self.lease(&caller, &ask.lease_id)?;
+        let (caller, message) = caller_and_message(request);
+        let (held, key) = self.lease(&caller, &message.lease_id)?;
         held.release(&key).await.map_err(status::of)?;
         Ok(Response::new(proto::ReleaseResponse {}))
     }
@@ -148,10 +151,10 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::GetLockRequest>,
     ) -> Result<Response<proto::GetLockResponse>, Status> {
-        let (caller, ask) = asked(request);
-        let locks = self.guarded.to_read(&caller, &ask.namespace, &ask.name);
+        let (caller, message) = caller_and_message(request);
+        let locks = self.guarded.to_read(&caller, &message.namespace, &message.name);
         let locks = locks.map_err(status::of)?;
-        let name = LockName::new(&ask.name).map_err(status::of)?;
+        let name = LockName::new(&message.name).map_err(status::of)?;
         let queue = locks.inspect(&name, self.bounds.claims).await.map_err(status::of)?;
         let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
         Ok(Response::new(proto::GetLockResponse { lock: Some(lock) }))
@@ -161,15 +164,15 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::ListLocksRequest>,
     ) -> Result<Response<proto::ListLocksResponse>, Status> {
-        let (caller, ask) = asked(request);
-        let locks = self.guarded.to_list(&caller, &ask.namespace, &ask.prefix);
+        let (caller, message) = caller_and_message(request);
+        let locks = self.guarded.to_list(&caller, &message.namespace, &message.prefix);
         let locks = locks.map_err(status::of)?;
-        let prefix = convert::prefix(&ask.prefix).map_err(status::of)?;
-        let page = convert::page(ask.page_size, &ask.page_token, prefix, self.pages).map_err(status::of)?;
-        let listing = locks.list(prefix, page).await.map_err(status::of)?;
+        let prefix = convert::prefix(&message.prefix).map_err(status::of)?;
+        let page = convert::page(message.page_size, &message.page_token, prefix, self.pages).map_err(status::of)?;
+        let page_of_locks = locks.list(prefix, page).await.map_err(status::of)?;
         Ok(Response::new(proto::ListLocksResponse {
-            locks: listing.locks.iter().map(convert::summary).collect(),
-            next_page_token: convert::page_token(listing.next.as_deref()),
+            locks: page_of_locks.locks.iter().map(convert::summary).collect(),
+            next_page_token: convert::page_token(page_of_locks.next.as_deref()),
         }))
     }
 
@@ -179,31 +182,34 @@ impl LockService for LockApi {
         &self,
         request: Request<proto::WatchLockRequest>,
     ) -> Result<Response<Self::WatchLockStream>, Status> {
-        let (_, mut extensions, ask) = request.into_parts();
+        let (_, mut extensions, message) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let watched = self.guarded.to_watch(&caller, &ask.namespace, &ask.name);
-        let (locks, taken) = watched.map_err(status::of)?;
-        let name = LockName::new(&ask.name).map_err(status::of)?;
-        let denied = self.guarded.clone().until_denied(caller, ask.namespace, ask.name);
-        let view = View {
+        let watched = self.guarded.to_watch(&caller, &message.namespace, &message.name);
+        let (locks, quota) = watched.map_err(status::of)?;
+        let name = LockName::new(&message.name).map_err(status::of)?;
+        let denied = self
+            .guarded
+            .clone()
+            .until_denied(caller, message.namespace, message.name);
+        let encoder = WatchEncoder {
             namespace: locks.namespace().clone(),
             name: name.clone(),
             bounds: self.bounds,
             call: extensions.remove(),
-            _taken: taken,
+            _quota: quota,
         };
-        let seen = ended_by(denied, locks.watch(&name)).map(move |seen| view.show(seen));
-        Ok(Response::new(seen.boxed()))
+        let events = until(denied, locks.watch(&name)).map(move |event| encoder.encode(event));
+        Ok(Response::new(events.boxed()))
     }
 
     async fn check_token(
         &self,
         request: Request<proto::CheckTokenRequest>,
     ) -> Result<Response<proto::CheckTokenResponse>, Status> {
-        let (caller, ask) = asked(request);
-        let locks = self.guarded.to_read(&caller, &ask.namespace, &ask.name);
+        let (caller, message) = caller_and_message(request);
+        let locks = self.guarded.to_read(&caller, &message.namespace, &message.name);
         let locks = locks.map_err(status::of)?;
-        let (name, token) = convert::lock_and_token(&ask.name, ask.fencing_token).map_err(status::of)?;
+        let (name, token) = convert::lock_and_token(&message.name, message.fencing_token).map_err(status::of)?;
         let holder = locks.check(&name, token).await.map_err(status::of)?;
         Ok(Response::new(convert::checked(holder.as_ref())))
     }

@@ -1,5 +1,5 @@
-//! One id per call, and one line per finished call at `debug`; at `info` and above only what a bug
-//! did.
+//! Gives each call an id and logs one line per finished call at `debug`; at `info` and above only
+//! internal errors are logged.
 
 use std::error::Error;
 use std::fmt;
@@ -15,19 +15,19 @@ use tonic::{Code, Status};
 use tower::Service;
 use tracing::Level;
 
-/// The header in which a caller names its call, and in which an error tells the name.
+/// The header with which a caller names its call, and with which an error returns the name.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest id taken from a caller, in bytes.
+/// The longest id accepted from a caller, in bytes.
 const MAX_ID_BYTES: usize = 128;
 
-/// The name of one call in the log: the caller's own, or one made here.
+/// The id of a call in the log: the caller's own, or a generated one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CallName {
-    /// What the caller sent, if it is short and plain.
+    /// The caller's id, if it is short and has only plain characters.
     Given(HeaderValue),
     /// The server's run and the call's number in it.
     Made {
-        /// Random, so that two runs do not share names.
+        /// Random, so that the ids of two runs differ.
         run: u32,
         /// Counts from 0.
         number: u64,
@@ -59,7 +59,7 @@ impl fmt::Display for CallName {
     }
 }
 
-/// Names the calls of `inner` and logs their ends.
+/// Gives the calls of `inner` ids and logs their ends.
 #[derive(Debug, Clone)]
 pub(super) struct RequestLog<S> {
     inner: S,
@@ -68,11 +68,11 @@ pub(super) struct RequestLog<S> {
 }
 
 impl<S> RequestLog<S> {
-    /// A log of `inner`, with names of a new run.
+    /// A log of `inner`, with the ids of a new run.
     pub(super) fn new(inner: S) -> Self {
         Self {
             inner,
-            // Without randomness names only repeat between runs, which a log survives.
+            // Without random bytes, ids may repeat between runs, which is acceptable in a log.
             run: getrandom::u32().unwrap_or_default(),
             numbers: Arc::default(),
         }
@@ -110,16 +110,16 @@ where
     }
 }
 
-/// A call in the log: dropping it writes its line.
+/// A call in the log; dropping it writes its line.
 #[derive(Debug)]
 struct Call {
     name: CallName,
     method: Uri,
     began: Instant,
-    /// How it ended; nothing while its caller may still leave.
+    /// The status code; absent while the call can still be cancelled.
     code: Option<Code>,
-    /// Whether anybody reads the line.
-    is_read: bool,
+    /// Whether the line is logged.
+    is_logged: bool,
 }
 
 impl Call {
@@ -129,11 +129,11 @@ impl Call {
             method,
             began: Instant::now(),
             code: None,
-            is_read: tracing::enabled!(Level::DEBUG),
+            is_logged: tracing::enabled!(Level::DEBUG),
         }
     }
 
-    /// Reads the answer's head: an error is all there, anything else is told by the trailers.
+    /// Reads the answer's headers: they contain the status of an error; otherwise the trailers do.
     fn answered<B>(&mut self, response: &mut Response<B>) {
         let Some(code) = code(response.headers()) else { return };
         self.code = Some(code);
@@ -149,7 +149,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.is_read {
+        if self.is_logged {
             tracing::debug!(
                 method = self.method.path(),
                 id = %self.name,
@@ -161,14 +161,16 @@ impl Drop for Call {
     }
 }
 
-/// Logs a bug once, with what its caller is not shown.
+/// Logs an internal error once, with the details that its caller does not receive.
 pub(super) fn bug(name: &CallName, method: &str, status: &Status) {
-    let error = status.source().map_or_else(|| status.message().to_owned(), chain);
+    let error = status
+        .source()
+        .map_or_else(|| status.message().to_owned(), with_sources);
     tracing::error!(%error, method, id = %name, "a call met a bug");
 }
 
 /// An error and its sources in one line.
-fn chain(error: &(dyn Error + 'static)) -> String {
+fn with_sources(error: &(dyn Error + 'static)) -> String {
     let sources = std::iter::successors(Some(error), |&error| error.source());
     sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
@@ -179,7 +181,7 @@ fn code(headers: &HeaderMap) -> Option<Code> {
         .map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-/// A call under way.
+/// A running call.
 #[derive(Debug)]
 pub(super) struct LogFuture<F> {
     inner: F,
@@ -198,14 +200,14 @@ where
         Poll::Ready(answered.map(|mut response| {
             let call = call.and_then(|mut call| {
                 call.answered(&mut response);
-                call.is_read.then_some(call)
+                call.is_logged.then_some(call)
             });
             response.map(|body| Logged { body, call })
         }))
     }
 }
 
-/// A body whose trailers say how its call ended.
+/// A body whose trailers contain the status of its call.
 #[derive(Debug, Default)]
 pub(super) struct Logged<B> {
     body: B,

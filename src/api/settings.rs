@@ -1,49 +1,51 @@
-//! What the server can be told about itself.
+//! The settings of the server.
 
 use std::time::Duration;
 
-/// The limits and times of the whole server; each namespace has [`crate::limits::Limits`] of its own.
+/// The limits and timeouts of the whole server; each namespace has its own
+/// [`crate::limits::Limits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How many Acquire calls may be open at once, waiting ones included; default 50,000. More are
-    /// answered OVERLOADED.
+    /// The maximum number of open Acquire calls, including waiting ones; default 50,000. Further
+    /// calls get OVERLOADED.
     pub max_acquires: usize,
-    /// How many watches of locks may be open at once; default 10,000. Streams of health and reflection, which
-    /// may be open to everybody, are counted for themselves, as many again.
+    /// The maximum number of open watches of locks; default 10,000. Streams of health and
+    /// reflection, which may be open to anonymous callers, have a separate limit of the same size.
     pub max_streams: usize,
-    /// How many calls of all other methods may be open at once; default 10,000. Renew and
-    /// Release are counted for themselves, as many again, so that neither waiting nor looking starves
-    /// them, and so are health checks.
+    /// The maximum number of open calls of all other methods; default 10,000. Renew and Release
+    /// together have a separate limit of the same size, so that neither waiting calls nor reads
+    /// starve them, and so have health checks.
     pub max_calls: usize,
-    /// How many connections may be open at once; default 10,000. More are closed at once.
+    /// The maximum number of open connections; default 10,000. Further connections are closed at
+    /// once.
     pub max_connections: usize,
-    /// How many calls one connection may have open at once; default 100,000. Above the limits per
-    /// method, so that those decide.
+    /// The maximum number of open calls of one connection; default 100,000. It exceeds the limits
+    /// per method, so that those apply first.
     pub max_streams_per_connection: u32,
-    /// How much of the limits above one identity may use, in percent; default 50.
+    /// The share of the limits above that one identity may use, in percent; default 50.
     pub identity_share: u32,
-    /// The same for one peer address; default 50.
+    /// The share for one peer address, in percent; default 50.
     pub peer_share: u32,
-    /// How many bytes of answers may be made and not taken by their clients yet; default 128 MiB. The shares hold
-    /// for it too.
+    /// The maximum size of answers that their clients have not read yet, in bytes; default 128 MiB.
+    /// The shares apply to it too.
     pub unsent_bytes: usize,
-    /// How many of them on one connection; default 32 MiB.
+    /// The maximum size of unread answers on one connection, in bytes; default 32 MiB.
     pub connection_unsent_bytes: usize,
-    /// How large a request message may be, in bytes; default 64 KiB.
+    /// The maximum size of a request message, in bytes; default 64 KiB.
     pub request_bytes: usize,
-    /// How large an answer may be, in bytes; default 4 MiB, which clients accept by default.
+    /// The maximum size of an answer, in bytes; default 4 MiB, which clients accept by default.
     pub response_bytes: usize,
-    /// How many bytes the claims may take that one state of a lock shows; default 256 KiB. A state of many
-    /// claims with all their metadata costs a caller a few bytes to ask for.
+    /// The maximum size of the claims in one state of a lock, in bytes; default 256 KiB. A request
+    /// of a few bytes could otherwise return many claims with all their metadata.
     pub state_bytes: usize,
-    /// How many locks a page has when the request does not say; default 100.
+    /// The number of locks on a page if the request does not set it; default 100.
     pub page_default: usize,
-    /// How many locks a page has at most; default 1,000. More are not refused, but cut to this.
+    /// The maximum number of locks on a page; default 1,000. Larger page sizes are reduced to it.
     pub page_limit: usize,
-    /// How long a connection may be silent before it is pinged; default 10 s.
+    /// How long a connection may be idle before it is pinged; default 10 s.
     pub keepalive_interval: Duration,
-    /// How long a ping may stay unanswered before the connection is closed, and with it all its
-    /// calls; default 5 s. Together with the interval it must stay below 20 s.
+    /// How long a ping may stay unanswered before the connection is closed with all its calls;
+    /// default 5 s. The sum with the interval must be below 20 s.
     pub keepalive_timeout: Duration,
     /// How long calls in flight may still take after the stop signal; default 20 s. Then their
     /// connections are cut.

@@ -1,8 +1,8 @@
-//! The one place that turns an [`Error`] into a gRPC status.
+//! Turns an [`Error`] into a gRPC status. Nothing else does.
 //!
-//! Each status carries a `google.rpc.ErrorInfo` with the domain [`DOMAIN`] and a reason, and where
-//! it helps a `RetryInfo` or a `BadRequest`. A bug is answered INTERNAL without any detail; what
-//! went wrong travels as the status's source, inside the server only, to the request log.
+//! Each status carries a `google.rpc.ErrorInfo` with the domain [`DOMAIN`] and a reason and, where
+//! useful, a `RetryInfo` or a `BadRequest`. An internal error is answered INTERNAL without details;
+//! its cause is the status's source, which stays in the server for the request log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::rpc::reason;
 /// The domain of every `ErrorInfo` of the service.
 pub const DOMAIN: &str = "fencepost";
 
-/// The longest status message, in bytes: clients accept some 8 KiB of headers, and each byte may
-/// take three there and comes twice.
+/// The longest status message, in bytes. Clients accept some 8 KiB of headers; each byte may take
+/// three bytes there, and the message is sent twice.
 const MESSAGE_BYTES: usize = 1024;
 
-/// When an overloaded server is worth another call.
+/// The retry delay for an overloaded server.
 const RETRY_OVERLOADED: Duration = Duration::from_millis(200);
-/// When a full queue, a store that is away, or the successor of a stopping server is.
+/// The retry delay for a full queue, an unavailable store, and a server that is stopping.
 const RETRY_LATER: Duration = Duration::from_secs(1);
 
-/// How an error is shown: everything but its message.
+/// The parts of a status, except its message.
 struct StatusDetails {
     code: Code,
     reason: &'static str,
@@ -39,30 +39,31 @@ struct StatusDetails {
     retry: Option<Duration>,
 }
 
-/// The status of an error, with all that a caller may know about it.
+/// The status of an error, with everything that a caller may know about it.
 pub fn of(error: impl Into<Error>) -> Status {
     let error = error.into();
     if let Error::Backend(BackendError::Broken { .. }) = error {
         return internal(error);
     }
-    let shown = shown(&error);
+    let parts = parts_of(&error);
     let mut details = ErrorDetails::new();
-    let metadata: HashMap<_, _> = shown
+    let metadata: HashMap<_, _> = parts
         .metadata
         .into_iter()
         .map(|(key, value)| (key.into(), value))
         .collect();
-    details.set_error_info(shown.reason, DOMAIN, metadata);
-    if shown.retry.is_some() {
-        details.set_retry_info(shown.retry);
+    details.set_error_info(parts.reason, DOMAIN, metadata);
+    if parts.retry.is_some() {
+        details.set_retry_info(parts.retry);
     }
     if let Error::InvalidField(InvalidField { field, problem }) = &error {
         details.add_bad_request_violation(*field, shortened(problem.clone()));
     }
-    Status::with_error_details(shown.code, shortened(error.to_string()), details)
+    Status::with_error_details(parts.code, shortened(error.to_string()), details)
 }
 
-/// The status of a bug: nothing of it is shown, all of it is kept as the source for the log.
+/// The status of an internal error: it contains no details; the error is kept as the source, for
+/// the log.
 pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     let mut details = ErrorDetails::new();
     details.set_error_info(reason::INTERNAL, DOMAIN, HashMap::new());
@@ -71,24 +72,24 @@ pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     status
 }
 
-/// The answer to a call whose caller's deadline is over.
-pub fn too_late() -> Status {
-    Status::cancelled("the deadline of the call is over")
+/// The status of a call whose deadline has passed.
+pub fn deadline_passed() -> Status {
+    Status::cancelled("the call's deadline has passed")
 }
 
-/// What is said of a request of which the rest will not come: its client gave it up, or is gone, or broke the
-/// protocol. None of that is a bug.
+/// The status of a request that ended early: its client cancelled it, disconnected, or broke the
+/// protocol. None of these is an internal error.
 pub fn broken_off() -> Status {
     Status::cancelled("the request broke off")
 }
 
-/// The reason that a status of this service carries; nothing for one of another origin.
+/// The reason in a status of this service; absent in other statuses.
 pub fn reason(status: &Status) -> Option<String> {
     let info = status.get_details_error_info()?;
     (info.domain == DOMAIN).then_some(info.reason)
 }
 
-fn shown(error: &Error) -> StatusDetails {
+fn parts_of(error: &Error) -> StatusDetails {
     match error {
         Error::LockHeld { holder } => aborted(reason::LOCK_HELD, holder.as_deref().map(held_by).unwrap_or_default()),
         Error::WaitTimeout { waited } => aborted(reason::WAIT_TIMEOUT, vec![("waited_ms", millis(*waited))]),
@@ -96,11 +97,11 @@ fn shown(error: &Error) -> StatusDetails {
         Error::LeaseLost { cause } => precondition(reason::LEASE_LOST, vec![("cause", cause_word(*cause).into())]),
         Error::Unsupported { what } => precondition(reason::UNSUPPORTED, vec![("what", what.clone())]),
         Error::AlreadyReleased => precondition(reason::ALREADY_RELEASED, vec![]),
-        Error::LimitMismatch { there } => precondition(reason::LIMIT_MISMATCH, what_is_there(*there)),
+        Error::LimitMismatch { there } => precondition(reason::LIMIT_MISMATCH, mode_metadata(*there)),
         Error::InvalidField(invalid) => invalid_field(invalid),
         Error::NamespaceNotFound { namespace } => {
             let namespace = shortened(namespace.clone());
-            show(
+            parts(
                 Code::NotFound,
                 reason::NAMESPACE_NOT_FOUND,
                 vec![("namespace", namespace)],
@@ -115,15 +116,15 @@ fn shown(error: &Error) -> StatusDetails {
         Error::OverLimit(over) => exhausted(reason::OVERLOADED, over_limit(over)).retry_in(over.retry),
         Error::Unauthenticated { cause } => {
             let metadata = vec![("cause", cause.word().into())];
-            show(Code::Unauthenticated, reason::UNAUTHENTICATED, metadata)
+            parts(Code::Unauthenticated, reason::UNAUTHENTICATED, metadata)
         }
-        Error::PermissionDenied(denied) => show(Code::PermissionDenied, reason::PERMISSION_DENIED, denial(denied)),
-        Error::Backend(store) => shown_of_store(store),
+        Error::PermissionDenied(denied) => parts(Code::PermissionDenied, reason::PERMISSION_DENIED, denial(denied)),
+        Error::Backend(store) => parts_of_store_error(store),
         Error::Draining => unavailable(reason::DRAINING, vec![]).retry_in(RETRY_LATER),
     }
 }
 
-fn shown_of_store(error: &BackendError) -> StatusDetails {
+fn parts_of_store_error(error: &BackendError) -> StatusDetails {
     match error {
         BackendError::Unavailable { .. } | BackendError::NotSent { .. } => {
             unavailable(reason::BACKEND_UNAVAILABLE, vec![]).retry_in(RETRY_LATER)
@@ -133,7 +134,7 @@ fn shown_of_store(error: &BackendError) -> StatusDetails {
             unavailable(reason::BACKEND_QUARANTINED, vec![("left_ms", millis(*left))]).retry_in(*left)
         }
         BackendError::Unsupported { what } => precondition(reason::UNSUPPORTED, vec![("what", (*what).into())]),
-        BackendError::Broken { .. } => show(Code::Internal, reason::INTERNAL, vec![]),
+        BackendError::Broken { .. } => parts(Code::Internal, reason::INTERNAL, vec![]),
     }
 }
 
@@ -146,7 +147,7 @@ impl StatusDetails {
     }
 }
 
-fn show(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
+fn parts(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
     StatusDetails {
         code,
         reason,
@@ -156,24 +157,24 @@ fn show(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>)
 }
 
 fn aborted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
-    show(Code::Aborted, reason, metadata)
+    parts(Code::Aborted, reason, metadata)
 }
 
 fn precondition(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
-    show(Code::FailedPrecondition, reason, metadata)
+    parts(Code::FailedPrecondition, reason, metadata)
 }
 
 fn exhausted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
-    show(Code::ResourceExhausted, reason, metadata)
+    parts(Code::ResourceExhausted, reason, metadata)
 }
 
 fn unavailable(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
-    show(Code::Unavailable, reason, metadata)
+    parts(Code::Unavailable, reason, metadata)
 }
 
 fn invalid_field(InvalidField { field, problem }: &InvalidField) -> StatusDetails {
     let metadata = vec![("field", (*field).into()), ("bounds", shortened(problem.clone()))];
-    show(Code::InvalidArgument, reason::INVALID_FIELD, metadata)
+    parts(Code::InvalidArgument, reason::INVALID_FIELD, metadata)
 }
 
 fn over_limit(over: &OverLimit) -> Vec<(&'static str, String)> {
@@ -198,7 +199,7 @@ fn held_by(holder: &Holder) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn what_is_there(mode: Mode) -> Vec<(&'static str, String)> {
+fn mode_metadata(mode: Mode) -> Vec<(&'static str, String)> {
     let mut metadata = vec![("mode", mode.word().into())];
     if let Mode::Semaphore { limit, .. } = mode {
         metadata.push(("limit", limit.to_string()));
@@ -206,13 +207,13 @@ fn what_is_there(mode: Mode) -> Vec<(&'static str, String)> {
     metadata
 }
 
-/// To its client, a grant that was taken back was given back; a claim that never held leaves
-/// nothing to tell.
+/// The cause as its client knows it: an undone grant counts as released, and a claim that never
+/// held has no known cause.
 fn cause_word(cause: Option<Cause>) -> &'static str {
     match cause {
         Some(Cause::TakenBack) => Cause::Released.word(),
         Some(Cause::Left) | None => "unknown",
-        Some(told) => told.word(),
+        Some(cause) => cause.word(),
     }
 }
 

@@ -17,7 +17,7 @@ use super::proto::lock_service_client::LockServiceClient;
 use super::proto::{AcquireRequest, CheckTokenRequest, ReleaseRequest};
 use super::*;
 
-/// A server without namespaces: enough for all that needs no store.
+/// A server without namespaces, for tests that need no store.
 struct Running {
     addresses: Vec<String>,
     stop: oneshot::Sender<()>,
@@ -51,7 +51,7 @@ impl Running {
         Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
     }
 
-    /// Stops it, and says how long the drain took.
+    /// Stops it, and returns how long the drain took.
     async fn stop(self) -> Duration {
         let began = tokio::time::Instant::now();
         self.stop.send(()).unwrap();
@@ -60,17 +60,19 @@ impl Running {
     }
 }
 
-fn asking(message: MessageRequest) -> ServerReflectionRequest {
+fn reflection_request(message: MessageRequest) -> ServerReflectionRequest {
     ServerReflectionRequest {
         host: String::new(),
         message_request: Some(message),
     }
 }
 
-/// A reflection stream that asks once and stays open.
+/// A reflection stream that sends one request and stays open.
 async fn reflect(channel: Channel, message: MessageRequest) -> tonic::Streaming<ServerReflectionResponse> {
-    let asked = futures::stream::iter([asking(message)]).chain(futures::stream::pending());
-    let answer = ServerReflectionClient::new(channel).server_reflection_info(asked).await;
+    let requests = futures::stream::iter([reflection_request(message)]).chain(futures::stream::pending());
+    let answer = ServerReflectionClient::new(channel)
+        .server_reflection_info(requests)
+        .await;
     answer.unwrap().into_inner()
 }
 
@@ -107,7 +109,7 @@ async fn all_listeners_serve_and_bad_input_leaves_them_serving() {
 }
 
 #[tokio::test]
-async fn a_request_too_large_is_told_so() {
+async fn a_too_large_request_is_an_invalid_field() {
     let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
     let mut locks = LockServiceClient::new(server.channel(0).await);
     let lease_id = "x".repeat(Settings::default().request_bytes);
@@ -146,7 +148,7 @@ async fn reflection_knows_the_services_and_the_details_of_errors() {
 }
 
 #[tokio::test]
-async fn open_streams_hold_no_drain_up() {
+async fn open_streams_do_not_delay_a_drain() {
     let server = Running::on(&["127.0.0.1:0"], Settings::default()).await;
     let channel = server.channel(0).await;
     let watching = HealthClient::new(channel.clone())
@@ -174,7 +176,7 @@ async fn a_drain_is_bounded_and_then_cuts() {
         ..Settings::default()
     };
     let server = Running::on(&["127.0.0.1:0"], settings).await;
-    // A request whose message never comes is in flight for as long as its client likes.
+    // A request whose message never arrives stays in flight until its client ends it.
     let channel = server.channel(0).await;
     let call = tokio::spawn(async move {
         let mut grpc = tonic::client::Grpc::new(channel);
@@ -191,7 +193,7 @@ async fn a_drain_is_bounded_and_then_cuts() {
     assert!(call.await.unwrap().is_err());
 }
 
-/// A grant whose answer goes nowhere, and one that goes out, over a real store.
+/// A grant whose answer is dropped, and one whose answer is sent, with a real store.
 #[cfg(feature = "embedded")]
 mod grants {
     use std::future::poll_fn;
@@ -216,13 +218,17 @@ mod grants {
     }
 
     fn acquire() -> http::Request<Body> {
-        let ask = AcquireRequest {
+        let message = AcquireRequest {
             namespace: "default".into(),
             name: "a".into(),
             owner: "o".into(),
             ..Default::default()
         };
-        let frame = [&[0, 0, 0, 0, ask.encoded_len() as u8], ask.encode_to_vec().as_slice()].concat();
+        let frame = [
+            &[0, 0, 0, 0, message.encoded_len() as u8],
+            message.encode_to_vec().as_slice(),
+        ]
+        .concat();
         let request = http::Request::builder().uri("/fencepost.v1.LockService/Acquire");
         request.body(Body::new(String::from_utf8(frame).unwrap())).unwrap()
     }
@@ -235,18 +241,22 @@ mod grants {
             &CancellationToken::new(),
         )
         .unwrap();
-        let handover: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(services.locks, services.routes));
-        let authenticate = Authenticate::new(handover, Auth::default(), None);
+        let layer: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(services.locks, services.routes));
+        let authenticate = Authenticate::new(layer, Auth::default(), None);
         authenticate.oneshot(acquire()).await.unwrap().into_body()
     }
 
     async fn holders(namespaces: &Namespaces) -> usize {
         let locks = namespaces.get("default").unwrap();
-        locks.inspect(&LockName::new("a").unwrap(), 10).await.unwrap().holder_count
+        locks
+            .inspect(&LockName::new("a").unwrap(), 10)
+            .await
+            .unwrap()
+            .holder_count
     }
 
     #[tokio::test]
-    async fn an_answer_dropped_before_it_went_out_frees_the_lock() {
+    async fn an_answer_dropped_before_it_is_sent_releases_the_lock() {
         let namespaces = namespaces();
         let body = answer(&namespaces).await;
         assert_eq!(holders(&namespaces).await, 1);
@@ -261,7 +271,7 @@ mod grants {
     }
 
     #[tokio::test]
-    async fn an_answer_that_went_out_keeps_the_lock() {
+    async fn a_sent_answer_keeps_the_lock() {
         let namespaces = namespaces();
         let mut body = answer(&namespaces).await;
         let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;

@@ -1,7 +1,8 @@
-//! What the traces see of each call: its span, above those of its steps of the store.
+//! Traces each call: its span is the parent of the spans of its store steps.
 //!
-//! Behind `authenticate`, for a caller may decide that its calls are traced: a stranger may not, and would
-//! fill the collector. Health and reflection, which are open to strangers, are not traced.
+//! Inside `authenticate`, because a caller's `traceparent` can decide that its calls are traced,
+//! and unauthenticated callers could fill the collector. Health and reflection, which may be open
+//! to anonymous callers, are not traced.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -21,7 +22,7 @@ pub(super) struct TraceLayer<S> {
 }
 
 impl<S> TraceLayer<S> {
-    /// Traces the calls of `inner` where the process has traces.
+    /// Traces the calls of `inner` if tracing is enabled.
     pub(super) fn new(inner: S) -> Self {
         Self { inner }
     }
@@ -50,7 +51,7 @@ where
     }
 }
 
-/// A call under way; dropped, its span ends.
+/// A running call; dropping it ends its span.
 #[derive(Debug)]
 pub(super) struct TracedFuture<F> {
     inner: F,
@@ -74,7 +75,7 @@ where
             let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
             span.ended(code as i32, &reason, is_fault);
         }
-        // What is left of the call is the sending of its answer.
+        // Only the sending of the answer remains.
         drop(traced.take());
         Poll::Ready(answered)
     }

@@ -1,17 +1,18 @@
 //! The embedded store: one file, one writer, the state in memory, group commit.
 //!
-//! [`Store::open`] opens or makes the file and refuses one that another process has open;
-//! [`Store::history`] keeps nothing. Each namespace is cut from a store with [`Store::namespace`].
+//! [`Store::open`] opens or creates the file and refuses a file that another process has open;
+//! [`Store::memory`] keeps its state in memory only. [`Store::namespace`] returns the backend of
+//! one namespace.
 //!
-//! The rooms, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
-//! runs steps, turn by turn, and makes each turn durable before it answers; [`machine`] holds the
-//! namespaces and the turn's time; [`space`] is the verbs themselves over the queues of [`lock`];
-//! [`mod@file`] and [`record`] are the disk.
+//! The modules, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
+//! runs the steps in batches and makes each batch durable before it replies; [`state_machine`]
+//! holds the namespaces and the batch's time; [`namespace_state`] implements the verbs over the
+//! queues of [`lock`]; [`mod@file`] and [`record`] store them on disk.
 //!
 //! # What survives
-//! Holders, finished calls and the highest token are durable before they are answered. After a
-//! restart every lease that was not durably given back lives for its full TTL again, counted on a
-//! clock that no wall clock moves. Waiters live as long as their calls.
+//! Holders, finished calls and the highest token are durable before a call returns. After a
+//! restart, every lease that was not durably released lives for its full TTL again, measured on a
+//! clock that is independent of the wall clock. Waiters live as long as their calls.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,39 +25,39 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 
 use self::clock::{BootClock, Clock, TokioClock};
-use self::txn_context::{TxnContext, NamespaceId};
 use self::engine::Engine;
 use self::namespace_state::{IncomingClaim, NamespaceState};
+use self::txn_context::{NamespaceId, TxnContext};
 use super::{
-    Backend, BackendError, CLAIM_LIMIT, ReleaseOutcome, Guarantee, Health, OwnedReleaseTarget, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities,
-    PageRequest, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
+    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
 pub mod config;
-mod txn_context;
 mod ends;
 mod engine;
 mod file;
-mod lock;
-mod state_machine;
 mod history;
+mod lock;
+mod namespace_state;
 mod record;
 mod retries;
-mod namespace_state;
+mod state_machine;
+mod txn_context;
 mod watching;
 
 pub use file::FileError as OpenError;
 
-/// How soon a file that is away is asked for its wakes again.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How long a lost wake may stay unnoticed. None is known to be lost, and asking costs next to
-/// nothing.
+/// How soon an unavailable file is asked for its notifications again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// How long a lost notification may stay unnoticed. No loss is known to happen, and polling costs
+/// almost nothing.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// A store that namespaces are cut from. It closes when the last of them does.
+/// A store with any number of namespaces. It closes when its last open namespace closes.
 #[derive(Debug, Clone)]
 pub struct Store {
     engine: Arc<Engine>,
@@ -66,14 +67,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store that keeps nothing beyond its process, on tokio's clock. Must be called within a
-    /// tokio runtime.
+    /// A store that keeps its state only in memory, on tokio's clock. Must be called within a tokio
+    /// runtime.
     pub fn memory() -> Self {
         Self::new(Engine::memory(Arc::new(TokioClock::default())), Guarantee::Ap, None)
     }
 
-    /// Opens the store in the file at `path`, or makes it. Reads the whole file before it returns.
-    /// Must be called within a tokio runtime.
+    /// Opens the store in the file at `path`, or creates it. Reads the whole file before it
+    /// returns. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`OpenError`] when the file is in use, of a later format, damaged, or cannot be written.
@@ -81,7 +82,7 @@ impl Store {
         Self::open_with_clock(path, Arc::new(BootClock))
     }
 
-    /// Like [`Self::open`], on a clock of the caller's.
+    /// Like [`Self::open`], on the given clock.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -104,8 +105,8 @@ impl Store {
         self.namespace_of(namespace, CLAIM_LIMIT)
     }
 
-    /// The locks of one namespace of this store, which holds at most so many claims in all its locks,
-    /// each further hold of a claim counted.
+    /// The locks of one namespace of this store, with at most `claim_limit` claims in all its
+    /// locks; each further hold of a claim counts as one claim.
     pub fn namespace_of(&self, namespace: Namespace, claim_limit: u32) -> Arc<dyn Backend> {
         self.open.fetch_add(1, Ordering::AcqRel);
         Arc::new(Embedded {
@@ -148,8 +149,8 @@ impl Embedded {
         let namespace = self.namespace.clone();
         let run = self.store.engine.run(move |machine| {
             let id: NamespaceId = machine.namespace_id(&namespace);
-            let (space, ctx) = machine.at(id);
-            step(space, ctx)
+            let (state, ctx) = machine.at(id);
+            step(state, ctx)
         });
         run.await
     }
@@ -160,52 +161,55 @@ impl Backend for Embedded {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
         let limit = self.claim_limit;
-        let step = move |space: &mut NamespaceState, ctx: &mut TxnContext| {
-            space.acquire(ctx, &lock, &IncomingClaim { claim: &claim, waited }, limit)
+        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
+            state.acquire(ctx, &lock, &IncomingClaim { claim: &claim, waited }, limit)
         };
         self.step(step).await
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
-        let step =
-            move |space: &mut NamespaceState, ctx: &mut TxnContext| space.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited });
+        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
+            state.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited })
+        };
         self.step(step).await
     }
 
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let (lock, who) = (lock.clone(), OwnedReleaseTarget::from(who));
+        let (lock, target) = (lock.clone(), OwnedReleaseTarget::from(target));
         let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
-        let step = move |space: &mut NamespaceState, ctx: &mut TxnContext| {
-            let next = next.as_ref().map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
-            space.release(ctx, &lock, who.leaving(), next)
+        let step = move |state: &mut NamespaceState, ctx: &mut TxnContext| {
+            let next = next
+                .as_ref()
+                .map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
+            state.release(ctx, &lock, target.leaving(), next)
         };
         self.step(step).await
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let lease = lease.clone();
-        self.step(move |space, ctx| space.renew(ctx, &lease, ttl)).await
+        self.step(move |state, ctx| state.renew(ctx, &lease, ttl)).await
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         let lock = lock.clone();
-        self.step(move |space, ctx| space.inspect(ctx, &lock, most)).await
+        self.step(move |state, ctx| state.inspect(ctx, &lock, limit)).await
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let lock = lock.clone();
-        self.step(move |space, ctx| space.holder(ctx, &lock, token)).await
+        self.step(move |state, ctx| state.holder(ctx, &lock, token)).await
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         let prefix = prefix.to_owned();
-        self.step(move |space, ctx| space.list(ctx, &prefix, &page)).await
+        self.step(move |state, ctx| state.list(ctx, &prefix, &page)).await
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
@@ -215,13 +219,13 @@ impl Backend for Embedded {
                 let namespace = namespace.clone();
                 let open = engine.run(move |machine| {
                     let id = machine.namespace_id(&namespace);
-                    machine.at(id).0.post.open()
+                    machine.at(id).0.notifications.open()
                 });
                 match open.await {
                     Ok(notifications) => return notifications,
                     Err(_) if engine.is_closed() => return stream::empty().boxed(),
-                    // Its file is away: nobody is granted anything until it is back.
-                    Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+                    // The file is unavailable: nothing is granted until it is usable again.
+                    Err(_) => tokio::time::sleep(RETRY_AFTER).await,
                 }
             }
         };
@@ -229,16 +233,16 @@ impl Backend for Embedded {
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-        let watching = Watching {
+        let watch_state = WatchState {
             store: self.store.clone(),
             namespace: self.namespace.clone(),
             lock: lock.clone(),
             changes: None,
         };
-        stream::unfold(Some(watching), |watching| async move {
-            let mut watching = watching?;
-            match watching.next().await {
-                Ok(seen) => Some((Ok(seen), Some(watching))),
+        stream::unfold(Some(watch_state), |watch_state| async move {
+            let mut watch_state = watch_state?;
+            match watch_state.next().await {
+                Ok(event) => Some((Ok(event), Some(watch_state))),
                 Err(error) => Some((Err(error), None)),
             }
         })
@@ -266,29 +270,30 @@ impl Backend for Embedded {
             return;
         }
         let namespace = self.namespace.clone();
-        let hang_up = self.store.engine.run(move |machine| {
+        let disconnect = self.store.engine.run(move |machine| {
             let id = machine.namespace_id(&namespace);
-            machine.at(id).0.post.close();
+            machine.at(id).0.notifications.close();
             machine.at(id).0.watchers.clear();
         });
-        // A store that is broken has nothing to hang up.
-        let _ = hang_up.await;
+        // A broken store has no streams to close.
+        let _ = disconnect.await;
         if self.store.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.store.engine.close().await;
         }
     }
 }
 
-/// Somebody who watches a lock.
-struct Watching {
+/// The state of one watch stream.
+struct WatchState {
     store: Store,
     namespace: Namespace,
     lock: LockName,
-    /// Nothing at first, and after the store has hung up on one who was too slow.
+    /// Absent before the first event, and after the store has disconnected a watcher that was too
+    /// slow.
     changes: Option<mpsc::Receiver<WatchEvent>>,
 }
 
-impl Watching {
+impl WatchState {
     async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         if let Some(changes) = &mut self.changes
             && let Some(change) = changes.recv().await
@@ -298,8 +303,8 @@ impl Watching {
         let (namespace, lock) = (self.namespace.clone(), self.lock.clone());
         let watch = self.store.engine.run(move |machine| {
             let id = machine.namespace_id(&namespace);
-            let (space, ctx) = machine.at(id);
-            space.watch(ctx, &lock)
+            let (state, ctx) = machine.at(id);
+            state.watch(ctx, &lock)
         });
         let (queue, changes) = watch.await?;
         self.changes = Some(changes);

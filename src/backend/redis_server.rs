@@ -1,40 +1,41 @@
-//! What the backends over Redis servers share: connections that are shaken hands with before they
-//! carry a write, the marker that tells a server that lost its memory, scripts, published messages.
+//! The parts that the backends over Redis servers share: connections that pass a handshake before
+//! they carry a write, the marker that detects a server that lost its data, scripts, and published
+//! messages.
 //!
 //! - [`config`]: what the tables of the configuration share.
-//! - [`settings`]: which servers, and how to reach them.
-//! - [`proof`]: what proves this server to them, which may change.
-//! - [`handshake`]: what a server says of itself, and whether that will do.
-//! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
+//! - [`settings`]: the servers, and how to reach them.
+//! - [`credentials`]: the credentials for the servers, which may change at run time.
+//! - [`handshake`]: reads the server's properties and checks that locks can be stored on it.
+//! - [`marker`]: whether a server still has all grants, and the quarantine if it may not.
 //! - [`connecting`]: one connection to a server.
-//! - [`node`]: one server, watched over.
-//! - [`confirming`]: steps that replicas of the server must have taken too.
+//! - [`node`]: one monitored server.
+//! - [`confirmed`]: steps that the server's replicas must have received too.
 //! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
-//! - [`hub`]: published messages.
+//! - [`subscriptions`]: published messages.
 //! - [`script`]: a Lua script and how it is called.
-//! - [`shown`]: what a claim shows of itself, as it is stored.
+//! - [`description`]: the stored description of a claim.
 //! - [`unreadable`]: locks whose records cannot be read.
-//! - [`voter`]: one of several servers that vote.
-//! - [`notifications`]: what waiting claims are told.
+//! - [`quorum_member`]: one node of a quorum.
+//! - [`notifications`]: the notifications of waiting claims.
 
 pub mod cluster;
 pub mod config;
 pub mod confirmed;
 pub mod connecting;
+pub mod credentials;
+pub mod description;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
-pub mod subscriptions;
 pub mod marker;
 pub mod node;
-pub mod credentials;
+pub mod notifications;
+pub mod quorum_member;
 pub mod script;
 pub mod sentinel;
 pub mod settings;
-pub mod description;
 pub mod slots;
+pub mod subscriptions;
 pub mod topology;
-pub mod unreadable;
 pub mod url;
-pub mod quorum_member;
-pub mod notifications;
+pub mod unreadable;

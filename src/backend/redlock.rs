@@ -1,29 +1,31 @@
-//! RedLock: independent Redis masters of which a majority decides. AP, exclusive claims alone.
+//! RedLock: independent Redis masters that decide by majority. AP, exclusive claims only.
 //!
-//! Every node votes for one attempt at a time, with a number that it has never handed out before; the
-//! largest number of a majority is the token, so tokens rise whatever the clocks say. A node that
-//! restarted or lost its data votes again only when every lease that it may have forgotten has
-//! ended ([`crate::backend::redis_server::marker`]), and what was sent to it before counts for nothing.
-//! `tests/model` explores the protocol.
+//! Every node votes for one attempt at a time, with a number that it has never issued before. The
+//! largest number of a majority is the token, so tokens rise regardless of the clocks. A node that
+//! restarted or lost its data votes again only after every lease that it may have lost has ended
+//! ([`crate::backend::redis_server::marker`]), and steps that were sent to it before count for
+//! nothing. `tests/model` explores the protocol.
 //!
-//! - [`scripts`], [`answer`]: what a node does, and what it says.
-//! - [`voters`], [`health`], [`clock`]: all nodes at once, how they are, and what their clocks say.
-//! - [`attempt`], [`renewing`], [`ending`]: a lease's beginning, life and end at a majority.
-//! - [`waiting`], [`contending`]: this replica's waiters, of whom one contends.
-//! - [`looking`], [`names`], [`watching`]: what people see.
+//! - [`scripts`], [`answer`]: the scripts that a node runs, and their replies.
+//! - [`nodes`], [`health`], [`clock`]: requests to all nodes at once, their health, and their
+//!   clocks.
+//! - [`attempt`], [`renew`], [`release`]: a lease's grant, renewal and end at a majority.
+//! - [`waiting`], [`contention`]: this replica's waiters, of which only the first attempts to
+//!   acquire.
+//! - [`inspect`], [`names`], [`watching`]: queues, lists and watches.
 
 pub mod answer;
 pub mod attempt;
 pub mod clock;
 pub mod config;
 pub mod contention;
-pub mod release;
 pub mod health;
 pub mod inspect;
 pub mod names;
+pub mod nodes;
+pub mod release;
 pub mod renew;
 pub mod scripts;
-pub mod nodes;
 pub mod waiting;
 pub mod watching;
 
@@ -39,15 +41,15 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::backend::redis_server::failure::unsent;
-use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::redis_server::credentials::{Access, Credentials};
-use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
-use crate::backend::redis_server::unreadable::Unreadable;
+use crate::backend::redis_server::failure::unsent;
 use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
+use crate::backend::redis_server::subscriptions::SubscriptionEvent;
+use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{
-    Backend, BackendError, ReleaseOutcome, Released, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest,
-    WaitPolicy, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
@@ -55,18 +57,18 @@ use nodes::Nodes;
 use waiting::{NextAction, Waiting};
 use watching::Watchers;
 
-/// How long a lost wake may stay unnoticed.
+/// How long a lost notification may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// The nodes that namespaces share: one set of connections.
+/// The nodes of several namespaces: one set of connections.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Shared>,
 }
 
-/// What all namespaces of a store use.
+/// The state that all namespaces of a store share.
 pub struct Shared {
-    voters: Arc<Nodes>,
+    nodes: Arc<Nodes>,
     proof: Credentials,
     prefix: String,
     longest_ttl: Duration,
@@ -81,24 +83,25 @@ impl Drop for Shared {
 }
 
 impl Store {
-    /// Begins to reach the nodes; the health of a namespace says when a majority is there.
+    /// Starts to connect to the nodes; a namespace's health reports when a majority is connected.
     ///
     /// Must be called within a tokio runtime.
     pub fn open(quorum: Quorum) -> Self {
-        // Only the first installation counts, and every other part of the program installs the same.
+        // Only the first installation counts, and every other part of the program installs the same
+        // provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
         settings.prefix.clone_from(&quorum.prefix);
         settings.proof = quorum.proof.clone();
         settings.first_start = quorum.first_start;
-        settings.longest_ttl = answer::asked(quorum.longest_ttl);
-        let voters = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
-        let (told, health) = watch::channel(Health::Unavailable {
+        settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
+        let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
+        let (health_sender, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
-        let watching = tokio::spawn(health::watch_over(Arc::clone(&voters), told));
+        let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
         let inner = Arc::new(Shared {
-            voters,
+            nodes,
             proof: quorum.proof,
             prefix: quorum.prefix,
             longest_ttl: quorum.longest_ttl,
@@ -108,14 +111,14 @@ impl Store {
         Self { inner }
     }
 
-    /// Lets each new connection show this from now on. Open ones stay.
+    /// Uses these credentials for each new connection. Open connections stay.
     pub fn prove_by(&self, access: Access) {
         self.inner.proof.replace(access);
     }
 
-    /// One namespace of this store, as one replica sees it.
+    /// One namespace of this store, for this replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redlock> {
-        let (notifications, heard) = NotificationSender::new();
+        let (notifications, receiver) = NotificationSender::new();
         let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             base: format!("{}:{namespace}:", self.inner.prefix).into(),
@@ -125,13 +128,13 @@ impl Store {
             notifications,
             unreadable: Unreadable::default(),
         });
-        let ears = (0..self.inner.voters.all.len()).map(|node| tokio::spawn(hear(Arc::downgrade(&core), node)));
-        let mut tasks: Vec<_> = ears.collect();
-        tasks.push(tokio::spawn(waiting::alarm(Arc::downgrade(&core))));
+        let listeners = (0..self.inner.nodes.all.len()).map(|node| tokio::spawn(receive(Arc::downgrade(&core), node)));
+        let mut tasks: Vec<_> = listeners.collect();
+        tasks.push(tokio::spawn(waiting::notify_at_expiry(Arc::downgrade(&core))));
         tasks.push(tokio::spawn(names::forget(Arc::downgrade(&core))));
         Arc::new(Redlock {
             core,
-            heard: Mutex::new(Some(heard)),
+            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -146,33 +149,33 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Hears what a node publishes, until the namespace is closed.
-async fn hear(core: Weak<Core>, node: usize) {
-    let Some((hub, channel)) = core
+/// Receives a node's published messages until the namespace is closed.
+async fn receive(core: Weak<Core>, node: usize) {
+    let Some((subscriptions, channel)) = core
         .upgrade()
-        .map(|core| (core.shared.voters.all[node].hub.clone(), core.channel()))
+        .map(|core| (core.shared.nodes.all[node].subscriptions.clone(), core.channel()))
     else {
         return;
     };
-    let Ok(mut heard) = hub.listen(channel).await else {
+    let Ok(mut events) = subscriptions.listen(channel).await else {
         return;
     };
-    while let Some(heard) = heard.recv().await {
+    while let Some(event) = events.recv().await {
         let Some(core) = core.upgrade() else { return };
-        match heard {
+        match event {
             SubscriptionEvent::Gap => {
                 core.waiting.gap();
                 core.watchers.gap();
             }
-            SubscriptionEvent::Message(message) => core.told(&message),
+            SubscriptionEvent::Message(message) => core.on_message(&message),
         }
     }
 }
 
-/// What the verbs of one namespace, and the tasks behind them, work with.
+/// The state of one namespace, used by the verbs and the background tasks.
 pub struct Core {
     shared: Arc<Shared>,
-    /// What keys and the channel begin with.
+    /// The prefix of keys and of the channel.
     base: Arc<str>,
     waiting: Waiting,
     watchers: Watchers,
@@ -185,32 +188,33 @@ impl Core {
         format!("{}c", self.base)
     }
 
-    /// A message: `c` and the lock's name; or `r`, the number of the lease that ended, a space and the name.
-    fn told(&self, message: &[u8]) {
+    /// Handles a message: `c` and the lock's name; or `r`, the token of the ended lease, a space
+    /// and the name.
+    fn on_message(&self, message: &[u8]) {
         let Some((kind, mut name)) = message.split_first() else {
             return;
         };
-        let mut number = None;
+        let mut token = None;
         if let (b'r', Some(space)) = (kind, name.iter().position(|byte| *byte == b' ')) {
-            number = std::str::from_utf8(&name[..space])
+            token = std::str::from_utf8(&name[..space])
                 .ok()
-                .and_then(|number| number.parse().ok());
+                .and_then(|token| token.parse().ok());
             name = &name[space + 1..];
         }
         let Some(lock) = std::str::from_utf8(name).ok().and_then(|name| LockName::new(name).ok()) else {
             return;
         };
         if *kind == b'r' {
-            self.waiting.freed(&lock, number);
+            self.waiting.freed(&lock, token);
         }
         self.watchers.changed(&lock);
     }
 }
 
-/// A namespace over its nodes.
+/// A namespace on its nodes.
 pub struct Redlock {
     core: Arc<Core>,
-    heard: Mutex<Option<mpsc::Receiver<Notification>>>,
+    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -241,7 +245,7 @@ impl Redlock {
 fn check(claim: &NewClaim) -> Result<(), BackendError> {
     let unsupported = |what| Err(BackendError::Unsupported { what });
     if claim.mode != Mode::Exclusive {
-        return unsupported("shared modes: majorities of votes for permits would let too many hold");
+        return unsupported("shared modes: majority votes on permits could grant more than the limit");
     }
     if claim.reentrant {
         return unsupported("re-entry: no node knows all holds of a claim");
@@ -254,21 +258,21 @@ impl Backend for Redlock {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         check(claim)?;
-        let turn = match claim.wait_policy {
+        let action = match claim.wait_policy {
             WaitPolicy::Wait => core.waiting.acquire(lock, claim),
             WaitPolicy::Try => match core.waiting.try_once(lock, claim) {
-                Some(contending) => NextAction::Contend(contending),
+                Some(permit) => NextAction::Contend(permit),
                 None => {
                     let found = core.inspect(lock, Duration::ZERO).await?.holder;
                     return Ok(AcquireOutcome::Busy(found.map(|(holder, _)| Box::new(holder))));
                 }
             },
         };
-        match turn {
-            NextAction::Contend(contending) => core.settle(lock, claim, contending).await,
-            NextAction::Wait(ahead) => {
+        match action {
+            NextAction::Contend(permit) => core.settle(lock, claim, permit).await,
+            NextAction::Wait(position) => {
                 core.watchers.changed(lock);
-                Ok(AcquireOutcome::Waiting(ahead))
+                Ok(AcquireOutcome::Waiting(position))
             }
             NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
             NextAction::Unknown => Ok(AcquireOutcome::Gone),
@@ -277,42 +281,45 @@ impl Backend for Redlock {
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
-        match core.waiting.again(lock, claim.call) {
-            NextAction::Contend(contending) => core.settle(lock, claim, contending).await,
-            NextAction::Wait(ahead) => Ok(AcquireOutcome::Waiting(ahead)),
+        match core.waiting.retry(lock, claim.call) {
+            NextAction::Contend(permit) => core.settle(lock, claim, permit).await,
+            NextAction::Wait(position) => Ok(AcquireOutcome::Waiting(position)),
             NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
-            NextAction::Unknown => Ok(core.held_by(lock, claim).await?.map_or(AcquireOutcome::Gone, AcquireOutcome::Held)),
+            NextAction::Unknown => Ok(core
+                .held_by(lock, claim)
+                .await?
+                .map_or(AcquireOutcome::Gone, AcquireOutcome::Held)),
         }
     }
 
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
-        let mut found = match who {
+        let mut found = match target {
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
-                // No node has ever heard of it.
+                // No node knows of this call.
                 Some(false) => {
                     core.watchers.changed(lock);
                     let found = Released::Ended(Cause::Left);
                     return Ok(ReleaseOutcome { found, next: None });
                 }
-                waited => core.end(lock, who).await.map(|found| match found {
+                waited => core.end(lock, target).await.map(|found| match found {
                     Released::Nothing if waited.is_some() => Released::Ended(Cause::Left),
                     found => found,
                 })?,
             },
-            _ => core.end(lock, who).await?,
+            _ => core.end(lock, target).await?,
         };
-        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, who) {
+        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, target) {
             found = Released::Nothing;
         }
         let ended = matches!(found, Released::Ended(_) | Released::EndedBefore(_));
         let next = match next {
-            Some(next) if ended => core.hand_over(lock, next).await,
+            Some(next) if ended => core.promote_next(lock, next).await,
             _ => None,
         };
         if next.is_none() && matches!(found, Released::Ended(cause) if cause != Cause::Left) {
@@ -323,11 +330,11 @@ impl Backend for Redlock {
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        self.open()?.lengthen(lease, ttl).await
+        self.open()?.extend(lease, ttl).await
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        self.open()?.queue(lock, most).await
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        self.open()?.queue(lock, limit).await
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
@@ -335,10 +342,10 @@ impl Backend for Redlock {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let heard = self.heard.lock().take();
+        let receiver = self.receiver.lock().take();
         let notifications = Arc::clone(&self.core.notifications);
-        match heard {
-            Some(heard) => notifications.stream(heard),
+        match receiver {
+            Some(receiver) => notifications.stream(receiver),
             None => stream::empty().boxed(),
         }
     }
@@ -348,19 +355,19 @@ impl Backend for Redlock {
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
-        let voters = &self.open()?.shared.voters;
-        let named: Vec<_> = voters
+        let nodes = &self.open()?.shared.nodes;
+        let matching: Vec<_> = nodes
             .all
             .iter()
-            .filter(|voter| node.is_none_or(|node| node == voter.name))
+            .filter(|member| node.is_none_or(|node| node == member.name))
             .collect();
-        if named.is_empty() {
+        if matching.is_empty() {
             return Err(BackendError::Unsupported {
                 what: "admitting a node that is none of this store's nodes",
             });
         }
-        let all = join_all(named.iter().map(|voter| voter.node.admit())).await;
-        // Of all nodes those that can be reached are admitted.
+        let all = join_all(matching.iter().map(|member| member.node.admit())).await;
+        // A request for all nodes succeeds if any node could be reached.
         match (node, all.iter().any(Result::is_ok)) {
             (None, true) => Ok(()),
             _ => all.into_iter().collect(),
@@ -384,9 +391,9 @@ impl Backend for Redlock {
     }
 
     fn nodes(&self) -> Vec<(String, Health)> {
-        let voters = self.core.shared.voters.all.iter();
-        voters
-            .map(|voter| (voter.name.clone(), voter.node.health().borrow().clone()))
+        let nodes = self.core.shared.nodes.all.iter();
+        nodes
+            .map(|member| (member.name.clone(), member.node.health().borrow().clone()))
             .collect()
     }
 

@@ -1,4 +1,4 @@
-//! What the steps of a backend take and answer.
+//! The parameters and outcomes of a backend's steps.
 
 use std::time::Duration;
 
@@ -12,59 +12,60 @@ use crate::name::{
 /// Whether a claim that does not fit waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// No: tell who is in the way.
+    /// No: the outcome names the first holder.
     Try,
     /// Yes, in the queue.
     Wait,
 }
 
-/// The limits that a step needs of its namespace; they travel with the claim, so that a backend
-/// never holds a stale copy.
+/// The namespace's limits that a step applies. They are part of the claim, so that a backend never
+/// holds a stale copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimLimits {
-    /// How many claims the queue takes, holders and waiters together.
+    /// The limit on claims in the queue, holders and waiters together.
     pub queue: u32,
-    /// How many finished calls are remembered.
+    /// The limit on finished calls that are remembered.
     pub finished: u32,
-    /// How many holds a claim takes.
+    /// The limit on holds of one claim.
     pub holds: u32,
 }
 
-/// A claim as one Acquire call brings it.
+/// A claim as one Acquire call presents it.
 #[derive(Debug, Clone)]
 pub struct NewClaim {
     /// The claim's id, or that of a further hold on it.
     pub id: ClaimId,
-    /// The call that brings it; fresh for every `enter`.
+    /// The id of the call that presents it; fresh for every `acquire`.
     pub call: CallId,
-    /// The secret of the hold that it is to be.
+    /// The secret of the hold that it becomes.
     pub secret: Secret,
-    /// Whether the id came from a request id, so that a retry may look for it.
+    /// Whether the id was derived from a request id, so that a retry may look for it.
     pub retryable: bool,
-    /// Who asks, by its own label.
+    /// The owner, as the caller names itself.
     pub owner: Owner,
-    /// Who asks, as proven.
+    /// The caller's authenticated identity.
     pub identity: Identity,
-    /// How it shares the lock.
+    /// The mode in which it shares the lock.
     pub mode: Mode,
     /// Whether it may join, and be joined by, reentrant claims of the same owner.
     pub reentrant: bool,
-    /// How long the lease is to live.
+    /// The requested TTL of the lease.
     pub ttl: Ttl,
-    /// What it says about itself.
+    /// The caller's metadata.
     pub metadata: Metadata,
     /// Whether it waits.
     pub wait_policy: WaitPolicy,
     /// The namespace's limits.
     pub limits: ClaimLimits,
-    /// When the call came. Only ever compared with the sending of the granting step, for
-    /// [`Grant::waited`].
+    /// When the call arrived. It is compared only with the time at which the granting step is sent,
+    /// for [`Grant::waited`].
     pub arrived: Instant,
 }
 
 #[cfg(test)]
 impl NewClaim {
-    /// A patient exclusive claim for tests, whose ids are all made of this number.
+    /// An exclusive claim with [`WaitPolicy::Wait`] for tests; every byte of its ids is this
+    /// number.
     pub fn numbered(number: u8) -> Self {
         let good = "a good value";
         Self {
@@ -89,18 +90,18 @@ impl NewClaim {
     }
 }
 
-/// Who leaves.
+/// What a release ends.
 #[derive(Debug, Clone, Copy)]
 pub enum ReleaseTarget<'a> {
-    /// A hold, by its lease: a Release.
+    /// A hold, named by its lease: a Release call.
     Hold(&'a LeaseKey),
-    /// A call that ended: what it entered is undone, unless another call has found it.
+    /// A call that ended: the release undoes its claim, unless another call has found that claim.
     Call(&'a ClaimId, CallId),
-    /// Whoever holds this token, with all holds.
+    /// The holder with this token, with all its holds.
     Forced(FencingToken),
 }
 
-/// [`ReleaseTarget`], owned: for a step that is sent from elsewhere.
+/// [`ReleaseTarget`], owned, for a step that another task sends.
 #[derive(Debug, Clone)]
 pub enum OwnedReleaseTarget {
     /// [`ReleaseTarget::Hold`].
@@ -112,8 +113,8 @@ pub enum OwnedReleaseTarget {
 }
 
 impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
-    fn from(who: ReleaseTarget<'_>) -> Self {
-        match who {
+    fn from(target: ReleaseTarget<'_>) -> Self {
+        match target {
             ReleaseTarget::Hold(lease) => Self::Hold(lease.clone()),
             ReleaseTarget::Call(claim, call) => Self::Call(*claim, call),
             ReleaseTarget::Forced(token) => Self::Forced(token),
@@ -122,7 +123,7 @@ impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
 }
 
 impl OwnedReleaseTarget {
-    /// The same, borrowed.
+    /// The borrowed form.
     pub fn leaving(&self) -> ReleaseTarget<'_> {
         match self {
             Self::Hold(lease) => ReleaseTarget::Hold(lease),
@@ -132,24 +133,24 @@ impl OwnedReleaseTarget {
     }
 }
 
-/// Where a claim stands after a step.
+/// The state of a claim after a step.
 #[derive(Debug, Clone)]
 pub enum AcquireOutcome {
     /// It holds the lock.
     Held(Grant),
     /// It waits in the queue.
     Waiting(QueuePosition),
-    /// It was only a try and did not fit; the first holder, where one holds.
+    /// It was a try and did not fit; contains the first holder, if there is one.
     Busy(Option<Box<Holder>>),
-    /// It was not let in.
+    /// The store refused it.
     Refused(Refusal),
     /// Its request was granted before and has ended since.
     Finished(Cause),
-    /// Its call has left, or lost its claim to a try.
+    /// Its call was cancelled, or lost its claim to a try of another call.
     Cancelled,
     /// Another call has adopted it.
     Superseded,
-    /// The store does not know it (any more).
+    /// The store does not know it, or no longer knows it.
     Gone,
 }
 
@@ -158,20 +159,20 @@ pub enum AcquireOutcome {
 pub struct Grant {
     /// The claim that holds.
     pub claim: ClaimId,
-    /// What kind of claim it is.
+    /// The kind of that claim.
     pub kind: Kind,
     /// The secret of the hold.
     pub secret: Secret,
     /// The claim's token.
     pub token: FencingToken,
-    /// Who holds.
+    /// The owner of the claim.
     pub owner: Owner,
-    /// What is really granted from the sending of the step on.
+    /// The granted time, counted from the sending of the step.
     pub ttl: Duration,
-    /// From [`NewClaim::arrived`] to the sending of the granting step; zero for a renewal, a
-    /// re-entry and a hold found by a retry.
+    /// The time from [`NewClaim::arrived`] to the sending of the granting step; zero for a renewal,
+    /// a re-entry and a hold that a retry found.
     pub waited: Duration,
-    /// How many holds the claim has.
+    /// The number of holds of the claim.
     pub holds: u32,
 }
 
@@ -188,16 +189,16 @@ impl Grant {
     }
 }
 
-/// What a waiting claim knows of those ahead of it.
+/// The position of a waiting claim and what the store knows about the holders ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// Orders the waiting claims of one lock as the queue does (ties by arrival).
+    /// Sorts the waiting claims of one lock in queue order; equal positions sort by arrival.
     pub position: u64,
-    /// When the next holder's TTL runs out, if nobody renews it.
+    /// When the next holder's TTL runs out, if it is not renewed.
     pub frees_in: Option<Duration>,
 }
 
-/// Why a claim was not let in.
+/// Why the store refused a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue, or the holds of the claim, are at the limit.
@@ -222,16 +223,16 @@ pub enum Refusal {
     },
 }
 
-/// What a leave did.
+/// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseOutcome {
-    /// What became of the one that leaves.
+    /// What became of the target.
     pub found: Released,
-    /// The grant of the `next` that was named, if it was taken up.
+    /// The grant of `next`, if it was promoted.
     pub next: Option<Grant>,
 }
 
-/// What a leave found.
+/// What a release found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
     /// This step ended it.
@@ -240,15 +241,15 @@ pub enum Released {
     EndedBefore(Cause),
     /// The call's claim belongs to another call now, and stays.
     Adopted,
-    /// Nothing is known of it.
+    /// The store knows nothing about it.
     Nothing,
 }
 
-/// What a renewal found.
+/// The outcome of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RenewOutcome {
-    /// The lease lives on.
+    /// The lease is extended.
     Renewed(Grant),
-    /// It is gone, with its cause while that is remembered.
+    /// The lease is gone; contains its cause while that is remembered.
     Gone(Option<Cause>),
 }

@@ -1,14 +1,14 @@
-//! What a backend shows: lists, wakes and changes.
+//! What a backend reports about its locks: lists, notifications and changes.
 
 use crate::claim::{Cause, Holder, Queue};
 use crate::name::{ClaimId, FencingToken, LockName, Owner};
 
-/// How much of a queue is shown.
+/// How much of a queue is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InspectLimit {
-    /// How many holders.
+    /// The maximum number of holders.
     pub holders: usize,
-    /// How many waiters.
+    /// The maximum number of waiters.
     pub waiters: usize,
 }
 
@@ -19,21 +19,21 @@ impl InspectLimit {
         waiters: 0,
     };
 
-    /// As many of each.
-    pub fn of_each(most: usize) -> Self {
+    /// The same limit for holders and waiters.
+    pub fn of_each(limit: usize) -> Self {
         Self {
-            holders: most,
-            waiters: most,
+            holders: limit,
+            waiters: limit,
         }
     }
 }
 
-/// Which part of a list.
+/// Which part of a list is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Where the page before ended, in the backend's own words.
+    /// Where the previous page ended, in the backend's own encoding.
     pub after: Option<String>,
-    /// How many locks at most, at least 1.
+    /// The maximum number of locks; at least 1.
     pub size: usize,
 }
 
@@ -42,40 +42,41 @@ pub struct PageRequest {
 pub struct LockPage {
     /// The locks, by name.
     pub locks: Vec<LockSummary>,
-    /// Where the next page begins; nothing at the end.
+    /// Where the next page begins; absent at the end.
     pub next: Option<String>,
 }
 
-/// A lock in use, in short.
+/// A summary of a lock in use.
 #[derive(Debug, Clone)]
 pub struct LockSummary {
     /// Its name.
     pub lock: LockName,
-    /// How many claims hold it.
+    /// The number of claims that hold it.
     pub holders: usize,
-    /// How many claims wait.
+    /// The number of claims that wait.
     pub waiters: usize,
-    /// The first holder, where one holds.
+    /// The first holder, if there is one.
     pub first: Option<Holder>,
 }
 
-/// What a waiting claim of this replica should know.
+/// A message to this replica's waiting claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notification {
-    /// This claim should ask again ([`super::Backend::promote`]): it may be eligible, or was adopted.
+    /// This claim should be promoted ([`super::Backend::promote`]): it may be eligible, or was
+    /// adopted.
     Next(LockName, ClaimId),
-    /// Something changed on this lock: its first waiter here should ask again.
+    /// Something changed on this lock: its first local waiter should try to be promoted.
     Changed(LockName),
     /// The store lost this waiting claim.
     Gone(LockName, ClaimId),
-    /// Wakes may have been lost: every waiter should ask again.
+    /// Notifications may have been lost: every waiter should try to be promoted.
     Gap,
 }
 
-/// What somebody who watches a lock sees.
+/// An event that a watcher of a lock receives.
 #[derive(Debug, Clone)]
 pub enum WatchEvent {
-    /// The full state: first, and after a gap.
+    /// The full state: the first event, and the event after a gap.
     State(Queue),
     /// One change.
     Change(Change),
@@ -86,13 +87,13 @@ pub enum WatchEvent {
 pub struct Change {
     /// What happened.
     pub kind: ChangeKind,
-    /// To whose claim.
+    /// The owner of the claim that changed.
     pub owner: Owner,
-    /// Its token, unless it never held.
+    /// Its token; absent if it never held the lock.
     pub token: Option<FencingToken>,
-    /// How many hold after it.
+    /// The number of holders after the change.
     pub holders: usize,
-    /// How many wait after it.
+    /// The number of waiters after the change.
     pub waiters: usize,
 }
 
@@ -103,6 +104,6 @@ pub enum ChangeKind {
     Queued,
     /// It was granted.
     Granted,
-    /// It ended so.
+    /// It ended with this cause.
     Ended(Cause),
 }

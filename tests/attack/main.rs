@@ -3,8 +3,8 @@
 
 #![cfg(feature = "embedded")]
 
-mod fixture;
 mod crowds;
+mod fixture;
 mod forged;
 mod memory;
 mod order;

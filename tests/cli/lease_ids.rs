@@ -8,7 +8,10 @@ use crate::program::{Fixture, Running, run, text};
 use crate::server::until;
 
 fn lease_id(fixture: &Fixture, lock: &str) -> String {
-    fixture.held(lock, "me")["leaseId"].as_str().expect("a lease id").to_owned()
+    fixture.held(lock, "me")["leaseId"]
+        .as_str()
+        .expect("a lease id")
+        .to_owned()
 }
 
 #[test]

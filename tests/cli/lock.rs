@@ -66,9 +66,13 @@ fn what_cannot_be_run_has_its_codes_and_leaves_the_lock_free() {
         "its own failures are not taken for the command's"
     );
     fixture.held("default/a", "me");
-    assert_eq!(fixture.run(&["lock", "default/a", "--", "true"]).status.code(), Some(120));
     assert_eq!(
-        fixture.run(&["lock", "default/a", "--wait", "200ms", "--", "true"])
+        fixture.run(&["lock", "default/a", "--", "true"]).status.code(),
+        Some(120)
+    );
+    assert_eq!(
+        fixture
+            .run(&["lock", "default/a", "--wait", "200ms", "--", "true"])
             .status
             .code(),
         Some(121)

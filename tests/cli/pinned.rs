@@ -253,10 +253,16 @@ fn json_has_the_fields_of_the_api() {
         "namespaces[].limits",
         "minTtl defaultTtl maxTtl maxWait queueLimit nameLimit finishedLimit holdLimit",
     );
-    assert_fields(&fixture.json(&["namespaces"]), &format!("namespaces {namespace} {limits}"));
+    assert_fields(
+        &fixture.json(&["namespaces"]),
+        &format!("namespaces {namespace} {limits}"),
+    );
     assert_fields(&fixture.json(&["force-release", "default/reports", token]), "");
     let other = fixture.held("default/other", "me");
-    assert_fields(&fixture.json(&["release", other["leaseId"].as_str().expect("an id")]), "");
+    assert_fields(
+        &fixture.json(&["release", other["leaseId"].as_str().expect("an id")]),
+        "",
+    );
 }
 
 #[test]

@@ -27,7 +27,9 @@ struct Kitchen {
 
 impl Kitchen {
     fn new() -> Self {
-        Self { fixture: Fixture::start() }
+        Self {
+            fixture: Fixture::start(),
+        }
     }
 
     /// A program of these lines of a shell.
@@ -111,7 +113,9 @@ fn deployments_go_one_at_a_time_and_tell_whose_they_are() {
     for name in ["by hand", "job-1", "job-2", "job-3"] {
         assert!(shown.contains(name), "{shown}");
     }
-    kitchen.fixture.said(&["release", held["leaseId"].as_str().expect("an id")]);
+    kitchen
+        .fixture
+        .said(&["release", held["leaseId"].as_str().expect("an id")]);
     for job in &mut jobs {
         assert_eq!(job.end(), Some(0));
     }

@@ -8,8 +8,8 @@ use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::backend::{Backend, Health};
 
-use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
 use crate::etcd_servers::{Cluster, packaged, program};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
 
 /// Real time; etcd's smallest TTL by its defaults, and its own time to find a lease dead.
 const PACE: Pace = Pace {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::embedded::Store;
 
-use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
 
 /// Real time, on a machine that is busy with other tests.
 const REAL: Pace = Pace {

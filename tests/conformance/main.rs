@@ -13,8 +13,6 @@ mod suite;
 mod table;
 #[path = "../common/asks.rs"]
 mod asks;
-mod fixture;
-mod fixtures;
 #[path = "../common/calls.rs"]
 mod calls;
 mod cases;
@@ -24,6 +22,8 @@ mod etcd_fixtures;
 #[cfg(feature = "etcd")]
 #[path = "../common/etcd.rs"]
 mod etcd_servers;
+mod fixture;
+mod fixtures;
 #[macro_use]
 mod grpc;
 #[cfg(feature = "redis")]

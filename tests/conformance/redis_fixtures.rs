@@ -9,7 +9,7 @@ use fencepost::backend::redis_server::settings::{FirstStart, Replicas, Servers, 
 use fencepost::backend::{Backend, Health, WatchEvent};
 use futures::StreamExt;
 
-use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, lock, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, lock, namespace};
 use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
 
 /// Real time, and a server on the same machine.

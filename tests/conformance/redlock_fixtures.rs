@@ -8,7 +8,7 @@ use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_
 use fencepost::backend::redlock::Store;
 use fencepost::backend::{Backend, Health};
 
-use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
 use crate::redis_servers::{RedisServer, available, shared};
 
 /// Real time, and five servers on the same machine.

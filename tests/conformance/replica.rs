@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{QueuePosition, Backend, ReleaseOutcome, Released, Grant, ReleaseTarget, InspectLimit, NewClaim, AcquireOutcome, Refusal, RenewOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, ReleaseTarget,
+    Released, RenewOutcome,
+};
 use fencepost::claim::{Holder, Queue, Waiter};
 use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
 
-use crate::fixture::{lock, namespace};
 use crate::claims::ttl;
+use crate::fixture::{lock, namespace};
 
 /// The lock of a case that names no other.
 const LOCK: &str = "lock";
@@ -66,7 +69,10 @@ impl<'a> Replica<'a> {
 
     /// Enters a claim.
     pub async fn acquire(&self, claim: &NewClaim) -> AcquireOutcome {
-        self.backend.acquire(self.name(), claim).await.expect("the store answers")
+        self.backend
+            .acquire(self.name(), claim)
+            .await
+            .expect("the store answers")
     }
 
     /// Enters a claim that must be held at once.
@@ -147,7 +153,10 @@ impl<'a> Replica<'a> {
 
     /// The queue as it is.
     pub async fn inspect(&self) -> Queue {
-        self.backend.inspect(self.name(), MANY).await.expect("the store answers")
+        self.backend
+            .inspect(self.name(), MANY)
+            .await
+            .expect("the store answers")
     }
 
     /// Who holds.

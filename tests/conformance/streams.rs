@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::NewClaim;
-use fencepost::backend::{BackendError, Change, ChangeKind, WatchEvent, Notification};
+use fencepost::backend::{BackendError, Change, ChangeKind, Notification, WatchEvent};
 use fencepost::claim::Queue;
 use fencepost::name::LockName;
 use futures::StreamExt;

@@ -1,7 +1,7 @@
 //! How a case runs, and what it may need of a store.
 
-use crate::fixture::{Fixture, Missing};
 use crate::cases::limits;
+use crate::fixture::{Fixture, Missing};
 
 /// What a case asks of a store beyond exclusive claims in one replica's order.
 #[derive(Debug, Clone, Copy)]

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{FINISHED_KEPT, Released, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, Refusal};
+use fencepost::backend::{AcquireOutcome, FINISHED_KEPT, NewClaim, PageRequest, Refusal, Released, WaitPolicy};
 use fencepost::claim::{Cause, prefix_len};
 use fencepost::name::{FencingToken, Mode};
 use proptest::prelude::*;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, semaphore};
+use crate::fixture::Fixture;
 use crate::replica::Held;
 
 /// One step of a walk; the numbers choose among the claims that the walk has seen.

@@ -91,6 +91,9 @@ async fn the_lease_of_a_grant_of_unknown_outcome_is_revoked_once_its_call_has_le
         assert!(Instant::now() < end, "it is still there");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(locks.inspect(&name("a"), 1).await.expect("etcd answers").holder_count, 0);
+    assert_eq!(
+        locks.inspect(&name("a"), 1).await.expect("etcd answers").holder_count,
+        0
+    );
     assert!(marks(&mut etcd).await <= 1, "while nobody knows what may still come");
 }

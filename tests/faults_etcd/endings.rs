@@ -11,10 +11,10 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::forwarder::{Answers, Forwarder};
 use crate::harness::{
     acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, token, unready, waiters,
 };
-use crate::forwarder::{Answers, Forwarder};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{Client, GetOptions, PutOptions};
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, BackendError, ClaimLimits, Health, NewClaim, AcquireOutcome, Notification};
+use fencepost::backend::{AcquireOutcome, Backend, BackendError, ClaimLimits, Health, NewClaim, Notification};
 use fencepost::name::{LockName, Namespace};
 use futures::StreamExt;
 
@@ -129,7 +129,8 @@ impl Fixture {
     /// Waits until the first replica has told the call of this claim to ask again. Once a bed.
     pub async fn woken(&self, claim: &NewClaim) {
         let notifications = self.first.notifications();
-        let is_told = |wake: Notification| std::future::ready(matches!(wake, Notification::Next(_, id) if id == claim.id));
+        let is_told =
+            |wake: Notification| std::future::ready(matches!(wake, Notification::Next(_, id) if id == claim.id));
         let told = tokio::time::timeout(Duration::from_secs(10), notifications.any(is_told)).await;
         assert!(told.expect("it is told in time"), "the wakes have ended");
     }
@@ -197,14 +198,24 @@ impl Fixture {
 
     /// Enters a claim at the first replica. `meanwhile` happens when the step that writes this key of the claim has
     /// been sent, and before it reaches etcd.
-    pub async fn acquire_while(&self, claim: &NewClaim, end: &str, meanwhile: impl Future<Output = ()>) -> AcquireOutcome {
+    pub async fn acquire_while(
+        &self,
+        claim: &NewClaim,
+        end: &str,
+        meanwhile: impl Future<Output = ()>,
+    ) -> AcquireOutcome {
         let here = self.here();
         self.while_held(&step(claim, end), here.acquire(claim), meanwhile).await
     }
 
     /// The same for a newcomer that has seen the lock, finds that it fits behind all claims there, and sends the step
     /// that grants. (The step before that asks for a lock without any claim.)
-    pub async fn acquire_fitting_while(&self, claim: &NewClaim, end: &str, meanwhile: impl Future<Output = ()>) -> AcquireOutcome {
+    pub async fn acquire_fitting_while(
+        &self,
+        claim: &NewClaim,
+        end: &str,
+        meanwhile: impl Future<Output = ()>,
+    ) -> AcquireOutcome {
         let here = self.here();
         self.while_held(&fitting(claim, end), here.acquire(claim), meanwhile)
             .await

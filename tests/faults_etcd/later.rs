@@ -19,7 +19,8 @@ async fn nothing_is_granted_where_a_later_release_has_begun_and_the_reason_is_sa
     closed.expect("etcd answers");
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
-    let is_said = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("later release"));
+    let is_said =
+        |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("later release"));
     health(&locks, Duration::from_secs(10), is_said).await;
     // What holds goes on, and can be given back.
     locks.renew(&held.key, None).await.expect("it is held");

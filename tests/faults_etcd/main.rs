@@ -2,8 +2,6 @@
 #![cfg(feature = "etcd")]
 
 mod batches;
-mod fixture;
-mod harness;
 mod cancelled;
 #[path = "../common/certificates.rs"]
 mod certificates;
@@ -13,8 +11,10 @@ mod claims;
 mod conditions;
 mod crowds;
 mod endings;
+mod fixture;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
+mod harness;
 mod history;
 #[path = "../common/killed.rs"]
 mod killed;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fencepost::backend::Health;
 use fencepost::error::Error;
 
-use crate::harness::{acquire, cluster, health, name, replica, replica_of, take, token, waiters};
 use crate::forwarder::Forwarder;
+use crate::harness::{acquire, cluster, health, name, replica, replica_of, take, token, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.

@@ -7,8 +7,8 @@ use fencepost::backend::Health;
 use fencepost::backend::etcd::settings::{Login, Settings, Tls};
 use fencepost::error::Error;
 
-use crate::harness::{acquire, cluster, cluster_over, etcd, health, take, token, unready, waiters};
 use crate::certificates::Certificates;
+use crate::harness::{acquire, cluster, cluster_over, etcd, health, take, token, unready, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(30);

@@ -8,8 +8,8 @@ use fencepost::locks::Acquire;
 use fencepost::name::Metadata;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{acquire, ask, calls, cluster, name, replica, sent_bytes, take};
 use crate::endings::queued;
+use crate::harness::{acquire, ask, calls, cluster, name, replica, sent_bytes, take};
 
 const TTL: Duration = Duration::from_secs(120);
 /// With 4,000 bytes of metadata each, their records are more than the 4 MiB that a client takes by default.

@@ -58,7 +58,10 @@ async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
         .await
         .expect("a sign of life writes nothing");
     locks.release(&two.key).await.expect("it was held");
-    assert_eq!(locks.inspect(&name("two"), 1).await.expect("etcd answers").holder_count, 0);
+    assert_eq!(
+        locks.inspect(&name("two"), 1).await.expect("etcd answers").holder_count,
+        0
+    );
 
     etcd.delete("junk", Some(etcd_client::DeleteOptions::new().with_prefix()))
         .await

@@ -6,7 +6,9 @@ use std::time::Duration;
 use etcd_client::DeleteOptions;
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
 use tokio::time::Instant;
 
@@ -76,7 +78,10 @@ async fn a_waiter_that_is_in_no_view_is_not_taken_up() {
     assert!(!remove(&*locks, &held, Some(&waits)).await);
     let place = other.promote(&name("a"), &waits).await.expect("etcd answers");
     assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
-    let queue = locks.inspect(&name("a"), InspectLimit::of_each(9)).await.expect("etcd answers");
+    let queue = locks
+        .inspect(&name("a"), InspectLimit::of_each(9))
+        .await
+        .expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (0, 0));
 }
 
@@ -98,7 +103,10 @@ async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
         assert!(matches!(entered, AcquireOutcome::Held(_)), "round {round}: {entered:?}");
         for (replica, waiter) in [(&locks, &older), (&other, &younger)] {
             let entered = replica.acquire(&name("a"), waiter).await.expect("etcd answers");
-            assert!(matches!(entered, AcquireOutcome::Waiting(_)), "round {round}: {entered:?}");
+            assert!(
+                matches!(entered, AcquireOutcome::Waiting(_)),
+                "round {round}: {entered:?}"
+            );
         }
         // The younger one asks while the older one is taken up, by a hand-over or by itself.
         let next = (round % 2 == 0).then_some(&older);
@@ -145,7 +153,9 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
         assert_eq!(granted.claim, tried.id, "it goes by the name of another one");
         // It asked before it heard of that.
         let place = locks.promote(&name("a"), &waits).await.expect("etcd answers");
-        let AcquireOutcome::Held(again) = place else { panic!("{place:?}") };
+        let AcquireOutcome::Held(again) = place else {
+            panic!("{place:?}")
+        };
         assert_eq!((again.token, again.secret), (granted.token, granted.secret));
         remove(&*locks, &waits, None).await;
     }
@@ -171,7 +181,10 @@ async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
             assert!(entered.is_err(), "{entered:?}");
         }
     }
-    let queue = locks.inspect(&name("a"), InspectLimit::of_each(9)).await.expect("etcd answers");
+    let queue = locks
+        .inspect(&name("a"), InspectLimit::of_each(9))
+        .await
+        .expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
     remove(&*other, &waits, None).await;
     remove(&*other, &held, None).await;

@@ -7,8 +7,8 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::harness::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
 use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -69,7 +69,9 @@ async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
 fn is_away<T>(answer: &Result<T, Error>) -> bool {
     matches!(
         answer,
-        Err(Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. }))
+        Err(Error::Backend(
+            BackendError::Unavailable { .. } | BackendError::NotSent { .. }
+        ))
     )
 }
 
@@ -154,7 +156,9 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     fixture.forwarder.answers(Answers::Pass);
     // Long before its TTL.
-    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
+    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20))
+        .await
+        .unwrap();
     assert!(Some(token(&next)) > granted);
     assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
     serves(&fixture.cut_off, LONG_BEFORE).await;
@@ -175,7 +179,9 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
     fixture.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
-    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
+    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20))
+        .await
+        .unwrap();
     assert!(Some(token(&next)) > granted);
     assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
 }

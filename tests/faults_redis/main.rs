@@ -1,11 +1,11 @@
 //! What happens to the service when Redis fails, on servers that the tests start.
 #![cfg(feature = "redis")]
 
-mod harness;
 mod clock;
 mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
+mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
 mod lost;

@@ -7,8 +7,8 @@ use fencepost::backend::Health;
 use fencepost::locks::{Lease, Locks};
 use tokio::task::JoinHandle;
 
-use crate::harness::{acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting};
 use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(240);

@@ -87,7 +87,9 @@ async fn a_watch_that_is_opened_while_redis_is_away_says_so() {
     assert!(
         matches!(
             seen,
-            Err(Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. }))
+            Err(Error::Backend(
+                BackendError::Unavailable { .. } | BackendError::NotSent { .. }
+            ))
         ),
         "{seen:?}"
     );

@@ -7,8 +7,8 @@ use fencepost::backend::redis_server::script::{Ask, Script};
 use fencepost::backend::redlock::scripts;
 use fencepost::locks::{Lease, Locks};
 
-use crate::harness::{acquire, holding, nodes, quorum, replica, take, take_everywhere, take_soon, token, until};
 use crate::forwarder::Forwarder;
+use crate::harness::{acquire, holding, nodes, quorum, replica, take, take_everywhere, take_soon, token, until};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_millis(1_500);
@@ -143,7 +143,8 @@ async fn a_vote_that_comes_after_a_force_finds_a_tombstone_also_where_one_node_a
     let lease = take(&fixture.held_up, "a", LONG).await;
     // Of the two nodes that have it one hangs: the others do not know whose token it is.
     fixture.servers[1].pause();
-    fixture.direct
+    fixture
+        .direct
         .force_release(&lease.key.lock.name, lease.key.token)
         .await
         .unwrap();
@@ -216,10 +217,16 @@ async fn a_repair_that_comes_late_places_nothing_beside_others() {
     }
     let used = || fixture.servers[2].cli(&["HGET", "fencepost:voter", "used"]);
     assert_eq!(used(), "");
-    renew_until(&fixture.held_up, &other, "no repair", || holding(&fixture.servers, "b") == 3).await;
+    renew_until(&fixture.held_up, &other, "no repair", || {
+        holding(&fixture.servers, "b") == 3
+    })
+    .await;
     assert_eq!(used(), "1", "a node with a lease counts as one that never had any");
     fixture.forwarder.hold_from(&name_of(&scripts::REPAIR));
-    renew_until(&fixture.held_up, &first, "no repair", || fixture.forwarder.holds_something()).await;
+    renew_until(&fixture.held_up, &first, "no repair", || {
+        fixture.forwarder.holds_something()
+    })
+    .await;
     fixture.direct.release(&first.key).await.unwrap();
     let second = take_everywhere(&fixture.direct, &fixture.servers, "a", LONG).await;
     assert!(token(&second) > token(&first));

@@ -3,9 +3,9 @@
 
 #[path = "../common/forwarder.rs"]
 mod answers;
-mod harness;
 mod clocks;
 mod forwarder;
+mod harness;
 mod late;
 mod memory;
 mod nodes;

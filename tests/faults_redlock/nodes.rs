@@ -6,11 +6,11 @@ use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
+use crate::forwarder::Forwarder;
 use crate::harness::{
     NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, serves, take, take_everywhere, take_soon,
     token, unready, until,
 };
-use crate::forwarder::Forwarder;
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -265,7 +265,8 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
     serves(&locks, Duration::from_secs(10)).await;
     until(&locks, |nodes| {
         let serving = nodes.iter().filter(|(_, health)| *health == Health::Serving);
-        let told = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("the same server"));
+        let told =
+            |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("the same server"));
         serving.count() == 2 && nodes.iter().any(|(_, health)| told(health))
     })
     .await;

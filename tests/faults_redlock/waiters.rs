@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
-use fencepost::backend::{Backend, ClaimLimits, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, WaitPolicy,
+};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};

@@ -26,7 +26,11 @@ fn named(text: &str) -> BTreeSet<String> {
 async fn every_metric_of_the_dashboard_and_the_alerts_is_shown() {
     let fixture = Fixture::start("[namespaces.a]\nlease_limit = 1\nembedded.path = ':memory:'\n").await;
     let held = fixture.calls.acquire(ask("a", "x", "o")).await;
-    let over = fixture.calls.try_acquire(ask("a", "y", "o")).await.expect_err("one alone");
+    let over = fixture
+        .calls
+        .try_acquire(ask("a", "y", "o"))
+        .await
+        .expect_err("one alone");
     assert_eq!(reason(&over), "OVERLOADED");
     fixture.calls.release(&held).await;
     let shown = named(&fixture.metrics());

@@ -50,12 +50,13 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     fixture.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
     let missing = (503, "away does not serve\n".to_owned());
     eventually("not ready", || fixture.get("/readyz") == missing).await;
-    fixture.shows(
-        "fencepost_backend_healthy",
-        &[("namespace", "away"), ("backend", "redis")],
-        0.0,
-    )
-    .await;
+    fixture
+        .shows(
+            "fencepost_backend_healthy",
+            &[("namespace", "away"), ("backend", "redis")],
+            0.0,
+        )
+        .await;
     fixture.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
     eventually("ready", || fixture.get("/readyz").0 == 200).await;
 }

@@ -5,7 +5,6 @@
 
 #[path = "../common/asks.rs"]
 mod asks;
-mod fixture;
 #[path = "../common/calls.rs"]
 mod calls;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
@@ -17,6 +16,7 @@ mod drain;
 #[cfg(feature = "etcd")]
 #[path = "../common/etcd.rs"]
 mod etcd_servers;
+mod fixture;
 mod health;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]
 mod proofs;

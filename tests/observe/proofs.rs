@@ -18,8 +18,8 @@ use tempfile::TempDir;
 use tonic::Status;
 
 use crate::asks::{living, reason};
-use crate::fixture::{Fixture, ask, eventually};
 use crate::calls::Calls;
+use crate::fixture::{Fixture, ask, eventually};
 use crate::server::PATIENCE;
 
 pub const APPLIED: &str = "fencepost_config_reloads_total";

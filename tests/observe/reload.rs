@@ -10,8 +10,8 @@ use fencepost::metrics::Metrics;
 use fencepost::stores::{self, OpenError};
 
 use crate::asks::{living, reason, waiting};
-use crate::fixture::{Fixture, ask, eventually};
 use crate::calls::Calls;
+use crate::fixture::{Fixture, ask, eventually};
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const WAIT: Duration = Duration::from_secs(20);
@@ -121,10 +121,15 @@ async fn a_namespace_that_goes_ends_its_waits_and_keeps_its_leases() {
     let ended = waits.await.expect("an answer").expect_err("the namespace goes");
     assert_eq!(reason(&ended), "DRAINING");
     fixture.shows(APPLIED, &[], 1.0).await;
-    let gone = fixture.calls.try_acquire(ask("other", "y", "o")).await.expect_err("gone");
+    let gone = fixture
+        .calls
+        .try_acquire(ask("other", "y", "o"))
+        .await
+        .expect_err("gone");
     assert_eq!(reason(&gone), "NAMESPACE_NOT_FOUND");
     eventually("it is closed", || {
-        fixture.metric("fencepost_backend_healthy", &[("namespace", "other")])
+        fixture
+            .metric("fencepost_backend_healthy", &[("namespace", "other")])
             .is_none()
     })
     .await;
@@ -196,7 +201,10 @@ async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
                 .await
                 .expect_err("not served");
             assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
-            assert_eq!(fixture.metric("fencepost_backend_healthy", &[("namespace", none)]), None);
+            assert_eq!(
+                fixture.metric("fencepost_backend_healthy", &[("namespace", none)]),
+                None
+            );
         }
 
         fixture.configure(&with(""));

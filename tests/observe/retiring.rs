@@ -80,7 +80,8 @@ async fn is_open(locks: &Locks) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_whose_calls_do_not_end_holds_no_other_change_up() {
     let (mut fixture, kept) = Fixture::without_other().await;
-    fixture.promote(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"))
+    fixture
+        .promote(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"))
         .await;
     assert!(fixture.namespaces.get("new").is_ok());
     assert!(is_open(&kept).await, "its last calls may still end");

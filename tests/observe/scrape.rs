@@ -65,41 +65,49 @@ async fn what_calls_did_shows_in_the_metrics() {
         // A bug would show as a rise.
         ("Renew", "INTERNAL", 0.0),
     ] {
-        fixture.shows(requests, &[a, ("method", method), ("reason", reason)], count)
+        fixture
+            .shows(requests, &[a, ("method", method), ("reason", reason)], count)
             .await;
     }
     let unknown = ("namespace", "unknown");
-    fixture.shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0)
+    fixture
+        .shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0)
         .await;
-    fixture.shows(
-        "fencepost_request_duration_seconds_count",
-        &[a, ("method", "Acquire")],
-        3.0,
-    )
-    .await;
+    fixture
+        .shows(
+            "fencepost_request_duration_seconds_count",
+            &[a, ("method", "Acquire")],
+            3.0,
+        )
+        .await;
     fixture.shows("fencepost_leases_granted_total", &[a], 2.0).await;
     fixture.shows("fencepost_acquire_wait_seconds_count", &[a], 2.0).await;
     fixture.shows("fencepost_hand_off_seconds_count", &[a], 1.0).await;
     fixture.shows("fencepost_waiting", &[a], 0.0).await;
     fixture.shows("fencepost_leases_held", &[a], 0.0).await;
-    fixture.shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
+    fixture
+        .shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
         .await;
-    fixture.shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0)
+    fixture
+        .shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0)
         .await;
-    fixture.shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0)
+    fixture
+        .shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0)
         .await;
     fixture.shows("fencepost_leases_expired_total", &[b], 1.0).await;
     fixture.shows("fencepost_leases_held", &[b], 1.0).await;
     fixture.shows("fencepost_token_regressions_total", &[a], 0.0).await;
-    fixture.shows(
-        "fencepost_backend_healthy",
-        &[a, ("backend", "embedded"), ("guarantee", "AP")],
-        1.0,
-    )
-    .await;
+    fixture
+        .shows(
+            "fencepost_backend_healthy",
+            &[a, ("backend", "embedded"), ("guarantee", "AP")],
+            1.0,
+        )
+        .await;
     fixture.shows("fencepost_quarantine_left_seconds", &[a], 0.0).await;
     fixture.shows("fencepost_connections", &[], 1.0).await;
-    fixture.shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0)
+    fixture
+        .shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0)
         .await;
     let steps = fixture.metric(
         "fencepost_backend_request_duration_seconds_count",
@@ -119,12 +127,13 @@ async fn a_call_whose_caller_left_is_counted_as_cancelled() {
     });
     fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     waits.abort();
-    fixture.shows(
-        "fencepost_requests_total",
-        &[("namespace", "a"), ("reason", "CANCELLED")],
-        1.0,
-    )
-    .await;
+    fixture
+        .shows(
+            "fencepost_requests_total",
+            &[("namespace", "a"), ("reason", "CANCELLED")],
+            1.0,
+        )
+        .await;
     fixture.shows("fencepost_waiting", &[("namespace", "a")], 0.0).await;
     fixture.calls.release(&held).await;
 }
@@ -134,19 +143,23 @@ async fn no_label_names_a_lock_or_its_owner() {
     let fixture = Fixture::start(CONFIG).await;
     busy(&fixture).await;
     for number in 0..50 {
-        let unknown = fixture.calls.try_acquire(ask(&format!("made-up-{number}"), "x", "o")).await;
+        let unknown = fixture
+            .calls
+            .try_acquire(ask(&format!("made-up-{number}"), "x", "o"))
+            .await;
         assert_eq!(reason(&unknown.expect_err("unknown")), "NAMESPACE_NOT_FOUND");
     }
     let text = fixture.metrics();
     for hidden in ["secret-lock", "secret-owner", "made-up", "elsewhere", "left-alone"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    fixture.shows(
-        "fencepost_requests_total",
-        &[("namespace", "unknown"), ("method", "Acquire")],
-        51.0,
-    )
-    .await;
+    fixture
+        .shows(
+            "fencepost_requests_total",
+            &[("namespace", "unknown"), ("method", "Acquire")],
+            51.0,
+        )
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

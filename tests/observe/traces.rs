@@ -111,7 +111,9 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
         let calls = fixture.calls.clone();
         async move { calls.acquire(waiter).await }
     });
-    fixture.shows("fencepost_waiting", &[("namespace", "default")], 1.0).await;
+    fixture
+        .shows("fencepost_waiting", &[("namespace", "default")], 1.0)
+        .await;
     let mut request = Request::new(fencepost::api::proto::ReleaseRequest {
         lease_id: held.lease_id.clone(),
     });

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use fencepost::backend::redis::Redis;
-use fencepost::backend::{Backend, ReleaseOutcome, Released, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, InspectLimit, NewClaim, ReleaseOutcome, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::claim::Cause;
 use fencepost::name::{FencingToken, LockKey, LockName, Mode, Namespace, Ttl};
 use futures::{StreamExt, stream};
@@ -92,14 +94,18 @@ async fn turns_that_were_given_back_cost_nothing() {
     let server = server();
     let backend = open(&server).await;
     let held = backend.acquire(&lock(), &claim(1)).await.unwrap();
-    let AcquireOutcome::Held(held) = held else { panic!("{held:?}") };
+    let AcquireOutcome::Held(held) = held else {
+        panic!("{held:?}")
+    };
     let first = backend.acquire(&lock(), &claim(2)).await.unwrap();
     assert!(matches!(first, AcquireOutcome::Waiting(_)), "{first:?}");
     let polled = stream::iter(10..10 + TURNS).map(|number| {
         let (backend, gone) = (&backend, claim(number));
         async move {
             backend.acquire(&lock(), &gone).await.unwrap();
-            let left = backend.release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None).await;
+            let left = backend
+                .release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None)
+                .await;
             left.unwrap().found == Released::Ended(Cause::Left)
         }
     });
@@ -155,7 +161,9 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
         let late = reader(number);
         let place = backend.acquire(&lock(), &late).await.unwrap();
         assert!(matches!(place, AcquireOutcome::Waiting(_)), "{place:?}");
-        let left = backend.release(&lock(), ReleaseTarget::Call(&late.id, late.call), None).await;
+        let left = backend
+            .release(&lock(), ReleaseTarget::Call(&late.id, late.call), None)
+            .await;
         assert_eq!(left.unwrap().found, Released::Ended(Cause::Left));
     })
     .await;
@@ -175,7 +183,10 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
     });
     slow(&server);
     let before = worked(&server);
-    let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), None).await.unwrap();
+    let left = backend
+        .release(&lock(), ReleaseTarget::Hold(&lease), None)
+        .await
+        .unwrap();
     let (thread, script) = (worked(&server) - before, slow(&server));
     println!("release: {script:?}, {thread:?}");
     assert_eq!(left.found, Released::Ended(Cause::Released));
@@ -226,7 +237,10 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
     longest(&server, "release", async || {
         let grant = grants.swap_remove(grants.len() / 2);
         let lease = grant.lease(key.clone());
-        let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), None).await.unwrap();
+        let left = backend
+            .release(&lock(), ReleaseTarget::Hold(&lease), None)
+            .await
+            .unwrap();
         assert_eq!(left.found, Released::Ended(Cause::Released));
     })
     .await;
@@ -305,7 +319,9 @@ async fn a_holder_whose_place_changed_still_expires_in_time() {
     // In this order the third of those that stay is put below one that expires later, unless it rises.
     acquire_all_in_turn(&backend, [1, 10, 2, 11, 12, 3].map(lives)).await;
     for gone in [11, 2].map(lives) {
-        let left = backend.release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None).await;
+        let left = backend
+            .release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None)
+            .await;
         assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
     acquire_all_in_turn(&backend, [20, 21].map(lives)).await;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Backend, BackendError, Released, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome, Refusal, Notification};
+use fencepost::backend::{
+    AcquireOutcome, Backend, BackendError, NewClaim, Notification, Refusal, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::claim::Cause;
 use fencepost::name::{CallId, LockKey, LockName, Mode, Namespace, Owner};
 use futures::{StreamExt, stream};
@@ -60,12 +62,17 @@ async fn release(backend: &dyn Backend, grant: &fencepost::backend::Grant, next:
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     });
-    let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), next).await.unwrap();
+    let left = backend
+        .release(&lock(), ReleaseTarget::Hold(&lease), next)
+        .await
+        .unwrap();
     assert_eq!(left.found, Released::Ended(Cause::Released));
 }
 
 async fn undo(backend: &dyn Backend, claim: &NewClaim) {
-    let left = backend.release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None).await;
+    let left = backend
+        .release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None)
+        .await;
     assert_eq!(left.unwrap().found, Released::Ended(Cause::TakenBack));
 }
 
@@ -106,7 +113,10 @@ async fn the_id_of_a_claim_that_lives_on_without_its_first_hold_is_not_given_twi
     let mut retry = again(&first, 101);
     retry.reentrant = false;
     let place = backend.acquire(&lock(), &retry).await.unwrap();
-    let refused = matches!(place, AcquireOutcome::Refused(Refusal::OtherParameters { field: "reentrant" }));
+    let refused = matches!(
+        place,
+        AcquireOutcome::Refused(Refusal::OtherParameters { field: "reentrant" })
+    );
     assert!(refused, "{place:?}");
     // As it was before it comes again, and the lock is free when all have left.
     retry.reentrant = true;
@@ -245,7 +255,10 @@ async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     });
-    let left = here.release(&lock(), ReleaseTarget::Hold(&lease), Some(&gone)).await.unwrap();
+    let left = here
+        .release(&lock(), ReleaseTarget::Hold(&lease), Some(&gone))
+        .await
+        .unwrap();
     assert_eq!(left.found, Released::EndedBefore(Cause::Released));
     assert_eq!(published(), before + 1);
     let told = async {

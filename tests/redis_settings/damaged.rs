@@ -1,6 +1,8 @@
 //! A script that cannot end as it should has changed nothing, and stops nobody.
 
-use fencepost::backend::{Backend, BackendError, Released, Grant, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, BackendError, Grant, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::claim::Cause;
 use fencepost::name::{LockKey, LockName, Mode, Namespace};
 
@@ -75,7 +77,10 @@ async fn a_user_without_the_right_to_delete_changes_nothing() {
         assert_eq!(server.cli(&["DUMP", KEY]), before, "{right}");
     }
     assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "+hdel", "+hset"]), "OK");
-    assert_eq!(release(&*backend, "a", &held).await, Ok(Released::Ended(Cause::Released)));
+    assert_eq!(
+        release(&*backend, "a", &held).await,
+        Ok(Released::Ended(Cause::Released))
+    );
 }
 
 /// What somebody has done to the record of a lock with a holder and waiters.

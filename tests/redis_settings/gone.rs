@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::redis::scripts::LEAVE;
 use fencepost::backend::redis_server::script::Ask;
-use fencepost::backend::{Backend, NewClaim, AcquireOutcome, Notification};
+use fencepost::backend::{AcquireOutcome, Backend, NewClaim, Notification};
 use fencepost::name::LockName;
 use futures::StreamExt;
 use redis::Value;

@@ -1,6 +1,6 @@
 //! What a list makes of records that it cannot read.
 
-use fencepost::backend::{Backend, PageRequest, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, Backend, PageRequest};
 use fencepost::name::LockName;
 
 use crate::long_queues::{claim, open};

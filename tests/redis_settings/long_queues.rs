@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::redis::{Redis, Store};
-use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+};
 use fencepost::name::{
     CallId, ClaimId, FencingToken, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl,
 };
@@ -108,9 +110,13 @@ async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopp
     for number in 1..=1_000 {
         let claim = claim(number);
         let place = backend.acquire(&lock, &claim).await.unwrap();
-        let AcquireOutcome::Held(grant) = place else { panic!("{place:?}") };
+        let AcquireOutcome::Held(grant) = place else {
+            panic!("{place:?}")
+        };
         first.get_or_insert(grant.token);
-        let left = backend.release(&lock, ReleaseTarget::Call(&claim.id, claim.call), None).await;
+        let left = backend
+            .release(&lock, ReleaseTarget::Call(&claim.id, claim.call), None)
+            .await;
         assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
     let before = worked(&server);

@@ -3,9 +3,6 @@
 #![cfg(feature = "redis")]
 
 mod access;
-#[path = "../faults_redis/harness.rs"]
-#[allow(dead_code, reason = "each test binary uses its share")]
-mod harness;
 mod bounded;
 #[path = "../common/certificates.rs"]
 mod certificates;
@@ -13,6 +10,9 @@ mod claims;
 mod damaged;
 mod failover;
 mod gone;
+#[path = "../faults_redis/harness.rs"]
+#[allow(dead_code, reason = "each test binary uses its share")]
+mod harness;
 mod lists;
 mod long_queues;
 mod order;

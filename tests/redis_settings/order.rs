@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fencepost::backend::redis::{Redis, Store};
 use fencepost::backend::redis_server::settings::Settings;
-use fencepost::backend::{Backend, Grant, Health, ReleaseTarget, NewClaim, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, Backend, Grant, Health, NewClaim, ReleaseTarget};
 use fencepost::name::{LockKey, LockName, Namespace};
 use futures::future::{join_all, maybe_done};
 

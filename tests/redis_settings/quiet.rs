@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Backend, Released, ReleaseTarget, InspectLimit, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, RenewOutcome};
+use fencepost::backend::{
+    AcquireOutcome, Backend, InspectLimit, NewClaim, PageRequest, ReleaseTarget, Released, RenewOutcome, WaitPolicy,
+};
 use fencepost::name::{LockKey, LockName, Namespace};
 
 use crate::long_queues::{claim, open};
@@ -42,7 +44,10 @@ async fn refusals_and_reads_write_nothing() {
         panic!("not held")
     };
     let gone = gone.lease(key);
-    backend.release(&lock(), ReleaseTarget::Hold(&gone), None).await.unwrap();
+    backend
+        .release(&lock(), ReleaseTarget::Hold(&gone), None)
+        .await
+        .unwrap();
     let held = backend.acquire(&lock(), &claim(2)).await.unwrap();
     assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
     // The marker of the store is written now and then.
@@ -54,11 +59,21 @@ async fn refusals_and_reads_write_nothing() {
             assert!(matches!(busy, AcquireOutcome::Busy(_)), "{busy:?}");
             let renewed = backend.renew(&gone, None).await.unwrap();
             assert!(matches!(renewed, RenewOutcome::Gone(_)), "{renewed:?}");
-            let left = backend.release(&lock(), ReleaseTarget::Hold(&gone), None).await.unwrap();
+            let left = backend
+                .release(&lock(), ReleaseTarget::Hold(&gone), None)
+                .await
+                .unwrap();
             assert!(matches!(left.found, Released::EndedBefore(_)), "{left:?}");
             let place = backend.promote(&lock(), &claim(50)).await.unwrap();
             assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
-            assert_eq!(backend.inspect(&lock(), InspectLimit::of_each(10)).await.unwrap().holder_count, 1);
+            assert_eq!(
+                backend
+                    .inspect(&lock(), InspectLimit::of_each(10))
+                    .await
+                    .unwrap()
+                    .holder_count,
+                1
+            );
             assert_eq!(backend.list("", page()).await.unwrap().locks.len(), 1);
         }
         written.push(server.info("persistence", "rdb_changes_since_last_save") - before);

@@ -15,7 +15,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 use super::asks::{living, named, reason};
 use super::authority::file;
-use super::fixture::{Fixture, Caller, access, ask, bearer, detail, everything};
+use super::fixture::{Caller, Fixture, access, ask, bearer, detail, everything};
 use super::signer::{Signer, claims, encoded, jwks, seconds_from_now};
 use super::tls::Secured;
 
@@ -62,7 +62,10 @@ async fn a_static_token_proves_its_name_and_no_other_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_policy_everybody_is_nobody_whatever_they_show() {
     let fixture = Fixture::open(fencepost::api::Access::default()).await;
-    assert_eq!(identity(&fixture.caller(Some("anything")).await).await.expect("let in"), "");
+    assert_eq!(
+        identity(&fixture.caller(Some("anything")).await).await.expect("let in"),
+        ""
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -385,7 +388,10 @@ async fn reflection(caller: &Caller) -> Result<(), Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
-    for (of_health, of_reflection) in [(AnonymousAccess::Open, AnonymousAccess::Closed), (AnonymousAccess::Closed, AnonymousAccess::Open)] {
+    for (of_health, of_reflection) in [
+        (AnonymousAccess::Open, AnonymousAccess::Closed),
+        (AnonymousAccess::Closed, AnonymousAccess::Open),
+    ] {
         let settings = PolicySettings {
             health: of_health,
             reflection: of_reflection,
@@ -394,7 +400,10 @@ async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
         let fixture = Fixture::open(access(&settings)).await;
         let nobody = fixture.caller(None).await;
         assert_eq!(health(&nobody).await.is_ok(), of_health == AnonymousAccess::Open);
-        assert_eq!(reflection(&nobody).await.is_ok(), of_reflection == AnonymousAccess::Open);
+        assert_eq!(
+            reflection(&nobody).await.is_ok(),
+            of_reflection == AnonymousAccess::Open
+        );
         let wrong = nobody.showing("wrong");
         assert_eq!(health(&wrong).await.is_ok(), of_health == AnonymousAccess::Open);
         let ci = nobody.showing("secret-ci");

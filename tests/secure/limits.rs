@@ -13,7 +13,7 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
 use super::asks::{living, named, reason, waiting};
-use super::fixture::{Fixture, Caller, ask, bearer, detail, everything, limited, until};
+use super::fixture::{Caller, Fixture, ask, bearer, detail, everything, limited, until};
 
 const LONG: Duration = Duration::from_secs(60);
 

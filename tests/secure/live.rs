@@ -262,7 +262,10 @@ async fn tokens_and_keys_in_changed_files_count_within_moments() {
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     file(program.folder(), "bearers", &format!("new:{digits}\n"));
     for known in [&later, &secret] {
-        until("it is accepted", async || known.inspect("default", "ci/a").await.is_ok()).await;
+        until("it is accepted", async || {
+            known.inspect("default", "ci/a").await.is_ok()
+        })
+        .await;
     }
     denied(signed.inspect("default", "ci/a").await, "UNAUTHENTICATED");
 }

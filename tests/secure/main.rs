@@ -6,9 +6,9 @@
 #[path = "../common/asks.rs"]
 mod asks;
 mod authority;
-mod fixture;
 mod clients;
 mod crowd;
+mod fixture;
 mod identities;
 mod limits;
 mod live;

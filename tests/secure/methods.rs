@@ -8,7 +8,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
 use super::asks::reason;
-use super::fixture::{Fixture, Caller, access, ask, bearer, everything, rule};
+use super::fixture::{Caller, Fixture, access, ask, bearer, everything, rule};
 use fencepost::api::proto::Lease;
 use fencepost::auth::{PolicySettings, Rules, Verb};
 

@@ -11,7 +11,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::asks::reason;
-use super::fixture::{Fixture, Caller, PATIENCE, access, ask, bearer, detail, rule};
+use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, rule};
 
 fn settings() -> PolicySettings {
     use Verb::{Acquire, Admin, Read};
@@ -149,7 +149,10 @@ async fn the_verb_read_looks_where_it_is_allowed() {
     ruled.chief.acquire(ask("jobs", "reports/1")).await.expect("allowed");
     ruled.chief.acquire(ask("jobs", "secret/1")).await.expect("allowed");
     let viewer = &ruled.viewer;
-    assert_eq!(viewer.inspect("jobs", "reports/1").await.expect("allowed").holder_count, 1);
+    assert_eq!(
+        viewer.inspect("jobs", "reports/1").await.expect("allowed").holder_count,
+        1
+    );
     watch(viewer, "team-a", "reports/1").await.expect("allowed");
     check(viewer, "jobs", "reports/1").await.expect("allowed");
     assert_eq!(list(viewer, "jobs", "reports/").await.expect("allowed"), ["reports/1"]);
@@ -187,7 +190,12 @@ async fn the_verb_admin_takes_locks_away_where_it_is_allowed() {
         .await
         .expect("allowed");
     assert_eq!(
-        ruled.chief.inspect("jobs", "mail/1").await.expect("allowed").holder_count,
+        ruled
+            .chief
+            .inspect("jobs", "mail/1")
+            .await
+            .expect("allowed")
+            .holder_count,
         1
     );
     // Admit is about all locks of a namespace.
@@ -225,7 +233,11 @@ async fn a_denial_does_not_tell_what_there_is() {
     // Only what is allowed is looked up.
     let unknown = ruled.chief.inspect("nowhere", "a").await.expect_err("there is none");
     assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
-    let bad = ruled.viewer.inspect("", "").await.expect_err("no namespace has this name");
+    let bad = ruled
+        .viewer
+        .inspect("", "")
+        .await
+        .expect_err("no namespace has this name");
     assert_eq!(reason(&bad), "INVALID_FIELD");
 }
 

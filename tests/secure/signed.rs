@@ -163,7 +163,10 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
     let good = json!({ "alg": "ES256", "kid": "one" });
     let unchanged = || ("sub", json!("a"));
     assert!(
-        matches!(shown(good.clone(), unchanged()), Ok(PresentedCredentials::UnverifiedToken(_))),
+        matches!(
+            shown(good.clone(), unchanged()),
+            Ok(PresentedCredentials::UnverifiedToken(_))
+        ),
         "only its signature is bad"
     );
     for bad in [

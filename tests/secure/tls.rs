@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::authority::{Authority, UnverifiedToken, file};
-use super::fixture::{Fixture, Caller, ask, until};
+use super::fixture::{Caller, Fixture, ask, until};
 
 /// A server with certificates, and the authority that signs for all.
 pub struct Secured {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::asks::{living, reason, waiting};
-use super::fixture::{Fixture, Caller, PATIENCE, access, ask, bearer, detail, everything, rule, until};
+use super::fixture::{Caller, Fixture, PATIENCE, access, ask, bearer, detail, everything, rule, until};
 use super::signer::{Signer, claims, jwks, seconds_from_now};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -46,7 +46,10 @@ fn without() -> PolicySettings {
 }
 
 fn goes_by(fixture: &Fixture, settings: &PolicySettings) {
-    fixture.access.auth.replace(Some(Policy::open(settings).expect("a policy")));
+    fixture
+        .access
+        .auth
+        .replace(Some(Policy::open(settings).expect("a policy")));
 }
 
 type Waiting = JoinHandle<Result<Lease, Status>>;

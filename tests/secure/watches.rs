@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use super::asks::reason;
-use super::fixture::{Fixture, Caller, PATIENCE, access, bearer, detail, everything, rule};
+use super::fixture::{Caller, Fixture, PATIENCE, access, bearer, detail, everything, rule};
 use super::signer::{Signer, claims, jwks, seconds_from_now};
 use super::tls::Secured;
 

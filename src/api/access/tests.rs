@@ -7,13 +7,13 @@ use crate::backend::embedded::Store;
 use crate::name::{Identity, Metadata, Mode, Owner};
 use crate::quota::{Quota, QuotaSettings};
 
-/// Longer than a store on a disk takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than a store on disk takes.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn what_is_taken_by_force_counts_no_more_though_its_caller_left() {
+async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     let folder = tempfile::tempdir().unwrap();
-    // On a disk, so that its answer is not there at once.
+    // On disk, so that the release is not immediate.
     let store = Store::open(&folder.path().join("f.redb")).unwrap();
     let (namespace, name) = (Namespace::new("jobs").unwrap(), LockName::new("a").unwrap());
     let locks = Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace));
@@ -26,15 +26,15 @@ async fn what_is_taken_by_force_counts_no_more_though_its_caller_left() {
         identities: vec![(vec![Pattern::new("*").unwrap()], one)],
     });
     let identity = Identity::proven("token:ci");
-    let enter = || {
+    let acquire_quota = || {
         let entry = Entry {
             waits: false,
             claim: None,
         };
         quotas.acquire(&identity, "jobs", entry)
     };
-    let place = enter().unwrap();
-    let ask = Acquire {
+    let quota = acquire_quota().unwrap();
+    let request = Acquire {
         lock: name.clone(),
         owner: Owner::new("me").unwrap(),
         identity: identity.clone(),
@@ -45,23 +45,25 @@ async fn what_is_taken_by_force_counts_no_more_though_its_caller_left() {
         reentrant: false,
         metadata: Metadata::default(),
     };
-    let granted = locks.acquire(ask).await.unwrap();
+    let granted = locks.acquire(request).await.unwrap();
     let token = granted.lease.key.token;
-    CountedGrant { granted, place }.deliver();
-    assert!(enter().is_err(), "one is held");
+    CountedGrant { granted, quota }.deliver();
+    assert!(acquire_quota().is_err(), "one is held");
 
     let held = HeldLease {
         locks,
         quotas: quotas.clone(),
     };
     {
-        let mut act = pin!(held.force(name, token));
-        assert!(futures::poll!(&mut act).is_pending());
+        let mut force = pin!(held.force(name, token));
+        assert!(futures::poll!(&mut force).is_pending());
     }
     let freed = async {
-        while enter().is_err() {
+        while acquire_quota().is_err() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, freed).await.expect("it counts no more");
+    tokio::time::timeout(TEST_TIMEOUT, freed)
+        .await
+        .expect("the lease leaves the quota");
 }

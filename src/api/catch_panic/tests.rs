@@ -9,7 +9,7 @@ use crate::backend::BackendError;
 
 const REQUEST_BYTES: usize = 16;
 
-/// What a client is told when `handle` deals with a framed request of these bytes.
+/// The client's status when `handle` processes a framed request of these bytes.
 async fn told<H, F>(bytes: &str, handle: H) -> Status
 where
     H: Fn() -> F + Clone + Send + 'static,
@@ -34,19 +34,19 @@ async fn fine() -> Result<tonic::Response<AcquireResponse>, Status> {
 }
 
 #[tokio::test]
-async fn a_panic_is_internal_and_shows_nothing() {
-    let status = told("\0\0\0\0\0", || async { panic!("the secret is 42") }).await;
+async fn a_panic_is_internal_without_details() {
+    let status = status_of("\0\0\0\0\0", || async { panic!("the secret is 42") }).await;
     assert_eq!((status.code(), status.message()), (Code::Internal, "internal error"));
     assert_eq!(reason(&status).as_deref(), Some("INTERNAL"));
     assert!(!String::from_utf8_lossy(status.details()).contains("secret"));
 }
 
 #[tokio::test]
-async fn a_broken_store_is_internal_and_shows_nothing() {
+async fn a_broken_store_is_internal_without_details() {
     let broken = || BackendError::Broken {
         reason: "secret".into(),
     };
-    let status = told("\0\0\0\0\0", move || async move { Err(status::of(broken())) }).await;
+    let status = status_of("\0\0\0\0\0", move || async move { Err(status::of(broken())) }).await;
     assert_eq!((status.code(), status.message()), (Code::Internal, "internal error"));
     assert_eq!(reason(&status).as_deref(), Some("INTERNAL"));
     assert!(!String::from_utf8_lossy(status.details()).contains("secret"));
@@ -62,7 +62,7 @@ async fn a_request_that_cannot_be_read_is_an_invalid_field() {
         ("", "must be one whole message of the method's request type"),
         ("\0\0\0\0\u{11}01234567890123456", "must be at most 16 bytes"),
     ] {
-        let status = told(bytes, fine).await;
+        let status = status_of(bytes, fine).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{bytes:?}");
         assert_eq!(reason(&status).as_deref(), Some("INVALID_FIELD"));
         assert_eq!(status.message(), format!("request: {bounds}"));

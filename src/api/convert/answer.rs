@@ -1,4 +1,4 @@
-//! Types to messages.
+//! Converts types to messages.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -8,24 +8,24 @@ use tokio::time::Instant;
 
 use super::super::settings::Settings;
 use super::proto;
-use crate::backend::{Change, ChangeKind, Guarantee, Health, Capabilities, LockSummary};
+use crate::backend::{Capabilities, Change, ChangeKind, Guarantee, Health, LockSummary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::limits::Limits;
 use crate::locks::{Lease, Locks};
 use crate::name::{FencingToken, LockName, Metadata, Mode, Namespace};
 
-/// How much of a long queue one message shows; its counts tell the rest.
+/// How much of a long queue a message contains; its counts are complete.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::api) struct Bounds {
-    /// How many holders, and how many waiters.
+    /// The maximum number of holders, and of waiters.
     pub claims: usize,
-    /// How many bytes all of them together take.
+    /// The maximum size of all of them together, in bytes.
     pub bytes: usize,
 }
 
 impl Bounds {
-    /// What the settings allow, and surely fits into an answer: the rest of the message takes well below a
-    /// quarter of it.
+    /// The bounds in the settings, limited so that the state fits into an answer: the rest of the
+    /// message takes far less than a quarter of it.
     pub(in crate::api) fn of(settings: &Settings) -> Self {
         Self {
             claims: 1000,
@@ -34,7 +34,7 @@ impl Bounds {
     }
 }
 
-/// A lease with its id, for its client alone.
+/// A lease with its id, for its own client only.
 pub(in crate::api) fn lease(lease: &Lease) -> proto::Lease {
     proto::Lease {
         lease_id: lease.key.to_lease_id(),
@@ -49,16 +49,16 @@ pub(in crate::api) fn lease(lease: &Lease) -> proto::Lease {
     }
 }
 
-/// A queue as far as it fits: holders first.
+/// A queue as far as it fits; holders come first.
 pub(in crate::api) fn lock_state(
     namespace: &Namespace,
     name: &LockName,
     queue: &Queue,
     bounds: Bounds,
 ) -> proto::LockState {
-    let mut room = bounds.bytes;
-    let holders = fitting(queue.holders.iter().take(bounds.claims).map(holder), &mut room);
-    let waiters = fitting(queue.waiters.iter().take(bounds.claims).map(waiter), &mut room);
+    let mut remaining = bounds.bytes;
+    let holders = fitting(queue.holders.iter().take(bounds.claims).map(holder), &mut remaining);
+    let waiters = fitting(queue.waiters.iter().take(bounds.claims).map(waiter), &mut remaining);
     proto::LockState {
         namespace: namespace.as_str().into(),
         name: name.as_str().into(),
@@ -69,7 +69,8 @@ pub(in crate::api) fn lock_state(
     }
 }
 
-/// A lock of a list; the metadata of its holder is left to GetLock, so that a page stays small.
+/// A lock of a list. Its holder's metadata is omitted, so that a page stays small; GetLock returns
+/// it.
 pub(in crate::api) fn summary(summary: &LockSummary) -> proto::LockSummary {
     proto::LockSummary {
         name: summary.lock.as_str().into(),
@@ -93,7 +94,7 @@ pub(in crate::api) fn change(change: &Change) -> proto::LockChange {
     }
 }
 
-/// Whether a token is held, and by whom.
+/// Whether a token is held, and by which owner.
 pub(in crate::api) fn checked(holder: Option<&Holder>) -> proto::CheckTokenResponse {
     proto::CheckTokenResponse {
         held: holder.is_some(),
@@ -102,7 +103,7 @@ pub(in crate::api) fn checked(holder: Option<&Holder>) -> proto::CheckTokenRespo
     }
 }
 
-/// One namespace, as operators see it.
+/// One namespace, for operators.
 pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
     let capabilities = locks.capabilities();
     let (health, reason, quarantine_left) = health(&locks.health().borrow());
@@ -121,9 +122,9 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
     }
 }
 
-/// One of the nodes that decide together.
-fn node((name, is): (String, Health)) -> proto::NodeInfo {
-    let (health, reason, quarantine_left) = health(&is);
+/// One node of a quorum.
+fn node((name, state): (String, Health)) -> proto::NodeInfo {
+    let (health, reason, quarantine_left) = health(&state);
     proto::NodeInfo {
         name,
         health: health.into(),
@@ -146,7 +147,7 @@ fn limits(limits: &Limits) -> proto::NamespaceLimits {
     }
 }
 
-/// How a store is: its health, why it does not serve, and how long its quarantine still lasts.
+/// A store's health, why it does not serve, and the remaining time of its quarantine.
 fn health(health: &Health) -> (proto::NamespaceHealth, String, Option<prost_types::Duration>) {
     match health {
         Health::Serving => (proto::NamespaceHealth::Serving, String::new(), None),
@@ -162,14 +163,14 @@ fn health(health: &Health) -> (proto::NamespaceHealth, String, Option<prost_type
     }
 }
 
-/// The modes that a backend offers.
+/// The modes that a backend supports.
 fn modes(capabilities: Capabilities) -> Vec<String> {
-    let words = ["exclusive", "shared", "semaphore"];
-    let offered = if capabilities.sharing { words.len() } else { 1 };
-    words.iter().take(offered).map(ToString::to_string).collect()
+    let modes = ["exclusive", "shared", "semaphore"];
+    let offered = if capabilities.sharing { modes.len() } else { 1 };
+    modes.iter().take(offered).map(ToString::to_string).collect()
 }
 
-/// What a store promises.
+/// What a store guarantees.
 fn guarantee(guarantee: Guarantee) -> proto::Guarantee {
     match guarantee {
         Guarantee::Ap => proto::Guarantee::Ap,
@@ -180,10 +181,10 @@ fn guarantee(guarantee: Guarantee) -> proto::Guarantee {
 /// A duration as a message; one beyond protobuf's range becomes its largest.
 fn wire_duration(duration: Duration) -> prost_types::Duration {
     let largest = Duration::from_secs(super::MAX_SECONDS.unsigned_abs());
-    let shown = duration.min(largest);
+    let bounded = duration.min(largest);
     prost_types::Duration {
-        seconds: shown.as_secs().cast_signed(),
-        nanos: shown.subsec_nanos().cast_signed(),
+        seconds: bounded.as_secs().cast_signed(),
+        nanos: bounded.subsec_nanos().cast_signed(),
     }
 }
 
@@ -192,13 +193,13 @@ fn wire_token(token: Option<FencingToken>) -> u64 {
     token.map_or(0, FencingToken::get)
 }
 
-/// Takes messages while they fit into `room` bytes, which it lowers by what they take.
-fn fitting<M: Message>(messages: impl Iterator<Item = M>, room: &mut usize) -> Vec<M> {
-    // A message in a list takes a tag and its length beside itself.
+/// Takes messages while they fit into `remaining` bytes, and subtracts their sizes.
+fn fitting<M: Message>(messages: impl Iterator<Item = M>, remaining: &mut usize) -> Vec<M> {
+    // A message in a list also takes a tag and a length.
     const FRAME_BYTES: usize = 6;
     messages
         .map_while(|message| {
-            *room = room.checked_sub(message.encoded_len() + FRAME_BYTES)?;
+            *remaining = remaining.checked_sub(message.encoded_len() + FRAME_BYTES)?;
             Some(message)
         })
         .collect()
@@ -252,7 +253,7 @@ fn metadata(metadata: &Metadata) -> BTreeMap<String, String> {
     metadata.entries().iter().cloned().collect()
 }
 
-/// Display only; a clock before 1970 or beyond protobuf's range shows as the nearest end.
+/// For display only; a clock before 1970 or beyond protobuf's range becomes the nearest bound.
 fn timestamp(at: SystemTime) -> prost_types::Timestamp {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let prost_types::Duration { seconds, nanos } = wire_duration(since);

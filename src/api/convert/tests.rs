@@ -28,9 +28,9 @@ fn plain() -> proto::AcquireRequest {
 }
 
 fn refused(change: impl FnOnce(&mut proto::AcquireRequest)) -> &'static str {
-    let mut ask = plain();
-    change(&mut ask);
-    acquire(ask, Identity::anonymous()).unwrap_err().field
+    let mut request = plain();
+    change(&mut request);
+    acquire(request, Identity::anonymous()).unwrap_err().field
 }
 
 fn semaphore(permits: u32, limit: u32) -> proto::Mode {
@@ -40,14 +40,17 @@ fn semaphore(permits: u32, limit: u32) -> proto::Mode {
 
 #[test]
 fn a_plain_acquire_is_an_exclusive_try() {
-    let ask = acquire(plain(), Identity::anonymous()).unwrap();
-    assert_eq!((ask.mode, ask.ttl, ask.wait), (Mode::Exclusive, None, Duration::ZERO));
-    assert!(ask.request_id.is_none() && !ask.reentrant && ask.metadata.entries().is_empty());
+    let request = acquire(plain(), Identity::anonymous()).unwrap();
+    assert_eq!(
+        (request.mode, request.ttl, request.wait),
+        (Mode::Exclusive, None, Duration::ZERO)
+    );
+    assert!(request.request_id.is_none() && !request.reentrant && request.metadata.entries().is_empty());
 }
 
 #[test]
-fn a_full_acquire_keeps_what_it_says() {
-    let ask = proto::AcquireRequest {
+fn a_full_acquire_keeps_all_fields() {
+    let request = proto::AcquireRequest {
         ttl: Some(wire(1, 500_000_000)),
         wait: Some(wire(3, 0)),
         mode: Some(semaphore(2, 5)),
@@ -56,15 +59,15 @@ fn a_full_acquire_keeps_what_it_says() {
         metadata: BTreeMap::from([("k".into(), "v".into())]),
         ..plain()
     };
-    let ask = acquire(ask, Identity::anonymous()).unwrap();
-    assert_eq!(ask.mode, Mode::semaphore(2, 5).unwrap());
+    let request = acquire(request, Identity::anonymous()).unwrap();
+    assert_eq!(request.mode, Mode::semaphore(2, 5).unwrap());
     assert_eq!(
-        (ask.ttl, ask.wait),
+        (request.ttl, request.wait),
         (Some(Duration::from_millis(1500)), Duration::from_secs(3))
     );
-    assert_eq!(ask.request_id.unwrap().as_str(), "r");
-    assert_eq!(ask.metadata.entries(), [("k".to_owned(), "v".to_owned())]);
-    assert!(ask.reentrant);
+    assert_eq!(request.request_id.unwrap().as_str(), "r");
+    assert_eq!(request.metadata.entries(), [("k".to_owned(), "v".to_owned())]);
+    assert!(request.reentrant);
 }
 
 #[test]
@@ -73,24 +76,27 @@ fn every_bad_field_is_named() {
         acquire(Default::default(), Identity::anonymous()).unwrap_err().field,
         "name"
     );
-    assert_eq!(refused(|ask| ask.name = "x".repeat(513)), "name");
-    assert_eq!(refused(|ask| ask.owner.clear()), "owner");
-    assert_eq!(refused(|ask| ask.owner = "a\u{7}".into()), "owner");
-    assert_eq!(refused(|ask| ask.request_id = "x".repeat(129)), "request_id");
-    assert_eq!(refused(|ask| ask.mode = Some(proto::Mode { kind: None })), "mode");
+    assert_eq!(refused(|request| request.name = "x".repeat(513)), "name");
+    assert_eq!(refused(|request| request.owner.clear()), "owner");
+    assert_eq!(refused(|request| request.owner = "a\u{7}".into()), "owner");
+    assert_eq!(refused(|request| request.request_id = "x".repeat(129)), "request_id");
     assert_eq!(
-        refused(|ask| ask.mode = Some(semaphore(0, 1))),
+        refused(|request| request.mode = Some(proto::Mode { kind: None })),
+        "mode"
+    );
+    assert_eq!(
+        refused(|request| request.mode = Some(semaphore(0, 1))),
         "mode.semaphore.permits"
     );
     assert_eq!(
-        refused(|ask| ask.mode = Some(semaphore(1, 1_000_001))),
+        refused(|request| request.mode = Some(semaphore(1, 1_000_001))),
         "mode.semaphore.limit"
     );
-    assert_eq!(refused(|ask| ask.ttl = Some(wire(0, 0))), "ttl");
-    assert_eq!(refused(|ask| ask.ttl = Some(wire(-1, 0))), "ttl");
-    assert_eq!(refused(|ask| ask.wait = Some(wire(0, -1))), "wait");
+    assert_eq!(refused(|request| request.ttl = Some(wire(0, 0))), "ttl");
+    assert_eq!(refused(|request| request.ttl = Some(wire(-1, 0))), "ttl");
+    assert_eq!(refused(|request| request.wait = Some(wire(0, -1))), "wait");
     let many = (0..17).map(|n| (n.to_string(), String::new())).collect();
-    assert_eq!(refused(|ask| ask.metadata = many), "metadata");
+    assert_eq!(refused(|request| request.metadata = many), "metadata");
 }
 
 #[test]
@@ -126,7 +132,7 @@ fn a_page_has_a_default_and_a_largest_size() {
 }
 
 #[test]
-fn a_page_token_that_was_not_given_out_is_refused() {
+fn a_page_token_that_was_not_issued_is_refused() {
     let long = format!("1{}", "a".repeat(MAX_PAGE_TOKEN_BYTES));
     for token in [
         "a",
@@ -149,8 +155,8 @@ fn a_page_token_that_was_not_given_out_is_refused() {
 }
 
 #[test]
-fn a_page_token_leads_to_names_of_its_prefix_alone() {
-    for (after, prefix, led) in [
+fn a_page_token_is_valid_only_for_its_prefix() {
+    for (after, prefix, is_valid) in [
         ("b/1", "b/", true),
         ("b/", "b/", true),
         ("", "b/", false),
@@ -159,7 +165,7 @@ fn a_page_token_leads_to_names_of_its_prefix_alone() {
         let page = page(0, &page_token(Some(after)), prefix, PAGES);
         assert_eq!(
             page.map(|page| page.after).ok(),
-            led.then(|| Some(after.to_owned())),
+            is_valid.then(|| Some(after.to_owned())),
             "{after}"
         );
     }
@@ -167,7 +173,7 @@ fn a_page_token_leads_to_names_of_its_prefix_alone() {
 
 proptest! {
     #[test]
-    fn a_page_token_leads_back(next in "\\PC{0,80}") {
+    fn a_page_token_decodes_to_its_name(next in "\\PC{0,80}") {
         let token = page_token(Some(&next));
         prop_assert_eq!(page(0, &token, "", PAGES), Ok(PageRequest { after: Some(next), size: PAGES.default }));
     }
@@ -247,7 +253,7 @@ fn a_long_queue_fits_into_its_message_and_is_counted_in_full() {
 }
 
 #[test]
-fn no_more_claims_are_shown_than_bounded() {
+fn no_more_claims_are_returned_than_the_bound() {
     let queue = Queue {
         holders: vec![big_holder(); 3],
         waiters: vec![big_waiter(); 3],

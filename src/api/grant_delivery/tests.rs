@@ -8,18 +8,18 @@ use tower::{ServiceExt, service_fn};
 use super::*;
 use crate::api::proto::{AcquireRequest, AcquireResponse};
 
-/// Counts the grants that were delivered, and those taken back.
+/// Counts the grants that were delivered, and those that were undone.
 #[derive(Debug, Default)]
 struct Ends {
     delivered: AtomicU32,
-    taken_back: AtomicU32,
+    undone: AtomicU32,
 }
 
 impl Ends {
     fn both(&self) -> (u32, u32) {
         (
             self.delivered.load(Ordering::SeqCst),
-            self.taken_back.load(Ordering::SeqCst),
+            self.undone.load(Ordering::SeqCst),
         )
     }
 }
@@ -40,7 +40,7 @@ impl Deliver for Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if !self.delivered {
-            self.ends.taken_back.fetch_add(1, Ordering::SeqCst);
+            self.ends.undone.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -50,7 +50,7 @@ fn request() -> http::Request<TonicBody> {
     http::Request::new(TonicBody::new("\0\0\0\0\0".to_owned()))
 }
 
-/// Answers one call the way a handler does, through the transport's own encoding.
+/// Answers one call like a handler, through the transport's own encoding.
 async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody, Grant>> {
     let ends = ends.clone();
     let unary = service_fn(move |request| {
@@ -79,7 +79,7 @@ async fn next<B: Body + Unpin>(body: &mut B) -> Option<Frame<B::Data>> {
 }
 
 #[tokio::test]
-async fn a_grant_is_kept_once_its_answer_went_out() {
+async fn a_grant_is_kept_once_its_answer_is_sent() {
     let ends = Arc::new(Ends::default());
     let mut body = answered(&ends).await.into_body();
     assert_eq!(ends.both(), (0, 0));
@@ -95,7 +95,7 @@ async fn a_grant_is_kept_once_its_answer_went_out() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_answer_nobody_asked_for_is_taken_back() {
+async fn a_grant_is_undone_if_its_body_is_not_read() {
     let ends = Arc::new(Ends::default());
     let body = answered(&ends).await.into_body();
     assert_eq!(ends.both(), (0, 0));
@@ -104,7 +104,7 @@ async fn a_grant_whose_answer_nobody_asked_for_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_grant_whose_answer_found_no_window_is_taken_back() {
+async fn a_grant_is_undone_if_its_answer_gets_no_window() {
     let ends = Arc::new(Ends::default());
     let mut body = answered(&ends).await.into_body();
     let data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
@@ -119,8 +119,8 @@ async fn an_answer_without_a_grant_passes_unchanged() {
     let refusing = service_fn(|_: http::Request<TonicBody>| {
         futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
     });
-    let handover: GrantDelivery<_, Grant> = GrantDelivery::new(refusing);
-    let response = handover.oneshot(request()).await.unwrap();
+    let layer: GrantDelivery<_, Grant> = GrantDelivery::new(refusing);
+    let response = layer.oneshot(request()).await.unwrap();
     let status = Status::from_header_map(response.headers()).unwrap();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
     assert!(response.body().is_end_stream());

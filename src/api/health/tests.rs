@@ -1,7 +1,7 @@
 use super::*;
 use tonic::Code;
 
-fn asking(service: &str) -> Request<HealthCheckRequest> {
+fn request(service: &str) -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest {
         service: service.into(),
     })
@@ -13,7 +13,7 @@ fn api() -> (HealthApi, CancellationToken) {
 }
 
 async fn check(api: &HealthApi, service: &str) -> Result<ServingStatus, Code> {
-    let answer = api.check(asking(service)).await.map_err(|status| status.code())?;
+    let answer = api.check(request(service)).await.map_err(|status| status.code())?;
     Ok(answer.into_inner().status())
 }
 
@@ -38,9 +38,9 @@ async fn an_unknown_service_is_not_found() {
 }
 
 #[tokio::test]
-async fn who_watches_sees_the_end_and_is_told_why() {
+async fn a_watch_ends_with_not_serving_and_draining() {
     let (api, drain) = api();
-    let mut statuses = api.watch(asking("")).await.unwrap().into_inner();
+    let mut statuses = api.watch(request("")).await.unwrap().into_inner();
     assert_eq!(statuses.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
     drain.cancel();
     assert_eq!(
@@ -53,15 +53,15 @@ async fn who_watches_sees_the_end_and_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_namespace_shows_each_change_of_its_store_once() {
+async fn each_health_change_of_a_namespace_is_sent_once() {
     let (api, _drain) = api();
-    let away = || Health::Unavailable { reason: "gone".into() };
+    let unavailable = || Health::Unavailable { reason: "gone".into() };
     let (store, health) = watch::channel(Health::Serving);
-    let mut statuses = Box::pin(api.statuses(LOOK_AGAIN, move || HealthTarget::Namespace(health.clone())));
+    let mut statuses = Box::pin(api.statuses(RECHECK_INTERVAL, move || HealthTarget::Namespace(health.clone())));
     assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
-    store.send(away()).unwrap();
+    store.send(unavailable()).unwrap();
     assert_eq!(statuses.next().await, Some(ServingStatus::NotServing));
-    store.send(away()).unwrap();
+    store.send(unavailable()).unwrap();
     assert!(futures::poll!(statuses.next()).is_pending());
     store.send(Health::Serving).unwrap();
     assert_eq!(statuses.next().await, Some(ServingStatus::Serving));

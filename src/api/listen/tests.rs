@@ -19,7 +19,7 @@ fn an_address_is_written_as_it_is_read() {
 }
 
 #[test]
-fn what_is_no_address_is_refused() {
+fn invalid_addresses_are_refused() {
     for text in [
         "",
         "50051",
@@ -38,7 +38,7 @@ fn what_is_no_address_is_refused() {
 }
 
 #[test]
-fn only_this_machine_reaches_loopback_and_unix_sockets() {
+fn loopback_addresses_and_unix_sockets_are_local() {
     for text in ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "LOCALHOST:1", "unix:/f"] {
         assert!(address(text).is_local(), "{text}");
     }
@@ -57,7 +57,7 @@ async fn the_system_chooses_a_port() {
 }
 
 #[tokio::test]
-async fn a_socket_file_has_its_mode_and_goes_with_its_listener() {
+async fn a_socket_file_has_its_mode_and_is_removed_with_its_listener() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("f.sock");
     let listener = Listener::bind(&ListenAddress::Unix(path.clone())).await.unwrap();

@@ -8,7 +8,7 @@ fn headers(id: &str) -> HeaderMap {
 }
 
 #[test]
-fn a_callers_name_is_taken_when_it_is_short_and_plain() {
+fn a_callers_id_is_accepted_if_it_is_short_and_plain() {
     let name = CallName::given(&headers("trace-1/2")).unwrap();
     assert_eq!(name.to_string(), "trace-1/2");
     for bad in ["", "a b", "a\"b", "a\tb", &"x".repeat(MAX_ID_BYTES + 1)] {
@@ -17,7 +17,7 @@ fn a_callers_name_is_taken_when_it_is_short_and_plain() {
 }
 
 #[test]
-fn names_made_here_differ() {
+fn generated_ids_differ() {
     let log = RequestLog::new(());
     let (first, second) = (log.name(&HeaderMap::new()), log.name(&HeaderMap::new()));
     assert_ne!(first, second);
@@ -25,7 +25,7 @@ fn names_made_here_differ() {
 }
 
 #[tokio::test]
-async fn an_error_tells_the_name_of_its_call() {
+async fn an_error_returns_the_id_of_its_call() {
     let refusing = service_fn(|_: Request<TonicBody>| {
         futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
     });

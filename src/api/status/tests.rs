@@ -47,7 +47,7 @@ fn denied() -> Error {
 /// An error, its code, its reason and one entry of its metadata.
 type Row = (Error, Code, &'static str, Option<(&'static str, &'static str)>);
 
-/// Every error that a caller is told.
+/// Every error that a caller can receive.
 fn table() -> Vec<Row> {
     use Code::{
         Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted, Unauthenticated,
@@ -231,7 +231,7 @@ fn every_error_has_its_code_reason_and_metadata() {
 }
 
 #[test]
-fn a_retry_is_advised_where_it_helps() {
+fn only_temporary_errors_have_a_retry_delay() {
     for (error, code, reason, _) in table() {
         let helps = matches!(code, Code::ResourceExhausted | Code::Unavailable);
         let retry = of(error).get_details_retry_info().and_then(|info| info.retry_delay);
@@ -254,7 +254,7 @@ fn an_invalid_field_is_named_with_its_bounds() {
 }
 
 #[test]
-fn a_bug_shows_nothing_and_keeps_its_source() {
+fn an_internal_error_has_no_details_and_keeps_its_source() {
     use std::error::Error as _;
     let status = of(BackendError::Broken {
         reason: "secret".into(),
@@ -264,13 +264,13 @@ fn a_bug_shows_nothing_and_keeps_its_source() {
     assert_eq!(
         (info.reason.as_str(), info.metadata.len()),
         ("INTERNAL", 0),
-        "nothing of it is shown"
+        "it has no details"
     );
     assert!(status.source().unwrap().to_string().contains("secret"));
 }
 
 #[test]
-fn the_longest_texts_travel_in_headers_that_clients_accept() {
+fn the_longest_messages_fit_into_headers_that_clients_accept() {
     let owners = [
         "ü".repeat(128),
         "\u{200b}".repeat(85),

@@ -1,4 +1,4 @@
-//! The store's clock, handed to it so that tests can run it on paused time.
+//! The store's clock, a parameter of the store so that tests can run it on paused time.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::clock;
 
-/// What the store knows of time.
+/// The clocks that the store uses.
 pub trait Clock: Debug + Send + Sync + 'static {
-    /// Time that only runs forward, also while the machine is suspended. Decides about leases.
+    /// A monotonic clock that also runs while the machine is suspended. It decides about leases.
     fn now(&self) -> Duration;
-    /// The wall clock. Scales tokens and dates what people see, and decides nothing.
+    /// The wall clock. It scales tokens and gives the times that are displayed; it decides nothing.
     fn wall(&self) -> SystemTime;
     /// Returns once `now` is at least `due`.
     fn sleep_until(&self, due: Duration) -> BoxFuture<'static, ()>;
@@ -24,7 +24,7 @@ pub fn micros(wall: SystemTime) -> u64 {
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
-/// The machine's clock since boot, suspend included.
+/// The machine's clock since boot, including suspend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BootClock;
 

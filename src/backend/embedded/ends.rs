@@ -1,25 +1,25 @@
-//! How claims and holds end in a namespace. Every end goes through [`NamespaceState::end_claim`] or, for one
-//! hold of several, [`NamespaceState::end_hold`], with its cause.
+//! How claims and holds end in a namespace. Every end passes through [`NamespaceState::end_claim`]
+//! or, for one hold of several, [`NamespaceState::end_hold`], with its cause.
 
-use super::txn_context::{TxnContext, RecordKey};
-use super::lock::{Hold, Stage};
 use super::history::Ended;
-use super::record;
+use super::lock::{Hold, Stage};
 use super::namespace_state::NamespaceState;
+use super::record;
+use super::txn_context::{RecordKey, TxnContext};
 use crate::backend::{ChangeKind, ClaimLimits, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
 
 impl NamespaceState {
     pub(super) fn release_hold(&mut self, ctx: &mut TxnContext, name: &LockName, lease: &LeaseKey) -> Released {
-        let hold = self.find_token(name, lease.token).and_then(|place| {
-            let index = self.locks.get(name)?.hold_of(place, lease)?;
-            Some((place, index))
+        let hold = self.find_token(name, lease.token).and_then(|position| {
+            let index = self.locks.get(name)?.hold_of(position, lease)?;
+            Some((position, index))
         });
-        let Some((place, index)) = hold else {
+        let Some((position, index)) = hold else {
             return self.ended_before(name, lease);
         };
-        self.end_hold(ctx, name, place, index, Cause::Released);
+        self.end_hold(ctx, name, position, index, Cause::Released);
         Released::Ended(Cause::Released)
     }
 
@@ -30,16 +30,16 @@ impl NamespaceState {
             .map_or(Released::Nothing, |ended| Released::EndedBefore(ended.cause))
     }
 
-    /// Undoes what a call did. What is not its own stays, and the mark stops what comes late.
+    /// Undoes a call. What the call does not own stays, and a cancel mark stops its late steps.
     pub(super) fn undo(&mut self, ctx: &mut TxnContext, name: &LockName, id: &ClaimId, call: CallId) -> Released {
-        let Some(place) = self.find(name, id) else {
+        let Some(position) = self.find(name, id) else {
             self.marks.insert(call, ctx.now);
             return Released::Nothing;
         };
-        let claim = self.locks.get(name).and_then(|lock| lock.get(place));
+        let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         match claim.map(|claim| &claim.stage) {
             Some(Stage::Waiting(waiting)) if waiting.hold.call == call => {
-                self.end_claim(ctx, name, place, Cause::Left);
+                self.end_claim(ctx, name, position, Cause::Left);
                 Released::Ended(Cause::Left)
             }
             Some(Stage::Holding(holding)) => {
@@ -47,7 +47,7 @@ impl NamespaceState {
                 let Some(index) = holding.holds.iter().position(own) else {
                     return self.mark_adopted(ctx, call);
                 };
-                self.end_hold(ctx, name, place, index, Cause::TakenBack);
+                self.end_hold(ctx, name, position, index, Cause::TakenBack);
                 Released::Ended(Cause::TakenBack)
             }
             _ => self.mark_adopted(ctx, call),
@@ -60,40 +60,40 @@ impl NamespaceState {
     }
 
     pub(super) fn force(&mut self, ctx: &mut TxnContext, name: &LockName, token: FencingToken) -> Released {
-        if let Some(place) = self.find_token(name, token) {
-            self.end_claim(ctx, name, place, Cause::Forced);
+        if let Some(position) = self.find_token(name, token) {
+            self.end_claim(ctx, name, position, Cause::Forced);
             return Released::Ended(Cause::Forced);
         }
         let ended = self.finished.by_token(name, token);
         ended.map_or(Released::Nothing, |ended| Released::EndedBefore(ended.cause))
     }
 
-    /// A holder's time has passed.
-    pub(super) fn expire(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64) {
-        self.end_claim(ctx, name, place, Cause::Expired);
-        self.after(ctx, name);
+    /// Ends a holder whose lease has expired.
+    pub(super) fn expire(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64) {
+        self.end_claim(ctx, name, position, Cause::Expired);
+        self.after_step(ctx, name);
     }
 
-    /// Ends one hold; with its last hold the claim ends.
-    fn end_hold(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, index: usize, cause: Cause) {
-        let Some(claim) = self.claim_mut(name, place) else {
+    /// Ends one hold. The claim ends with its last hold.
+    fn end_hold(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, index: usize, cause: Cause) {
+        let Some(claim) = self.claim_mut(name, position) else {
             return;
         };
         let limits = claim.limits;
         let Some(holding) = claim.holding_mut() else { return };
         if holding.holds.len() == 1 {
-            return self.end_claim(ctx, name, place, cause);
+            return self.end_claim(ctx, name, position, cause);
         }
         let token = holding.token;
         let hold = holding.holds.swap_remove(index);
         self.by_hold.remove(&hold.id);
         self.remember(ctx, name, token, &hold, cause, limits);
-        self.save(ctx, name, place);
+        self.save(ctx, name, position);
     }
 
-    /// The one way in which a claim ends.
-    pub(super) fn end_claim(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, cause: Cause) {
-        let Some(claim) = self.locks.get_mut(name).and_then(|lock| lock.remove(place)) else {
+    /// Ends a claim. Every claim ends here.
+    pub(super) fn end_claim(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, cause: Cause) {
+        let Some(claim) = self.locks.get_mut(name).and_then(|lock| lock.remove(position)) else {
             return;
         };
         for id in claim.hold_ids() {
@@ -102,8 +102,8 @@ impl NamespaceState {
         let token = claim.holding().map(|holding| holding.token);
         if let Some(holding) = claim.holding() {
             self.by_token.remove(&holding.token);
-            ctx.ends.remove(&(holding.ends, self.id, name.clone(), place));
-            ctx.delete(RecordKey::Holder(self.id, name.clone(), place));
+            ctx.expiries.remove(&(holding.ends, self.id, name.clone(), position));
+            ctx.delete(RecordKey::Holder(self.id, name.clone(), position));
             for hold in &holding.holds {
                 self.remember(ctx, name, holding.token, hold, cause, claim.limits);
             }
@@ -111,7 +111,7 @@ impl NamespaceState {
         self.changed(ctx, name, ChangeKind::Ended(cause), &claim.owner, token);
     }
 
-    /// Remembers how a hold ended. What nobody received is forgotten.
+    /// Remembers how a hold ended, unless its caller never received it.
     fn remember(
         &mut self,
         ctx: &mut TxnContext,
@@ -121,7 +121,7 @@ impl NamespaceState {
         cause: Cause,
         limits: ClaimLimits,
     ) {
-        let Some(cause_record) = record::remembered(cause) else {
+        let Some(stored_cause) = record::cause_record(cause) else {
             return;
         };
         let ended = Ended {
@@ -130,9 +130,9 @@ impl NamespaceState {
             cause,
             id: hold.retryable.then_some(hold.id),
         };
-        let place = self.finished.next();
+        let position = self.finished.next();
         ctx.put(RecordKey::finished(self.id, &hold.secret), || {
-            record::write_finished(place, &ended, cause_record)
+            record::write_finished(position, &ended, stored_cause)
         });
         self.finished.insert(hold.secret, ended, ctx.now);
         while let Some(secret) = self.finished.pop_past(limits.finished as usize) {

@@ -1,5 +1,5 @@
-//! Runs steps on the machine: at once in memory, or turn by turn on a thread of its own that makes
-//! each turn durable before it is answered.
+//! Runs steps on the state machine: at once in memory, or in batches on a dedicated thread that
+//! makes each batch durable before its steps return.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::clock::Clock;
 use super::file::{File, FileError};
 use super::state_machine::StateMachine;
 use crate::backend::{BackendError, Health};
-use crate::batch::{self, BatchSender, BatchBounds};
+use crate::batch::{self, BatchBounds, BatchSender};
 
-/// How long a broken file is left alone before it is opened anew.
-const REOPEN_EVERY: Duration = Duration::from_millis(500);
-/// How long nothing must have come before a file may be compacted.
-const QUIET: Duration = Duration::from_secs(2);
+/// How long the engine waits before it reopens a broken file.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
+/// How long no step must have written before the file may be compacted.
+const IDLE_BEFORE_COMPACTION: Duration = Duration::from_secs(2);
 
-/// How often a task that finds the memory locked lets others run before it waits.
-const PATIENCE: usize = 64;
+/// How often a task that finds the state locked yields before it blocks.
+const YIELDS: usize = 64;
 
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 1024,
@@ -37,7 +37,7 @@ type Answer = Result<(), BackendError>;
 pub struct Engine {
     kind: EngineKind,
     clock: Arc<dyn Clock>,
-    alarm: Arc<ExpiryTimer>,
+    timer: Arc<ExpiryTimer>,
     health: watch::Receiver<Health>,
 }
 
@@ -49,7 +49,7 @@ enum EngineKind {
         _health: watch::Sender<Health>,
     },
     Durable {
-        batch: RwLock<Option<BatchSender<Step, Answer>>>,
+        sender: RwLock<Option<BatchSender<Step, Answer>>>,
         thread: Mutex<Option<JoinHandle<()>>>,
     },
 }
@@ -70,9 +70,9 @@ impl Engine {
         let (file, loaded) = File::open(path)?;
         let mut machine = StateMachine::new(Arc::clone(&clock), true);
         machine.rebuild(loaded);
-        let (health, seen) = watch::channel(Health::Serving);
-        let alarm = Arc::<ExpiryTimer>::default();
-        alarm.set(machine.due());
+        let (health, health_receiver) = watch::channel(Health::Serving);
+        let timer = Arc::<ExpiryTimer>::default();
+        timer.set(machine.due());
         let mut writer = Writer {
             path: path.into(),
             inode: file.inode(),
@@ -80,44 +80,49 @@ impl Engine {
             file: Some(file),
             health,
             clock: Arc::clone(&clock),
-            alarm: Arc::clone(&alarm),
+            timer: Arc::clone(&timer),
             reopen_at: Duration::ZERO,
             busy_at: Duration::ZERO,
             grown: false,
         };
-        let (batch, turns) = batch::batch(BOUNDS);
+        let (sender, receiver) = batch::batch(BOUNDS);
         let thread = std::thread::Builder::new()
             .name("fencepost-store".into())
-            .spawn(move || futures::executor::block_on(turns.run(|steps| writer.turn(steps))))
+            .spawn(move || futures::executor::block_on(receiver.run(|steps| writer.run_batch(steps))))
             .map_err(|source| FileError::Io {
                 path: path.into(),
                 source,
             })?;
         let kind = EngineKind::Durable {
-            batch: RwLock::new(Some(batch)),
+            sender: RwLock::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
         };
-        Ok(Self::start(kind, clock, alarm, seen))
+        Ok(Self::start(kind, clock, timer, health_receiver))
     }
 
-    fn start(kind: EngineKind, clock: Arc<dyn Clock>, alarm: Arc<ExpiryTimer>, health: watch::Receiver<Health>) -> Arc<Self> {
+    fn start(
+        kind: EngineKind,
+        clock: Arc<dyn Clock>,
+        timer: Arc<ExpiryTimer>,
+        health: watch::Receiver<Health>,
+    ) -> Arc<Self> {
         let engine = Arc::new(Self {
             kind,
             clock,
-            alarm,
+            timer,
             health,
         });
-        // The timer lives as long as the engine does, and no longer.
-        let (weak, alarm, clock) = (
+        // The timer task ends with the engine.
+        let (weak, timer, clock) = (
             Arc::downgrade(&engine),
-            Arc::clone(&engine.alarm),
+            Arc::clone(&engine.timer),
             Arc::clone(&engine.clock),
         );
         tokio::spawn(async move {
             loop {
-                alarm.ring(&*clock).await;
+                timer.wait(&*clock).await;
                 let Some(engine) = weak.upgrade() else { return };
-                // An empty step: the turn lets go of what has run out.
+                // An empty step: its batch ends what has expired.
                 let _ = engine.run(|_| ()).await;
             }
         });
@@ -128,11 +133,11 @@ impl Engine {
         self.health.clone()
     }
 
-    /// Runs a step and answers once it is durable.
+    /// Runs a step and returns once it is durable.
     ///
     /// # Errors
-    /// [`BackendError::NotSent`] while the file cannot be used; [`BackendError::Unavailable`] when it could not
-    /// be written: the step has not taken effect, or is not known to have.
+    /// [`BackendError::NotSent`] while the file cannot be used; [`BackendError::Unavailable`] when
+    /// it could not be written: the step has not taken effect, or is not known to have.
     pub async fn run<R: Send + 'static>(
         &self,
         step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
@@ -142,10 +147,10 @@ impl Engine {
                 let mut machine = without_blocking(machine).await;
                 Ok(self.run_in_memory(&mut machine, step))
             }
-            EngineKind::Durable { batch, .. } => {
-                let batch = batch.read().clone();
-                let batch = batch.ok_or_else(|| unsent("the store is closed"))?;
-                run_durably(&batch, step).await
+            EngineKind::Durable { sender, .. } => {
+                let sender = sender.read().clone();
+                let sender = sender.ok_or_else(|| not_sent("the store is closed"))?;
+                run_durably(&sender, step).await
             }
         }
     }
@@ -153,29 +158,29 @@ impl Engine {
     fn run_in_memory<R>(&self, machine: &mut StateMachine, step: impl FnOnce(&mut StateMachine) -> R) -> R {
         machine.begin();
         let answer = step(machine);
-        machine.post();
-        self.alarm.set(machine.due());
+        machine.publish();
+        self.timer.set(machine.due());
         answer
     }
 
-    /// Whether it runs no more steps, for good.
+    /// Whether the engine is closed for good.
     pub fn is_closed(&self) -> bool {
         match &self.kind {
             EngineKind::Memory { .. } => false,
-            EngineKind::Durable { batch, .. } => {
-                let batch = batch.read();
-                batch.is_none()
+            EngineKind::Durable { sender, .. } => {
+                let sender = sender.read();
+                sender.is_none()
             }
         }
     }
 
-    /// Finishes the turns under way and lets go of the file.
+    /// Finishes the batches in flight and closes the file.
     pub async fn close(&self) {
-        self.alarm.ring.notify_one();
-        let EngineKind::Durable { batch, thread } = &self.kind else {
+        self.timer.changed.notify_one();
+        let EngineKind::Durable { sender, thread } = &self.kind else {
             return;
         };
-        drop(batch.write().take());
+        drop(sender.write().take());
         let thread = lock(thread).take();
         if let Some(thread) = thread {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -185,19 +190,22 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The timer wakes, finds nothing to upgrade, and ends.
-        self.alarm.set(Some(Duration::ZERO));
+        // The timer task wakes, cannot upgrade its reference, and ends.
+        self.timer.set(Some(Duration::ZERO));
     }
 }
 
 async fn run_durably<R: Send + 'static>(
-    batch: &BatchSender<Step, Answer>,
+    sender: &BatchSender<Step, Answer>,
     step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
 ) -> Result<R, BackendError> {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
     let step: Step = Box::new(move |machine| *lock(&filled) = Some(step(machine)));
-    batch.ask(step).await.map_err(|_| away("the store has stopped"))??;
+    sender
+        .ask(step)
+        .await
+        .map_err(|_| unavailable("the store has stopped"))??;
     let answer = lock(&slot).take();
     answer.ok_or_else(|| BackendError::Broken {
         reason: "a step gave no answer".into(),
@@ -208,10 +216,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Locks what others hold for some microseconds. A task that finds it locked lets others run rather
-/// than put its worker to sleep, which takes many times as long.
+/// Locks a mutex that is held for microseconds. A task that finds it locked yields, because putting
+/// its worker thread to sleep takes many times as long.
 async fn without_blocking<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    for _ in 0..PATIENCE {
+    for _ in 0..YIELDS {
         if let Some(guard) = mutex.try_lock() {
             return guard;
         }
@@ -220,16 +228,16 @@ async fn without_blocking<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     lock(mutex)
 }
 
-fn away(reason: impl Into<String>) -> BackendError {
+fn unavailable(reason: impl Into<String>) -> BackendError {
     BackendError::Unavailable { reason: reason.into() }
 }
 
-fn unsent(reason: impl Into<String>) -> BackendError {
+fn not_sent(reason: impl Into<String>) -> BackendError {
     BackendError::NotSent { reason: reason.into() }
 }
 
-/// What callers are told of an error: where the file lies is for the log alone.
-fn shown(error: &FileError) -> String {
+/// The message of a file error for callers. The path is only logged.
+fn public_reason(error: &FileError) -> String {
     match error {
         FileError::Io { source, .. } => format!("the file of the store: {source}"),
         FileError::Replaced { .. } => "the file of the store was removed or replaced".into(),
@@ -242,11 +250,11 @@ fn shown(error: &FileError) -> String {
     }
 }
 
-/// Wakes the timer only when a turn is due earlier than it thinks.
+/// Wakes at the time of the next due batch; is notified only when that time moves forward.
 #[derive(Debug, Default)]
 struct ExpiryTimer {
     due: Mutex<Option<Duration>>,
-    ring: Notify,
+    changed: Notify,
 }
 
 impl ExpiryTimer {
@@ -255,12 +263,12 @@ impl ExpiryTimer {
         let mut set = lock(&self.due);
         if set.is_none_or(|set| due < set) {
             *set = Some(due);
-            self.ring.notify_one();
+            self.changed.notify_one();
         }
     }
 
-    /// Returns when a turn is due.
-    async fn ring(&self, clock: &dyn Clock) {
+    /// Returns when a batch is due.
+    async fn wait(&self, clock: &dyn Clock) {
         loop {
             let due = *lock(&self.due);
             let sleep = async {
@@ -270,7 +278,7 @@ impl ExpiryTimer {
                 }
             };
             tokio::select! {
-                () = self.ring.notified() => {}
+                () = self.changed.notified() => {}
                 () = sleep => {
                     *lock(&self.due) = None;
                     return;
@@ -280,27 +288,27 @@ impl ExpiryTimer {
     }
 }
 
-/// The one writer of a file, on a thread of its own.
+/// The only writer of a file, on its own thread.
 struct Writer {
     path: PathBuf,
-    /// Which file it is: another one that appears in its place is not ours.
+    /// The file's identity: another file that appears at its path is not this store's.
     inode: (u64, u64),
     machine: StateMachine,
-    /// Nothing while it cannot be used.
+    /// Absent while it cannot be used.
     file: Option<File>,
     health: watch::Sender<Health>,
     clock: Arc<dyn Clock>,
-    alarm: Arc<ExpiryTimer>,
+    timer: Arc<ExpiryTimer>,
     reopen_at: Duration,
-    /// When the last step came that was more than the timer's.
+    /// When the last step wrote something.
     busy_at: Duration,
-    /// Something was written since the file was last looked at for compaction.
+    /// Whether something was written since the last check for compaction.
     grown: bool,
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Also when a bug ends the thread: nobody may go on believing in the store.
+        // Also when a bug ends the thread: the store must not be reported as serving.
         self.health.send_replace(Health::Unavailable {
             reason: "the store has stopped".into(),
         });
@@ -308,17 +316,17 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    /// Runs the steps, makes what they changed durable, then answers: nobody ever sees what a crash
-    /// could take back.
-    fn turn(&mut self, steps: Vec<Step>) -> Vec<Answer> {
+    /// Runs the steps, makes their changes durable, then replies: no caller observes a change that
+    /// a crash could undo.
+    fn run_batch(&mut self, steps: Vec<Step>) -> Vec<Answer> {
         let answers = steps.len();
-        let answer = self.try_turn(steps);
-        self.arm();
+        let answer = self.try_batch(steps);
+        self.set_timer();
         vec![answer; answers]
     }
 
-    fn try_turn(&mut self, steps: Vec<Step>) -> Answer {
-        self.reopen().map_err(|error| unsent(shown(&error)))?;
+    fn try_batch(&mut self, steps: Vec<Step>) -> Answer {
+        self.reopen().map_err(|error| not_sent(public_reason(&error)))?;
         let Some(file) = self.file.as_ref() else {
             return Err(self.broken());
         };
@@ -335,38 +343,44 @@ impl Writer {
             file.commit(writes, |id| self.machine.name(id))
         };
         match committed {
-            Ok(()) => self.machine.post(),
-            Err(error) => return Err(self.lose(&error)),
+            Ok(()) => self.machine.publish(),
+            Err(error) => return Err(self.fail(&error)),
         }
         self.compact();
         Ok(())
     }
 
-    /// Sets the timer: for the next expiry, the next look at a broken file, a compaction.
-    fn arm(&self) {
-        self.alarm.set(match self.file {
+    /// Sets the timer to the next expiry, the next attempt to reopen a broken file, or a
+    /// compaction.
+    fn set_timer(&self) {
+        self.timer.set(match self.file {
             None => Some(self.reopen_at),
-            Some(_) if self.grown => self.machine.due().into_iter().chain([self.busy_at + QUIET]).min(),
+            Some(_) if self.grown => self
+                .machine
+                .due()
+                .into_iter()
+                .chain([self.busy_at + IDLE_BEFORE_COMPACTION])
+                .min(),
             Some(_) => self.machine.due(),
         });
     }
 
-    /// A turn may not have become durable: nothing of it was answered, and the file's word counts
-    /// once it can be read again.
-    fn lose(&mut self, error: &FileError) -> BackendError {
+    /// Handles a batch that may not have become durable: none of its steps succeeded, and the state
+    /// is rebuilt from the file once the file can be read again.
+    fn fail(&mut self, error: &FileError) -> BackendError {
         tracing::error!(path = %self.path.display(), %error, "the store cannot write its file");
         self.file = None;
-        self.reopen_at = self.clock.now() + REOPEN_EVERY;
+        self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
         let _ = self.machine.take_writes();
-        let reason = shown(error);
+        let reason = public_reason(error);
         self.health.send_replace(Health::Unavailable { reason: reason.clone() });
-        away(reason)
+        unavailable(reason)
     }
 
     fn broken(&self) -> BackendError {
         match &*self.health.borrow() {
-            Health::Unavailable { reason } => unsent(reason.clone()),
-            _ => unsent("the file is closed"),
+            Health::Unavailable { reason } => not_sent(reason.clone()),
+            _ => not_sent("the file is closed"),
         }
     }
 
@@ -374,9 +388,9 @@ impl Writer {
         if self.file.is_some() || self.clock.now() < self.reopen_at {
             return Ok(());
         }
-        self.reopen_at = self.clock.now() + REOPEN_EVERY;
-        // A file that vanished is not made anew, nor is another one taken for it: what it held may
-        // still be held. A restart settles that.
+        self.reopen_at = self.clock.now() + REOPEN_INTERVAL;
+        // A file that vanished is not created again, and another file at its path is not used:
+        // leases in the lost file may still be held. A restart settles that.
         if !super::file::is_at(&self.path, self.inode) {
             return Ok(());
         }
@@ -392,14 +406,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives space back while nobody is waiting for it.
+    /// Compacts the file while the store is idle.
     fn compact(&mut self) {
-        if !self.grown || self.clock.now() < self.busy_at + QUIET {
+        if !self.grown || self.clock.now() < self.busy_at + IDLE_BEFORE_COMPACTION {
             return;
         }
         self.grown = false;
         if let Some(Err(error)) = self.file.as_mut().map(File::compact_if_worth) {
-            let _ = self.lose(&error);
+            let _ = self.fail(&error);
         }
     }
 }

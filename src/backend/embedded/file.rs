@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
-use super::txn_context::{RecordKey, NamespaceId, WriteSet};
-use super::lock::Claim;
 use super::history::Ended;
+use super::lock::Claim;
 use super::record::{self, RecordError};
+use super::txn_context::{NamespaceId, RecordKey, WriteSet};
 use crate::name::{LockName, Namespace, Secret};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -22,13 +22,13 @@ const FINISHED: TableDefinition<(&str, [u8; 16]), &[u8]> = TableDefinition::new(
 const FORMAT: u64 = 1;
 /// The whole state is in memory already; redb needs a cache for its inner pages only.
 const CACHE_BYTES: usize = 8 << 20;
-/// A file this much larger than what lives in it is worth compacting.
-const COMPACT_ABOVE: u64 = 8 << 20;
+/// A file of at least this size is compacted once less than a quarter of it is in use.
+const COMPACT_MIN_BYTES: u64 = 8 << 20;
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Another process, or another store of this one, has it open.
+    /// Another process, or another store of this process, has it open.
     #[error("{path:?} is in use by another process")]
     InUse {
         /// The file.
@@ -42,30 +42,30 @@ pub enum FileError {
         /// Its format.
         found: u64,
     },
-    /// It is a database, but of something else.
+    /// It is a database of another program.
     #[error("{path:?} was not written by this program")]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// It is not where it was opened any more.
+    /// The file at the path is no longer the one that was opened.
     #[error("{path:?} was removed or replaced while it was open")]
     Replaced {
         /// Where it was.
         path: PathBuf,
     },
-    /// Its pages make no sense.
+    /// Its pages are invalid.
     #[error("{path:?} is damaged")]
     Damaged {
         /// The file.
         path: PathBuf,
     },
-    /// The system failed.
+    /// An operation of the operating system failed.
     #[error("{path:?}: {source}")]
     Io {
         /// The file, or its folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The database failed.
@@ -74,24 +74,24 @@ pub enum FileError {
     /// A record cannot be read.
     #[error("a record of lock {lock:?} cannot be read: {source}")]
     Record {
-        /// Whose record.
+        /// The lock of the record.
         lock: String,
-        /// What is wrong with it.
+        /// Why it cannot be read.
         source: RecordError,
     },
 }
 
-/// What the file held when it was opened, checked to be readable.
+/// The content of the file when it was opened, checked to be readable.
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub high_water: u64,
     holders: Vec<(Namespace, LockName, u64, Claim)>,
-    /// The finished holds with their places, in no order.
+    /// The finished holds with their positions, unordered.
     pub finished: HashMap<Namespace, Vec<(u64, Secret, Ended)>>,
 }
 
 impl Loaded {
-    /// What a file with these holders says.
+    /// The content of a file with these holders.
     #[cfg(test)]
     pub fn of(holders: Vec<(Namespace, LockName, u64, Claim)>) -> Self {
         Self {
@@ -100,16 +100,16 @@ impl Loaded {
         }
     }
 
-    /// The holders; each lives for its full span from `now` on.
+    /// The holders; each lease lives for its full span, counted from `now`.
     pub fn holders(&self, now: Duration) -> impl Iterator<Item = (Namespace, LockName, u64, Claim)> + '_ {
         self.holders
             .iter()
             .cloned()
-            .map(move |(namespace, name, place, mut claim)| {
+            .map(move |(namespace, name, position, mut claim)| {
                 if let Some(holding) = claim.holding_mut() {
                     holding.ends = now + holding.span;
                 }
-                (namespace, name, place, claim)
+                (namespace, name, position, claim)
             })
     }
 }
@@ -118,7 +118,7 @@ impl Loaded {
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
-    /// Which file it is, wherever its path leads later.
+    /// The file's identity (device and inode), independent of its path.
     inode: (u64, u64),
     database: Database,
 }
@@ -145,7 +145,7 @@ impl File {
             sync_folder(folder_of(path)).map_err(io)?;
         }
         let inode = inode(&handle.metadata().map_err(io)?);
-        // redb panics over pages that it cannot have written.
+        // redb panics on pages that it cannot have written.
         let read = catch_unwind(AssertUnwindSafe(|| Self::read(path, handle, inode)));
         read.unwrap_or_else(|_| Err(FileError::Damaged { path: path.into() }))
     }
@@ -203,7 +203,7 @@ impl File {
         let holders = transaction.open_table(HOLDERS).map_err(redb::Error::from)?;
         for entry in holders.iter().map_err(redb::Error::from)? {
             let (key, value) = entry.map_err(redb::Error::from)?;
-            let (namespace, name, place) = key.value();
+            let (namespace, name, position) = key.value();
             let bad = |source| FileError::Record {
                 lock: name.into(),
                 source,
@@ -211,7 +211,7 @@ impl File {
             let claim = record::read_holder(value.value(), Duration::ZERO).map_err(bad)?;
             let namespace = Namespace::new(namespace).map_err(|e| bad(e.into()))?;
             let name = LockName::new(name).map_err(|e| bad(e.into()))?;
-            loaded.holders.push((namespace, name, place, claim));
+            loaded.holders.push((namespace, name, position, claim));
         }
         let finished = transaction.open_table(FINISHED).map_err(redb::Error::from)?;
         for entry in finished.iter().map_err(redb::Error::from)? {
@@ -221,17 +221,17 @@ impl File {
                 lock: namespace.into(),
                 source,
             };
-            let (place, ended) = record::read_finished(value.value()).map_err(bad)?;
+            let (position, ended) = record::read_finished(value.value()).map_err(bad)?;
             let namespace = Namespace::new(namespace).map_err(|e| bad(e.into()))?;
             let finished = loaded.finished.entry(namespace).or_default();
-            finished.push((place, Secret::from_bytes(secret), ended));
+            finished.push((position, Secret::from_bytes(secret), ended));
         }
         Ok(loaded)
     }
 
-    /// Makes a turn's changes durable: one commit, one fsync.
+    /// Makes a batch's changes durable: one commit, one fsync.
     pub fn commit<'a>(&self, writes: WriteSet, name: impl Fn(NamespaceId) -> &'a Namespace) -> Result<(), FileError> {
-        self.check_place()?;
+        self.check_path()?;
         Ok(self.write(writes, name)?)
     }
 
@@ -240,19 +240,19 @@ impl File {
         {
             let mut holders = transaction.open_table(HOLDERS)?;
             let mut finished = transaction.open_table(FINISHED)?;
-            for (slot, record) in &writes.records {
-                match (slot, record) {
-                    (RecordKey::Holder(space, lock, place), Some(record)) => {
-                        holders.insert((name(*space).as_str(), lock.as_str(), *place), record.as_slice())?;
+            for (key, record) in &writes.records {
+                match (key, record) {
+                    (RecordKey::Holder(namespace, lock, position), Some(record)) => {
+                        holders.insert((name(*namespace).as_str(), lock.as_str(), *position), record.as_slice())?;
                     }
-                    (RecordKey::Holder(space, lock, place), None) => {
-                        holders.remove((name(*space).as_str(), lock.as_str(), *place))?;
+                    (RecordKey::Holder(namespace, lock, position), None) => {
+                        holders.remove((name(*namespace).as_str(), lock.as_str(), *position))?;
                     }
-                    (RecordKey::Finished(space, secret), Some(record)) => {
-                        finished.insert((name(*space).as_str(), *secret), record.as_slice())?;
+                    (RecordKey::Finished(namespace, secret), Some(record)) => {
+                        finished.insert((name(*namespace).as_str(), *secret), record.as_slice())?;
                     }
-                    (RecordKey::Finished(space, secret), None) => {
-                        finished.remove((name(*space).as_str(), *secret))?;
+                    (RecordKey::Finished(namespace, secret), None) => {
+                        finished.remove((name(*namespace).as_str(), *secret))?;
                     }
                 }
             }
@@ -263,24 +263,24 @@ impl File {
         Ok(transaction.commit()?)
     }
 
-    /// Which file this is, wherever its path leads.
+    /// The file's identity (device and inode), independent of its path.
     pub fn inode(&self) -> (u64, u64) {
         self.inode
     }
 
-    /// Writes what is there already, durably: a disk that is full or broken says so here.
-    pub fn prove_writable(&self) -> Result<(), FileError> {
-        let prove = || -> Result<(), redb::Error> {
+    /// Writes an existing value again, durably: this fails if the disk is full or broken.
+    pub fn check_writable(&self) -> Result<(), FileError> {
+        let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
             transaction.open_table(META)?.insert("format", FORMAT)?;
             Ok(transaction.commit()?)
         };
-        Ok(prove()?)
+        Ok(write()?)
     }
 
-    /// A file that was moved away would be written on for nothing, while another process opens
-    /// a new one in its place.
-    pub fn check_place(&self) -> Result<(), FileError> {
+    /// Fails if the path no longer leads to this file. Writes to a file that was moved away would
+    /// be lost, while another process creates a new file at the path.
+    pub fn check_path(&self) -> Result<(), FileError> {
         if is_at(&self.path, self.inode) {
             return Ok(());
         }
@@ -289,11 +289,11 @@ impl File {
         })
     }
 
-    /// Gives space back when the file is much larger than what lives in it. Takes as long as it takes
-    /// to copy that.
-    pub fn compact_if_worth(&mut self) -> Result<bool, FileError> {
+    /// Compacts the file if it is much larger than its content. Takes as long as copying the
+    /// content.
+    pub fn compact_if_sparse(&mut self) -> Result<bool, FileError> {
         let size = std::fs::metadata(&self.path).map_or(0, |found| found.len());
-        if size < COMPACT_ABOVE {
+        if size < COMPACT_MIN_BYTES {
             return Ok(false);
         }
         let transaction = self.database.begin_write().map_err(redb::Error::from)?;
@@ -313,7 +313,7 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Makes a folder durably, and those above it that are missing.
+/// Creates a folder and its missing parents durably.
 fn make_folder(folder: &Path) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -326,8 +326,8 @@ fn make_folder(folder: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Makes the names in a folder durable: a power cut could take a new name away otherwise, and the
-/// file with it, after grants were answered.
+/// Makes the names in a folder durable. Otherwise a power failure after grants were returned could
+/// remove a new name, and the file with it.
 fn sync_folder(folder: &Path) -> std::io::Result<()> {
     StdFile::open(folder)?.sync_all()
 }

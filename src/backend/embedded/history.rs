@@ -1,5 +1,4 @@
-//! What the store remembers of calls that have ended, for a while: finished claims and cancel
-//! marks.
+//! The ended calls that the store remembers for a time: finished claims and cancel marks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -14,36 +13,36 @@ pub struct Ended {
     pub lock: LockName,
     pub token: FencingToken,
     pub cause: Cause,
-    /// Its id, where a retry may look for it.
+    /// Its id, if a retry may look for it.
     pub id: Option<ClaimId>,
 }
 
 /// The holds that ended within the last [`FINISHED_KEPT`].
 ///
-/// They lie in the order of their ends, and the maps hold places only: what comes and goes with each
-/// call touches as little memory as possible.
+/// They are stored in the order of their ends, and the maps contain positions only, so that each
+/// call touches little memory.
 #[derive(Debug, Default)]
 pub struct Finished {
-    order: VecDeque<RememberedEnds>,
-    /// The place of the first one in `order`; places count on for ever.
+    order: VecDeque<RememberedHold>,
+    /// The position of the first entry of `order`; positions only grow.
     first: u64,
     by_secret: HashMap<Secret, u64>,
     by_id: HashMap<ClaimId, u64>,
 }
 
 #[derive(Debug)]
-struct RememberedEnds {
+struct RememberedHold {
     until: Duration,
     secret: Secret,
     ended: Ended,
 }
 
 impl Finished {
-    /// Those that a file remembers, each with the place that it had there.
+    /// The entries of a file, with their positions in it.
     pub fn restored(mut all: Vec<(u64, Secret, Ended)>, now: Duration) -> Self {
-        all.sort_by_key(|(place, ..)| *place);
+        all.sort_by_key(|(position, ..)| *position);
         let mut finished = Self::default();
-        // Counted so that the next one comes behind all places in the file, whatever gaps are there.
+        // The next position must be above all positions in the file, also if there are gaps.
         if let Some((last, ..)) = all.last() {
             finished.first = (last + 1).saturating_sub(all.len() as u64);
         }
@@ -53,19 +52,19 @@ impl Finished {
         finished
     }
 
-    /// The place of the next one.
+    /// The position of the next entry.
     pub fn next(&self) -> u64 {
         self.first + self.order.len() as u64
     }
 
     pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) {
-        let place = self.next();
+        let position = self.next();
         if let Some(id) = ended.id {
-            self.by_id.insert(id, place);
+            self.by_id.insert(id, position);
         }
-        self.by_secret.insert(secret, place);
+        self.by_secret.insert(secret, position);
         let until = now + FINISHED_KEPT;
-        self.order.push_back(RememberedEnds { until, secret, ended });
+        self.order.push_back(RememberedHold { until, secret, ended });
     }
 
     pub fn by_secret(&self, secret: &Secret) -> Option<&Ended> {
@@ -76,24 +75,24 @@ impl Finished {
         self.at(*self.by_id.get(id)?)
     }
 
-    /// The end of a token's claim. Looks at everything that is remembered: for rare questions.
+    /// The end of a token's claim. A linear search, for rare requests.
     pub fn by_token(&self, lock: &LockName, token: FencingToken) -> Option<&Ended> {
-        let mut all = self.order.iter().map(|kept| &kept.ended);
+        let mut all = self.order.iter().map(|remembered| &remembered.ended);
         all.find(|ended| ended.token == token && ended.lock == *lock)
     }
 
-    fn at(&self, place: u64) -> Option<&Ended> {
-        let index = usize::try_from(place.checked_sub(self.first)?).ok()?;
-        self.order.get(index).map(|kept| &kept.ended)
+    fn at(&self, position: u64) -> Option<&Ended> {
+        let index = usize::try_from(position.checked_sub(self.first)?).ok()?;
+        self.order.get(index).map(|remembered| &remembered.ended)
     }
 
-    /// Takes out the oldest one if its time has passed.
+    /// Removes the oldest entry if its time has passed.
     pub fn pop_old(&mut self, now: Duration) -> Option<Secret> {
         self.due().filter(|until| *until <= now)?;
         self.pop()
     }
 
-    /// Takes out the oldest one if there are more than `limit`.
+    /// Removes the oldest entry if there are more than `limit`.
     pub fn pop_past(&mut self, limit: usize) -> Option<Secret> {
         if self.order.len() <= limit {
             return None;
@@ -102,7 +101,7 @@ impl Finished {
     }
 
     fn pop(&mut self) -> Option<Secret> {
-        let RememberedEnds { secret, ended, .. } = self.order.pop_front()?;
+        let RememberedHold { secret, ended, .. } = self.order.pop_front()?;
         self.by_secret.remove(&secret);
         // A later hold of the same id may have ended since.
         if let Some(id) = ended.id
@@ -115,12 +114,12 @@ impl Finished {
         Some(secret)
     }
 
-    /// When the oldest one is forgotten.
+    /// When the oldest entry expires.
     pub fn due(&self) -> Option<Duration> {
-        self.order.front().map(|kept| kept.until)
+        self.order.front().map(|remembered| remembered.until)
     }
 
-    /// Gives memory back when a burst is over.
+    /// Frees memory after a burst.
     fn shrink(&mut self) {
         if self.order.is_empty() && self.order.capacity() > 1024 {
             *self = Self {
@@ -139,9 +138,9 @@ pub struct CancelMarks {
 }
 
 impl CancelMarks {
-    /// So many at most, the oldest out. An in-process call reaches the store within milliseconds, so
-    /// a mark that had to go early was met long before.
-    const MOST: usize = 1 << 18;
+    /// The maximum number of marks; the oldest is dropped first. An in-process call reaches the
+    /// store within milliseconds, so a mark that is dropped early is no longer needed.
+    const CAPACITY: usize = 1 << 18;
 
     pub fn insert(&mut self, call: CallId, now: Duration) {
         if self.calls.insert(call) {
@@ -156,19 +155,19 @@ impl CancelMarks {
 
     pub fn purge(&mut self, now: Duration) {
         while let Some(&(until, call)) = self.order.front() {
-            if until > now && self.order.len() <= Self::MOST {
+            if until > now && self.order.len() <= Self::CAPACITY {
                 return;
             }
             self.order.pop_front();
             self.calls.remove(&call);
         }
-        // Only an empty memory comes here.
+        // This line is reached only with an empty queue.
         if self.order.capacity() > 1024 {
             *self = Self::default();
         }
     }
 
-    /// When the oldest one may go.
+    /// When the oldest mark expires.
     pub fn due(&self) -> Option<Duration> {
         self.order.front().map(|(until, _)| *until)
     }

@@ -1,9 +1,10 @@
-//! The queue of one lock: claims in their order, and the prefix kept step by step.
+//! The queue of one lock: claims in queue order, and their prefix of eligible claims, maintained
+//! incrementally.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{QueuePosition, ClaimLimits, Grant, InspectLimit, NewClaim};
+use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
@@ -17,7 +18,7 @@ pub struct Claim {
     pub reentrant: bool,
     pub metadata: Metadata,
     pub limits: ClaimLimits,
-    /// When it was granted; before that, when it came.
+    /// When it was granted; before that, when it arrived.
     pub since: SystemTime,
     pub stage: Stage,
 }
@@ -29,35 +30,35 @@ pub enum Stage {
     Holding(Holding),
 }
 
-/// A claim that waits, for the hold that it is to be.
+/// A waiting claim, with the hold that it becomes.
 #[derive(Debug, Clone)]
 pub struct Waiting {
     pub hold: Hold,
 }
 
-/// A claim that holds.
+/// A claim that holds the lock.
 #[derive(Debug, Clone)]
 pub struct Holding {
     pub token: FencingToken,
-    /// When it ends, on the store's clock.
+    /// When the lease expires, on the store's clock.
     pub ends: Duration,
-    /// What it is given after a restart: never less than what any client still counts on.
+    /// The lease time after a restart: never less than the time that any client still relies on.
     pub span: Duration,
-    /// It waited in the queue before it held.
+    /// Whether it waited in the queue before it held.
     pub waited: bool,
     pub holds: Vec<Hold>,
 }
 
-/// One Acquire's share in a claim.
+/// The part of one Acquire call in a claim.
 #[derive(Debug, Clone)]
 pub struct Hold {
     pub id: ClaimId,
     pub call: CallId,
     pub secret: Secret,
     pub retryable: bool,
-    /// What it was last given.
+    /// The TTL that it was last given.
     pub ttl: Duration,
-    /// A retry has found it: its call no longer undoes it.
+    /// Whether a retry has found it; then its call no longer undoes it.
     pub adopted: bool,
 }
 
@@ -110,7 +111,7 @@ impl Claim {
         }
     }
 
-    /// The ids by which calls may look for it.
+    /// The ids by which calls may look for this claim.
     pub fn hold_ids(&self) -> impl Iterator<Item = ClaimId> + '_ {
         let (one, many) = match &self.stage {
             Stage::Waiting(waiting) => (Some(waiting.hold.id), [].as_slice()),
@@ -119,7 +120,7 @@ impl Claim {
         one.into_iter().chain(many.iter().map(|hold| hold.id))
     }
 
-    /// The first parameter in which a call with its id differs from it.
+    /// The first parameter that differs between this claim and a call with the same id.
     pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
         if self.mode != new.mode {
             Some("mode")
@@ -175,17 +176,17 @@ impl Claim {
 
 /// The queue of one lock.
 ///
-/// Claims are numbered in the order of their arrival; all below `edge` are within the prefix, and
-/// all waiters below `told` know so.
+/// Claims are numbered in the order of their arrival. All claims below `edge` are within the
+/// prefix, and all waiters below `notified` have been notified of that.
 #[derive(Debug, Default)]
 pub struct Lock {
     claims: BTreeMap<u64, Box<Claim>>,
     prefix: Prefix,
     edge: u64,
-    told: u64,
+    notified: u64,
     next: u64,
     holders: usize,
-    /// How many claims of each mode that excludes another are here.
+    /// The number of shared claims; they exclude semaphores.
     shared: usize,
     semaphores: usize,
 }
@@ -207,21 +208,21 @@ impl Lock {
         self.claims.len() - self.holders
     }
 
-    pub fn get(&self, place: u64) -> Option<&Claim> {
-        self.claims.get(&place).map(AsRef::as_ref)
+    pub fn get(&self, position: u64) -> Option<&Claim> {
+        self.claims.get(&position).map(AsRef::as_ref)
     }
 
-    /// A claim to change; whether it waits or holds is changed by [`Self::hold`] alone.
-    pub fn get_mut(&mut self, place: u64) -> Option<&mut Claim> {
-        self.claims.get_mut(&place).map(AsMut::as_mut)
+    /// A claim to change. Only [`Self::hold`] may turn a waiter into a holder.
+    pub fn get_mut(&mut self, position: u64) -> Option<&mut Claim> {
+        self.claims.get_mut(&position).map(AsMut::as_mut)
     }
 
-    /// All claims with their places, in their order.
+    /// All claims with their positions, in queue order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Claim)> {
-        self.claims.iter().map(|(&place, claim)| (place, claim.as_ref()))
+        self.claims.iter().map(|(&position, claim)| (position, claim.as_ref()))
     }
 
-    /// The mode of a claim with which this one cannot share the lock.
+    /// The mode of a claim that cannot share the lock with `mode`.
     pub fn mismatch(&self, mode: Mode) -> Option<Mode> {
         let against_shared = matches!(mode, Mode::Semaphore { .. }) && self.shared > 0;
         let against_semaphores = mode != Mode::Exclusive && self.semaphores > 0;
@@ -239,30 +240,30 @@ impl Lock {
         self.prefix.len() == self.claims.len() && self.prefix.admits(mode)
     }
 
-    /// The place of the next one that comes.
+    /// The position of the next new claim.
     pub fn tail(&self) -> u64 {
         self.next
     }
 
-    /// Puts a claim at the tail.
+    /// Appends a claim.
     pub fn push(&mut self, claim: Claim) -> u64 {
-        let place = self.next;
-        self.insert(place, claim);
-        place
+        let position = self.next;
+        self.insert(position, claim);
+        position
     }
 
-    /// Puts a claim at its place of before, when a queue is made anew.
-    pub fn insert(&mut self, place: u64, claim: Claim) {
+    /// Inserts a claim at its earlier position, when a queue is rebuilt.
+    pub fn insert(&mut self, position: u64, claim: Claim) {
         self.count(&claim, 1);
-        self.next = self.next.max(place + 1);
-        self.claims.insert(place, Box::new(claim));
+        self.next = self.next.max(position + 1);
+        self.claims.insert(position, Box::new(claim));
     }
 
-    /// Lets a claim leave.
-    pub fn remove(&mut self, place: u64) -> Option<Claim> {
-        let claim = *self.claims.remove(&place)?;
+    /// Removes a claim.
+    pub fn remove(&mut self, position: u64) -> Option<Claim> {
+        let claim = *self.claims.remove(&position)?;
         self.count(&claim, -1);
-        if place < self.edge {
+        if position < self.edge {
             self.prefix.remove(claim.mode);
         }
         Some(claim)
@@ -280,38 +281,38 @@ impl Lock {
         }
     }
 
-    /// Lets the prefix grow over the claims that fit now.
+    /// Extends the prefix over the claims that fit now.
     pub fn settle(&mut self) {
-        while let Some((&place, claim)) = self.claims.range(self.edge..).next() {
+        while let Some((&position, claim)) = self.claims.range(self.edge..).next() {
             if !self.prefix.admits(claim.mode) {
                 return;
             }
             self.prefix.push(claim.mode);
-            self.edge = place + 1;
+            self.edge = position + 1;
         }
     }
 
-    /// Whether the claim at this place is within the prefix.
-    pub fn eligible(&self, place: u64) -> bool {
-        place < self.edge
+    /// Whether the claim at this position is within the prefix.
+    pub fn eligible(&self, position: u64) -> bool {
+        position < self.edge
     }
 
-    /// The eligible waiters that have not been told yet; from now on they have.
-    pub fn tell(&mut self) -> Vec<ClaimId> {
-        let from = std::mem::replace(&mut self.told, self.edge);
+    /// The eligible waiters that have not been notified yet. Marks them as notified.
+    pub fn take_newly_eligible(&mut self) -> Vec<ClaimId> {
+        let from = std::mem::replace(&mut self.notified, self.edge);
         if from >= self.edge {
             return Vec::new();
         }
-        let fresh = self.claims.range(from..self.edge);
-        fresh
+        let newly_eligible = self.claims.range(from..self.edge);
+        newly_eligible
             .filter(|(_, claim)| claim.waiting_for().is_some())
             .map(|(_, claim)| claim.id)
             .collect()
     }
 
     /// Makes a waiting claim a holder.
-    pub fn hold(&mut self, place: u64, token: FencingToken, ends: Duration, since: SystemTime, waited: bool) {
-        let Some(claim) = self.claims.get_mut(&place) else {
+    pub fn hold(&mut self, position: u64, token: FencingToken, ends: Duration, since: SystemTime, waited: bool) {
+        let Some(claim) = self.claims.get_mut(&position) else {
             return;
         };
         let Stage::Waiting(waiting) = &claim.stage else { return };
@@ -326,8 +327,9 @@ impl Lock {
         self.holders += 1;
     }
 
-    /// The holder that a reentrant call may join: reentrant, and of the same owner and identity.
-    pub fn reentered(&self, new: &NewClaim) -> Option<u64> {
+    /// The holder that a reentrant call may join: it is reentrant and has the same owner and
+    /// identity.
+    pub fn reentry_target(&self, new: &NewClaim) -> Option<u64> {
         if !new.reentrant || self.holders == 0 {
             return None;
         }
@@ -339,11 +341,11 @@ impl Lock {
                     && claim.identity == new.identity
                     && claim.holding().is_some()
             })
-            .map(|(&place, _)| place)
+            .map(|(&position, _)| position)
     }
 
-    /// What the waiter at this place knows of those ahead.
-    pub fn ahead(&self, place: u64, now: Duration) -> QueuePosition {
+    /// The position of the waiter, and when the holder ahead of it expires.
+    pub fn ahead(&self, position: u64, now: Duration) -> QueuePosition {
         let first_end = self
             .claims
             .values()
@@ -351,19 +353,19 @@ impl Lock {
             .and_then(|claim| claim.holding())
             .map(|holding| holding.ends);
         QueuePosition {
-            position: place,
+            position,
             frees_in: first_end.map(|ends| ends.saturating_sub(now)),
         }
     }
 
-    /// The first holder, where one holds.
+    /// The first holder, if there is one.
     pub fn first_holder(&self, now: Duration) -> Option<Holder> {
         self.claims.range(..self.edge).find_map(|(_, claim)| claim.holder(now))
     }
 
-    /// Which hold of the claim at this place a lease names.
-    pub fn hold_of(&self, place: u64, lease: &LeaseKey) -> Option<usize> {
-        let claim = self.get(place)?;
+    /// The index of the hold that the lease names, in the claim at this position.
+    pub fn hold_of(&self, position: u64, lease: &LeaseKey) -> Option<usize> {
+        let claim = self.get(position)?;
         let holding = claim.holding()?;
         if claim.id != lease.claim || Kind::from(claim.mode) != lease.kind || holding.token != lease.token {
             return None;
@@ -371,16 +373,16 @@ impl Lock {
         holding.holds.iter().position(|hold| hold.secret == lease.secret)
     }
 
-    /// The queue as others may see it, as much of it as `most` says.
-    pub fn view(&self, now: Duration, most: InspectLimit) -> Queue {
+    /// The queue with at most as many entries as `limit` allows.
+    pub fn view(&self, now: Duration, limit: InspectLimit) -> Queue {
         let prefix = self.claims.range(..self.edge).map(|(_, claim)| claim);
         let all = self.claims.values();
         Queue {
             holders: prefix
                 .filter_map(|claim| claim.holder(now))
-                .take(most.holders)
+                .take(limit.holders)
                 .collect(),
-            waiters: all.filter_map(|claim| claim.waiter()).take(most.waiters).collect(),
+            waiters: all.filter_map(|claim| claim.waiter()).take(limit.waiters).collect(),
             holder_count: self.holders(),
             waiter_count: self.waiters(),
         }

@@ -1,26 +1,26 @@
-//! The verbs of the trait on one namespace: pure steps over its locks, told the time by the desk.
+//! The verbs of the trait on one namespace: pure steps over its locks, at the time of the context.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::txn_context::{TxnContext, RecordKey, NamespaceId};
+use super::history::{CancelMarks, Finished};
 use super::lock::{Claim, Hold, Lock, Stage};
-use super::history::{Finished, CancelMarks};
 use super::record;
+use super::txn_context::{NamespaceId, RecordKey, TxnContext};
 use super::watching::{NotificationSender, Watchers};
 use crate::backend::{
-    Change, ChangeKind, ReleaseOutcome, Released, Grant, ReleaseTarget, LockPage, InspectLimit, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, Refusal,
-    RenewOutcome, WatchEvent, LockSummary, Notification,
+    AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
+    PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret, Ttl};
 
-/// How many holders and waiters a watcher's full state shows at most.
-const WATCH_SHOWS: usize = 1000;
+/// The maximum number of holders, and of waiters, in a watcher's full state.
+const WATCH_LIMIT: usize = 1000;
 
-/// A claim as it comes, with the time that its call had waited when the step was sent.
+/// A claim of a call, with the time that the call had waited when it sent the step.
 pub struct IncomingClaim<'a> {
     pub claim: &'a NewClaim,
     pub waited: Duration,
@@ -31,15 +31,15 @@ pub struct IncomingClaim<'a> {
 pub struct NamespaceState {
     pub id: NamespaceId,
     pub locks: BTreeMap<LockName, Lock>,
-    /// Where the claims of this namespace are: by the ids of their holds, for calls, and by their
-    /// tokens, for leases. Not by their own ids: a claim may live on by re-entry after the hold that
-    /// it began with has ended, and a retry of that one begins another claim of the same id.
+    /// The positions of this namespace's claims: by the ids of their holds, for calls, and by their
+    /// tokens, for leases. Claim ids do not suffice: re-entry can keep a claim after its first hold
+    /// has ended, and a retry of that hold's request creates another claim of the same id.
     pub(super) by_hold: HashMap<ClaimId, (LockName, u64)>,
     pub(super) by_token: HashMap<FencingToken, (LockName, u64)>,
     pub finished: Finished,
     pub marks: CancelMarks,
     pub watchers: Watchers,
-    pub post: NotificationSender,
+    pub notifications: NotificationSender,
 }
 
 impl NamespaceState {
@@ -52,29 +52,35 @@ impl NamespaceState {
             finished: Finished::default(),
             marks: CancelMarks::default(),
             watchers: Watchers::default(),
-            post: NotificationSender::default(),
+            notifications: NotificationSender::default(),
         }
     }
 
     /// See [`crate::backend::Backend::acquire`].
-    pub fn acquire(&mut self, ctx: &mut TxnContext, name: &LockName, coming: &IncomingClaim<'_>, claim_limit: u32) -> AcquireOutcome {
-        let new = coming.claim;
+    pub fn acquire(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        incoming: &IncomingClaim<'_>,
+        claim_limit: u32,
+    ) -> AcquireOutcome {
+        let new = incoming.claim;
         if self.marks.contains(&new.call) {
             return AcquireOutcome::Cancelled;
         }
-        if let Some(place) = self.find(name, &new.id) {
-            return self.adopt(ctx, name, place, coming);
+        if let Some(position) = self.find(name, &new.id) {
+            return self.adopt(ctx, name, position, incoming);
         }
         if let Some(ended) = self.finished.by_id(&new.id).filter(|ended| ended.lock == *name) {
             return AcquireOutcome::Finished(ended.cause);
         }
-        // Waiting claims and holds alike, in all locks.
+        // Waiting claims and holds of all locks count.
         if self.by_hold.len() >= claim_limit as usize {
             return AcquireOutcome::Refused(Refusal::StoreFull { limit: claim_limit });
         }
         let lock = self.locks.entry(name.clone()).or_default();
-        if let Some(place) = lock.reentered(new) {
-            return self.reenter(ctx, name, place, new);
+        if let Some(position) = lock.reentry_target(new) {
+            return self.reenter(ctx, name, position, new);
         }
         if let Some(there) = lock.mismatch(new.mode) {
             return AcquireOutcome::Refused(Refusal::LimitMismatch { there });
@@ -87,39 +93,39 @@ impl NamespaceState {
             let limit = new.limits.queue;
             return AcquireOutcome::Refused(Refusal::Full { limit });
         }
-        let place = lock.push(Claim::waiting(new, ctx.wall));
-        self.by_hold.insert(new.id, (name.clone(), place));
+        let position = lock.push(Claim::waiting(new, ctx.wall));
+        self.by_hold.insert(new.id, (name.clone(), position));
         if fits {
             lock.settle();
-            return self.grant(ctx, name, place, coming.waited, false);
+            return self.grant(ctx, name, position, incoming.waited, false);
         }
         self.changed(ctx, name, ChangeKind::Queued, &new.owner, None);
-        self.waiting(ctx, name, place)
+        self.waiting(ctx, name, position)
     }
 
     /// See [`crate::backend::Backend::promote`].
-    pub fn promote(&mut self, ctx: &mut TxnContext, name: &LockName, coming: &IncomingClaim<'_>) -> AcquireOutcome {
-        let new = coming.claim;
+    pub fn promote(&mut self, ctx: &mut TxnContext, name: &LockName, incoming: &IncomingClaim<'_>) -> AcquireOutcome {
+        let new = incoming.claim;
         if self.marks.contains(&new.call) {
             return AcquireOutcome::Cancelled;
         }
-        let Some(place) = self.find(name, &new.id) else {
+        let Some(position) = self.find(name, &new.id) else {
             return self
                 .finished
                 .by_secret(&new.secret)
                 .map_or(AcquireOutcome::Gone, |ended| AcquireOutcome::Finished(ended.cause));
         };
-        match self.call_of(name, place, &new.id) {
+        match self.call_of(name, position, &new.id) {
             Some((call, _)) if call != new.call => AcquireOutcome::Superseded,
-            Some((_, Some(secret))) => self.held(ctx, name, place, secret, Duration::ZERO),
-            _ if self.locks[name].eligible(place) => self.grant(ctx, name, place, coming.waited, true),
-            _ => self.waiting(ctx, name, place),
+            Some((_, Some(secret))) => self.held(ctx, name, position, secret, Duration::ZERO),
+            _ if self.locks[name].eligible(position) => self.grant(ctx, name, position, incoming.waited, true),
+            _ => self.waiting(ctx, name, position),
         }
     }
 
-    /// The call that a hold or waiting claim belongs to, and the secret if it is a hold.
-    fn call_of(&self, name: &LockName, place: u64, id: &ClaimId) -> Option<(CallId, Option<Secret>)> {
-        match &self.locks.get(name)?.get(place)?.stage {
+    /// The call that owns a hold or a waiting claim, and the secret if it is a hold.
+    fn call_of(&self, name: &LockName, position: u64, id: &ClaimId) -> Option<(CallId, Option<Secret>)> {
+        match &self.locks.get(name)?.get(position)?.stage {
             Stage::Waiting(waiting) => Some((waiting.hold.call, None)),
             Stage::Holding(holding) => {
                 let hold = holding.holds.iter().find(|hold| hold.id == *id)?;
@@ -129,27 +135,33 @@ impl NamespaceState {
     }
 
     /// See [`crate::backend::Backend::release`].
-    pub fn release(&mut self, ctx: &mut TxnContext, name: &LockName, who: ReleaseTarget<'_>, next: Option<IncomingClaim<'_>>) -> ReleaseOutcome {
-        let found = match who {
+    pub fn release(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        target: ReleaseTarget<'_>,
+        next: Option<IncomingClaim<'_>>,
+    ) -> ReleaseOutcome {
+        let found = match target {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, name, lease),
             ReleaseTarget::Call(id, call) => self.undo(ctx, name, id, call),
             ReleaseTarget::Forced(token) => self.force(ctx, name, token),
         };
-        let next = next.and_then(|next| self.take_next(ctx, name, &next));
-        self.after(ctx, name);
+        let next = next.and_then(|next| self.promote_next(ctx, name, &next));
+        self.after_step(ctx, name);
         ReleaseOutcome { found, next }
     }
 
-    /// Takes the named waiter up, if it is still its call's and the rule agrees.
-    fn take_next(&mut self, ctx: &mut TxnContext, name: &LockName, next: &IncomingClaim<'_>) -> Option<Grant> {
-        let place = self.find(name, &next.claim.id)?;
+    /// Promotes the named waiter, if its call still owns it and it is eligible.
+    fn promote_next(&mut self, ctx: &mut TxnContext, name: &LockName, next: &IncomingClaim<'_>) -> Option<Grant> {
+        let position = self.find(name, &next.claim.id)?;
         let lock = self.locks.get_mut(name)?;
         lock.settle();
-        let waiting = lock.get(place)?.waiting_for()?;
-        if waiting.hold.call != next.claim.call || !lock.eligible(place) {
+        let waiting = lock.get(position)?.waiting_for()?;
+        if waiting.hold.call != next.claim.call || !lock.eligible(position) {
             return None;
         }
-        match self.grant(ctx, name, place, next.waited, true) {
+        match self.grant(ctx, name, position, next.waited, true) {
             AcquireOutcome::Held(grant) => Some(grant),
             _ => None,
         }
@@ -158,68 +170,70 @@ impl NamespaceState {
     /// See [`crate::backend::Backend::renew`].
     pub fn renew(&mut self, ctx: &mut TxnContext, lease: &LeaseKey, ttl: Option<Ttl>) -> RenewOutcome {
         let name = &lease.lock.name;
-        let found = self.find_token(name, lease.token).and_then(|place| {
-            let index = self.locks.get(name)?.hold_of(place, lease)?;
-            let hold = self.claim_mut(name, place)?.holding_mut()?.holds.get_mut(index)?;
-            Some((place, hold))
+        let found = self.find_token(name, lease.token).and_then(|position| {
+            let index = self.locks.get(name)?.hold_of(position, lease)?;
+            let hold = self.claim_mut(name, position)?.holding_mut()?.holds.get_mut(index)?;
+            Some((position, hold))
         });
-        let Some((place, hold)) = found else {
+        let Some((position, hold)) = found else {
             return RenewOutcome::Gone(match self.ended_before(name, lease) {
                 Released::EndedBefore(cause) => Some(cause),
                 _ => None,
             });
         };
         let ttl = ttl.map_or(hold.ttl, Ttl::get);
-        let is_other = std::mem::replace(&mut hold.ttl, ttl) != ttl;
-        if self.prolong(ctx, name, place, ttl, is_other) {
-            self.save(ctx, name, place);
+        let ttl_changed = std::mem::replace(&mut hold.ttl, ttl) != ttl;
+        if self.extend(ctx, name, position, ttl, ttl_changed) {
+            self.save(ctx, name, position);
         }
-        match self.held(ctx, name, place, lease.secret, Duration::ZERO) {
+        match self.held(ctx, name, position, lease.secret, Duration::ZERO) {
             AcquireOutcome::Held(grant) => RenewOutcome::Renewed(grant),
             _ => RenewOutcome::Gone(None),
         }
     }
 
-    /// Lets a holder live for `ttl` from now, or for as long as it did; whether its record changed.
-    /// If one of its holds `is_other` than it was, what a restart gives it is counted anew.
-    pub(super) fn prolong(
+    /// Extends a lease to `ttl` from now, unless it already lives longer. Returns whether the
+    /// record changed. If the TTL of one of its holds changed, the lease time after a restart is
+    /// computed anew.
+    pub(super) fn extend(
         &mut self,
         ctx: &mut TxnContext,
         name: &LockName,
-        place: u64,
+        position: u64,
         ttl: Duration,
-        is_other: bool,
+        ttl_changed: bool,
     ) -> bool {
         let now = ctx.now;
-        let Some(holding) = self.claim_mut(name, place).and_then(Claim::holding_mut) else {
+        let Some(holding) = self.claim_mut(name, position).and_then(Claim::holding_mut) else {
             return false;
         };
         let before = holding.ends;
         holding.ends = before.max(now + ttl);
-        // Not the TTL: a shorter one must not take away, after a restart, what was promised before.
+        // Not the TTL: a shorter TTL must not reduce, after a restart, the time that was granted
+        // before.
         let left = holding.ends - now;
-        let changed = is_other || left > holding.span;
+        let changed = ttl_changed || left > holding.span;
         if changed {
             holding.span = left;
         }
         let after = holding.ends;
-        ctx.ends.remove(&(before, self.id, name.clone(), place));
-        ctx.ends.insert((after, self.id, name.clone(), place));
+        ctx.expiries.remove(&(before, self.id, name.clone(), position));
+        ctx.expiries.insert((after, self.id, name.clone(), position));
         changed
     }
 
     /// See [`crate::backend::Backend::inspect`].
-    pub fn inspect(&self, ctx: &TxnContext, name: &LockName, most: InspectLimit) -> Queue {
+    pub fn inspect(&self, ctx: &TxnContext, name: &LockName, limit: InspectLimit) -> Queue {
         self.locks
             .get(name)
-            .map(|lock| lock.view(ctx.now, most))
+            .map(|lock| lock.view(ctx.now, limit))
             .unwrap_or_default()
     }
 
     /// See [`crate::backend::Backend::holder`].
     pub fn holder(&self, ctx: &TxnContext, name: &LockName, token: FencingToken) -> Option<Holder> {
-        let place = self.find_token(name, token)?;
-        self.locks.get(name)?.get(place)?.holder(ctx.now)
+        let position = self.find_token(name, token)?;
+        self.locks.get(name)?.get(position)?.holder(ctx.now)
     }
 
     /// See [`crate::backend::Backend::list`].
@@ -247,16 +261,16 @@ impl NamespaceState {
         LockPage { locks, next: None }
     }
 
-    /// The queue, and a line on which each later change comes.
+    /// The queue, and a channel that receives each later change.
     pub fn watch(&mut self, ctx: &TxnContext, name: &LockName) -> (Queue, mpsc::Receiver<WatchEvent>) {
         let changes = self.watchers.add(name, ctx.changes);
-        (self.inspect(ctx, name, InspectLimit::of_each(WATCH_SHOWS)), changes)
+        (self.inspect(ctx, name, InspectLimit::of_each(WATCH_LIMIT)), changes)
     }
 
-    /// Forgets what has been remembered for long enough, so many at once; whether more is left.
-    pub fn forget(&mut self, ctx: &mut TxnContext, most: usize) -> bool {
+    /// Forgets at most `limit` entries whose time has passed. Returns whether more may be left.
+    pub fn forget(&mut self, ctx: &mut TxnContext, limit: usize) -> bool {
         self.marks.purge(ctx.now);
-        for _ in 0..most {
+        for _ in 0..limit {
             let Some(secret) = self.finished.pop_old(ctx.now) else {
                 return false;
             };
@@ -265,30 +279,30 @@ impl NamespaceState {
         true
     }
 
-    /// Puts a claim where it was when the queue is made anew.
-    pub fn restore(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, claim: Claim) {
+    /// Inserts a claim at its earlier position when the queue is rebuilt.
+    pub fn restore(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, claim: Claim) {
         for id in claim.hold_ids() {
-            self.by_hold.insert(id, (name.clone(), place));
+            self.by_hold.insert(id, (name.clone(), position));
         }
         if let Some(holding) = claim.holding() {
-            ctx.ends.insert((holding.ends, self.id, name.clone(), place));
-            self.by_token.insert(holding.token, (name.clone(), place));
+            ctx.expiries.insert((holding.ends, self.id, name.clone(), position));
+            self.by_token.insert(holding.token, (name.clone(), position));
         }
-        self.locks.entry(name.clone()).or_default().insert(place, claim);
+        self.locks.entry(name.clone()).or_default().insert(position, claim);
     }
 
-    /// Puts a waiter back into a queue that is made anew, unless the file knows its claim. Its place
-    /// may be a lower one than that of a holder that the file brought back, for a lock that falls
-    /// free counts from the start again: it comes behind all that are there.
-    pub fn restore_waiter(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, claim: Claim) {
+    /// Inserts a waiter into a queue that is rebuilt, unless the file contains its claim. Its
+    /// position can be lower than that of a restored holder, because a lock that becomes free
+    /// numbers its claims from 0 again; the waiter is then appended.
+    pub fn restore_waiter(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, claim: Claim) {
         if claim.hold_ids().any(|id| self.find(name, &id).is_some()) {
             return;
         }
         let tail = self.locks.get(name).map_or(0, Lock::tail);
-        self.restore(ctx, name, place.max(tail), claim);
+        self.restore(ctx, name, position.max(tail), claim);
     }
 
-    /// Forgets all locks and finished calls, for they are read again from the file.
+    /// Drops all locks and finished calls, because they are read from the file again.
     pub fn clear(&mut self) -> BTreeMap<LockName, Lock> {
         self.by_hold.clear();
         self.by_token.clear();
@@ -297,84 +311,93 @@ impl NamespaceState {
     }
 
     pub(super) fn find(&self, name: &LockName, id: &ClaimId) -> Option<u64> {
-        let (lock, place) = self.by_hold.get(id)?;
-        (lock == name).then_some(*place)
+        let (lock, position) = self.by_hold.get(id)?;
+        (lock == name).then_some(*position)
     }
 
     pub(super) fn find_token(&self, name: &LockName, token: FencingToken) -> Option<u64> {
-        let (lock, place) = self.by_token.get(&token)?;
-        (lock == name).then_some(*place)
+        let (lock, position) = self.by_token.get(&token)?;
+        (lock == name).then_some(*position)
     }
 
-    pub(super) fn claim_mut(&mut self, name: &LockName, place: u64) -> Option<&mut Claim> {
-        self.locks.get_mut(name)?.get_mut(place)
+    pub(super) fn claim_mut(&mut self, name: &LockName, position: u64) -> Option<&mut Claim> {
+        self.locks.get_mut(name)?.get_mut(position)
     }
 
-    pub(super) fn hold_mut(&mut self, name: &LockName, place: u64, id: &ClaimId) -> Option<&mut Hold> {
-        let holding = self.claim_mut(name, place)?.holding_mut()?;
+    pub(super) fn hold_mut(&mut self, name: &LockName, position: u64, id: &ClaimId) -> Option<&mut Hold> {
+        let holding = self.claim_mut(name, position)?.holding_mut()?;
         holding.holds.iter_mut().find(|hold| hold.id == *id)
     }
 
-    pub(super) fn waiting(&self, ctx: &TxnContext, name: &LockName, place: u64) -> AcquireOutcome {
-        AcquireOutcome::Waiting(self.locks[name].ahead(place, ctx.now))
+    pub(super) fn waiting(&self, ctx: &TxnContext, name: &LockName, position: u64) -> AcquireOutcome {
+        AcquireOutcome::Waiting(self.locks[name].ahead(position, ctx.now))
     }
 
-    pub(super) fn held(&self, ctx: &TxnContext, name: &LockName, place: u64, secret: Secret, waited: Duration) -> AcquireOutcome {
-        let claim = self.locks.get(name).and_then(|lock| lock.get(place));
+    pub(super) fn held(
+        &self,
+        ctx: &TxnContext,
+        name: &LockName,
+        position: u64,
+        secret: Secret,
+        waited: Duration,
+    ) -> AcquireOutcome {
+        let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         let grant = claim.and_then(|claim| claim.grant(secret, ctx.now, waited));
         grant.map_or(AcquireOutcome::Gone, AcquireOutcome::Held)
     }
 
-    /// Makes an eligible waiting claim a holder: the one place where a token is minted.
+    /// Makes an eligible waiting claim a holder. Tokens are minted only here.
     pub(super) fn grant(
         &mut self,
         ctx: &mut TxnContext,
         name: &LockName,
-        place: u64,
+        position: u64,
         waited: Duration,
         queued: bool,
     ) -> AcquireOutcome {
-        let Some(token) = ctx.mint() else { return AcquireOutcome::Gone };
+        let Some(token) = ctx.mint() else {
+            return AcquireOutcome::Gone;
+        };
         let Some(lock) = self.locks.get_mut(name) else {
             return AcquireOutcome::Gone;
         };
         let Some((secret, ttl)) = lock
-            .get(place)
+            .get(position)
             .and_then(Claim::waiting_for)
             .map(|waiting| (waiting.hold.secret, waiting.hold.ttl))
         else {
             return AcquireOutcome::Gone;
         };
         let ends = ctx.now + ttl;
-        lock.hold(place, token, ends, ctx.wall, queued);
-        ctx.ends.insert((ends, self.id, name.clone(), place));
-        self.by_token.insert(token, (name.clone(), place));
-        self.save(ctx, name, place);
-        let held = self.held(ctx, name, place, secret, waited);
+        lock.hold(position, token, ends, ctx.wall, queued);
+        ctx.expiries.insert((ends, self.id, name.clone(), position));
+        self.by_token.insert(token, (name.clone(), position));
+        self.save(ctx, name, position);
+        let held = self.held(ctx, name, position, secret, waited);
         if let AcquireOutcome::Held(grant) = &held {
             self.changed(ctx, name, ChangeKind::Granted, &grant.owner, Some(token));
         }
         held
     }
 
-    /// Notes a holder for the file.
-    pub(super) fn save(&self, ctx: &mut TxnContext, name: &LockName, place: u64) {
+    /// Adds a holder's record to the batch's changes.
+    pub(super) fn save(&self, ctx: &mut TxnContext, name: &LockName, position: u64) {
         if !ctx.is_durable() {
             return;
         }
-        let claim = self.locks.get(name).and_then(|lock| lock.get(place));
+        let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         if let Some((claim, holding)) = claim.and_then(|claim| Some((claim, claim.holding()?))) {
-            let slot = RecordKey::Holder(self.id, name.clone(), place);
-            ctx.put(slot, || record::write_holder(claim, holding));
+            let key = RecordKey::Holder(self.id, name.clone(), position);
+            ctx.put(key, || record::write_holder(claim, holding));
         }
     }
 
-    /// Wakes who is eligible now, and forgets a lock that nobody uses.
-    pub fn after(&mut self, ctx: &mut TxnContext, name: &LockName) {
+    /// Notifies the waiters that became eligible, and drops a lock without claims.
+    pub fn after_step(&mut self, ctx: &mut TxnContext, name: &LockName) {
         let Some(lock) = self.locks.get_mut(name) else { return };
         lock.settle();
-        for claim in lock.tell() {
-            ctx.wake(self.id, Notification::Next(name.clone(), claim));
+        for claim in lock.take_newly_eligible() {
+            ctx.notify(self.id, Notification::Next(name.clone(), claim));
         }
         if lock.is_empty() {
             self.locks.remove(name);
@@ -404,7 +427,11 @@ impl NamespaceState {
             holders,
             waiters,
         };
-        ctx.outbox
-            .push(super::txn_context::PendingMessage::Change(self.id, name.clone(), ctx.changes, change));
+        ctx.outbox.push(super::txn_context::PendingMessage::Change(
+            self.id,
+            name.clone(),
+            ctx.changes,
+            change,
+        ));
     }
 }

@@ -1,12 +1,12 @@
-//! The records of the file. Each begins with its format version, so that a later release reads
-//! what this one wrote.
+//! The records of the file. Each begins with its format version, so that later releases can read
+//! it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::lock::{Claim, Hold, Holding, Stage};
 use super::history::Ended;
+use super::lock::{Claim, Hold, Holding, Stage};
 use crate::backend::ClaimLimits;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, LockName, Metadata, Mode, Owner, Secret};
@@ -14,7 +14,7 @@ use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, LockNam
 /// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It is shorter than its version.
+    /// It has no version byte.
     #[error("the record is empty")]
     Empty,
     /// A later release wrote it.
@@ -28,7 +28,7 @@ pub enum RecordError {
     /// It is damaged.
     #[error("the record is damaged")]
     Damaged(#[from] postcard::Error),
-    /// It holds a value outside its bounds.
+    /// It contains a value that is out of bounds.
     #[error("the record holds a bad value")]
     BadValue(#[from] InvalidField),
 }
@@ -70,7 +70,7 @@ struct HolderRecord {
     holds: Vec<HoldRecord>,
 }
 
-/// How a hold ended, as it is written.
+/// How a hold ended, as stored.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub enum CauseRecord {
     Released,
@@ -84,11 +84,11 @@ struct FinishedRecord {
     token: u64,
     cause: CauseRecord,
     id: Option<[u8; 16]>,
-    /// Its place among those that ended in its namespace.
-    place: u64,
+    /// Its position in the order in which holds of its namespace ended.
+    position: u64,
 }
 
-/// Writes a holder; nothing for a claim that waits.
+/// Encodes a holder.
 pub fn write_holder(claim: &Claim, holding: &Holding) -> Vec<u8> {
     write(&HolderRecord {
         id: *claim.id.as_bytes(),
@@ -123,7 +123,7 @@ fn write_hold(hold: &Hold) -> HoldRecord {
     }
 }
 
-/// Reads a holder; its lease gets its full span from `now` on.
+/// Decodes a holder; its lease expires one full span after `now`.
 pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
     let record: HolderRecord = read(bytes)?;
     Ok(Claim {
@@ -168,8 +168,8 @@ fn read_hold(record: HoldRecord) -> Hold {
     }
 }
 
-/// How the end of a hold is written; nothing for a cause that is not remembered.
-pub fn remembered(cause: Cause) -> Option<CauseRecord> {
+/// The stored form of a cause; absent for a cause that is not remembered.
+pub fn cause_record(cause: Cause) -> Option<CauseRecord> {
     match cause {
         Cause::Released => Some(CauseRecord::Released),
         Cause::Expired => Some(CauseRecord::Expired),
@@ -178,18 +178,18 @@ pub fn remembered(cause: Cause) -> Option<CauseRecord> {
     }
 }
 
-/// Writes a finished hold.
-pub fn write_finished(place: u64, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
+/// Encodes a finished hold.
+pub fn write_finished(position: u64, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
     write(&FinishedRecord {
         lock: ended.lock.as_str().into(),
         token: ended.token.get(),
         cause,
         id: ended.id.map(|id| *id.as_bytes()),
-        place,
+        position,
     })
 }
 
-/// Reads a finished hold and its place.
+/// Decodes a finished hold and its position.
 pub fn read_finished(bytes: &[u8]) -> Result<(u64, Ended), RecordError> {
     let record: FinishedRecord = read(bytes)?;
     let ended = Ended {
@@ -202,11 +202,11 @@ pub fn read_finished(bytes: &[u8]) -> Result<(u64, Ended), RecordError> {
         },
         id: record.id.map(ClaimId::from_bytes),
     };
-    Ok((record.place, ended))
+    Ok((record.position, ended))
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {
-    // Plain structs into memory: there is nothing that can fail.
+    // Plain structs are encoded into memory: this cannot fail.
     postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
 }
 

@@ -1,66 +1,77 @@
-//! Calls that find a claim which is there already: a retry adopts its own, a reentrant call joins
-//! its owner's.
+//! Calls that find an existing claim: a retry adopts its own, a reentrant call joins its owner's.
 
 use std::time::Duration;
 
-use super::txn_context::TxnContext;
 use super::lock::{Hold, Stage};
 use super::namespace_state::{IncomingClaim, NamespaceState};
-use crate::backend::{NewClaim, WaitPolicy, AcquireOutcome, Refusal, Notification};
+use super::txn_context::TxnContext;
+use crate::backend::{AcquireOutcome, NewClaim, Notification, Refusal, WaitPolicy};
 use crate::claim::Cause;
 use crate::name::LockName;
 
 impl NamespaceState {
-    /// A call has found the claim of its request: takes over one that waits, notes on a hold that
-    /// two calls know it.
-    pub(super) fn adopt(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, coming: &IncomingClaim<'_>) -> AcquireOutcome {
-        let new = coming.claim;
-        let Some(claim) = self.claim_mut(name, place) else {
+    /// Adopts the claim of the call's request: takes over a waiting claim, or marks a hold as known
+    /// to two calls.
+    pub(super) fn adopt(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        position: u64,
+        incoming: &IncomingClaim<'_>,
+    ) -> AcquireOutcome {
+        let new = incoming.claim;
+        let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;
         };
         if let Some(field) = claim.differs(new) {
             return AcquireOutcome::Refused(Refusal::OtherParameters { field });
         }
         let waiting = match &mut claim.stage {
-            Stage::Holding(_) => return self.adopt_hold(ctx, name, place, new),
+            Stage::Holding(_) => return self.adopt_hold(ctx, name, position, new),
             Stage::Waiting(waiting) => waiting,
         };
         let older = std::mem::replace(&mut waiting.hold, Hold::of(new));
         claim.metadata = new.metadata.clone();
         claim.limits = new.limits;
         if older.call != new.call {
-            ctx.wake(self.id, Notification::Next(name.clone(), new.id));
+            ctx.notify(self.id, Notification::Next(name.clone(), new.id));
         }
         let lock = &self.locks[name];
-        if lock.eligible(place) {
-            return self.grant(ctx, name, place, coming.waited, true);
+        if lock.eligible(position) {
+            return self.grant(ctx, name, position, incoming.waited, true);
         }
         if new.wait_policy == WaitPolicy::Wait {
-            return self.waiting(ctx, name, place);
+            return self.waiting(ctx, name, position);
         }
         let first = lock.first_holder(ctx.now).map(Box::new);
         self.marks.insert(older.call, ctx.now);
-        self.end_claim(ctx, name, place, Cause::Left);
-        self.after(ctx, name);
+        self.end_claim(ctx, name, position, Cause::Left);
+        self.after_step(ctx, name);
         AcquireOutcome::Busy(first)
     }
 
-    fn adopt_hold(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, new: &NewClaim) -> AcquireOutcome {
-        let Some(hold) = self.hold_mut(name, place, &new.id) else {
+    fn adopt_hold(&mut self, ctx: &mut TxnContext, name: &LockName, position: u64, new: &NewClaim) -> AcquireOutcome {
+        let Some(hold) = self.hold_mut(name, position, &new.id) else {
             return AcquireOutcome::Gone;
         };
         let secret = hold.secret;
-        // The same step sent twice is not a second call.
+        // The same step, sent twice, is not a second call.
         if hold.call != new.call {
             hold.adopted = true;
         }
-        self.save(ctx, name, place);
-        self.held(ctx, name, place, secret, Duration::ZERO)
+        self.save(ctx, name, position);
+        self.held(ctx, name, position, secret, Duration::ZERO)
     }
 
-    pub(super) fn reenter(&mut self, ctx: &mut TxnContext, name: &LockName, place: u64, new: &NewClaim) -> AcquireOutcome {
+    pub(super) fn reenter(
+        &mut self,
+        ctx: &mut TxnContext,
+        name: &LockName,
+        position: u64,
+        new: &NewClaim,
+    ) -> AcquireOutcome {
         let limit = new.limits.holds;
-        let Some(claim) = self.claim_mut(name, place) else {
+        let Some(claim) = self.claim_mut(name, position) else {
             return AcquireOutcome::Gone;
         };
         if let Some(field) = claim.differs(new) {
@@ -73,9 +84,9 @@ impl NamespaceState {
             return AcquireOutcome::Refused(Refusal::Full { limit });
         }
         holding.holds.push(Hold::of(new));
-        self.by_hold.insert(new.id, (name.clone(), place));
-        self.prolong(ctx, name, place, new.ttl.get(), true);
-        self.save(ctx, name, place);
-        self.held(ctx, name, place, new.secret, Duration::ZERO)
+        self.by_hold.insert(new.id, (name.clone(), position));
+        self.extend(ctx, name, position, new.ttl.get(), true);
+        self.save(ctx, name, position);
+        self.held(ctx, name, position, new.secret, Duration::ZERO)
     }
 }

@@ -1,50 +1,50 @@
-//! The state of a whole store: its namespaces, and the turn that steps over them run in.
+//! The state of a whole store: its namespaces, and the batch in which their steps run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::txn_context::{TxnContext, PendingMessage, NamespaceId, WriteSet};
 use super::file::Loaded;
-use super::lock::{Claim, Holding, Stage, Waiting};
 use super::history::Finished;
+use super::lock::{Claim, Holding, Stage, Waiting};
 use super::namespace_state::NamespaceState;
+use super::txn_context::{NamespaceId, PendingMessage, TxnContext, WriteSet};
 use crate::backend::Notification;
 use crate::name::Namespace;
 
-/// How many finished calls a turn forgets at most, for forgetting is writing.
-const FORGOTTEN_PER_TURN: usize = 10_000;
-/// How long what may be forgotten may stay, so that a quiet store is not woken for each call.
+/// The maximum number of finished calls that one batch forgets, because each costs a write.
+const FORGOTTEN_PER_BATCH: usize = 10_000;
+/// How long entries may be kept past their time, so that an idle store does not wake for each call.
 const FORGET_EVERY: Duration = Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug)]
 pub struct StateMachine {
     names: Vec<Namespace>,
-    spaces: Vec<NamespaceState>,
+    namespaces: Vec<NamespaceState>,
     ctx: TxnContext,
-    /// Not all that may be forgotten was.
-    unforgotten: bool,
+    /// Whether entries that may be forgotten are left over from the last batch.
+    forget_pending: bool,
 }
 
 impl StateMachine {
     pub fn new(clock: Arc<dyn Clock>, durable: bool) -> Self {
         Self {
             names: Vec::new(),
-            spaces: Vec::new(),
+            namespaces: Vec::new(),
             ctx: TxnContext::new(clock, durable),
-            unforgotten: false,
+            forget_pending: false,
         }
     }
 
-    /// The number of a namespace; a new one is empty.
+    /// The id of a namespace; a new one is empty.
     pub fn namespace_id(&mut self, name: &Namespace) -> NamespaceId {
         if let Some(id) = self.names.iter().position(|known| known == name) {
             return id;
         }
-        let id = self.spaces.len();
+        let id = self.namespaces.len();
         self.names.push(name.clone());
-        self.spaces.push(NamespaceState::new(id));
+        self.namespaces.push(NamespaceState::new(id));
         id
     }
 
@@ -52,91 +52,93 @@ impl StateMachine {
         &self.names[id]
     }
 
-    /// Begins a turn: reads the clock once for all its steps, and lets what has run out go.
+    /// Begins a batch: reads the clock once for all its steps, and ends what has expired.
     pub fn begin(&mut self) {
         self.ctx.read_clock();
-        while let Some((ends, id, name, place)) = self.ctx.ends.first().cloned() {
+        while let Some((ends, id, name, position)) = self.ctx.expiries.first().cloned() {
             if ends > self.ctx.now {
                 break;
             }
-            self.ctx.ends.pop_first();
-            self.spaces[id].expire(&mut self.ctx, &name, place);
+            self.ctx.expiries.pop_first();
+            self.namespaces[id].expire(&mut self.ctx, &name, position);
         }
         self.forget();
     }
 
     fn forget(&mut self) {
-        if !self.unforgotten && self.forgets_at().is_none_or(|due| due > self.ctx.now) {
+        if !self.forget_pending && self.forgets_at().is_none_or(|due| due > self.ctx.now) {
             return;
         }
-        self.unforgotten = false;
-        for space in &mut self.spaces {
-            self.unforgotten |= space.forget(&mut self.ctx, FORGOTTEN_PER_TURN);
+        self.forget_pending = false;
+        for state in &mut self.namespaces {
+            self.forget_pending |= state.forget(&mut self.ctx, FORGOTTEN_PER_BATCH);
         }
     }
 
-    /// The namespace and the desk that a step works on.
+    /// The namespace and the context in which a step runs.
     pub fn at(&mut self, id: NamespaceId) -> (&mut NamespaceState, &mut TxnContext) {
-        (&mut self.spaces[id], &mut self.ctx)
+        (&mut self.namespaces[id], &mut self.ctx)
     }
 
-    /// When the next turn is due, if nobody asks for one before.
+    /// When the next batch is due if no step arrives before.
     pub fn due(&self) -> Option<Duration> {
-        if self.unforgotten {
+        if self.forget_pending {
             return Some(self.ctx.now);
         }
-        let ends = self.ctx.ends.first().map(|(ends, ..)| *ends);
+        let ends = self.ctx.expiries.first().map(|(ends, ..)| *ends);
         [ends, self.forgets_at()].into_iter().flatten().min()
     }
 
-    /// When what is remembered is looked through: what is due then is forgotten.
+    /// When [`Self::forget`] runs next.
     fn forgets_at(&self) -> Option<Duration> {
-        let remembered = self.spaces.iter();
-        let due = remembered.flat_map(|space| [space.finished.due(), space.marks.due()]);
+        let remembered = self.namespaces.iter();
+        let due = remembered.flat_map(|state| [state.finished.due(), state.marks.due()]);
         due.flatten().min().map(|due| due + FORGET_EVERY)
     }
 
-    /// What the turn changes in the file.
+    /// The batch's changes to the file.
     pub fn take_writes(&mut self) -> WriteSet {
         self.ctx.take_writes()
     }
 
-    /// Ends a turn that is durable: tells what happened.
-    pub fn post(&mut self) {
-        for mail in std::mem::take(&mut self.ctx.outbox) {
-            match mail {
-                PendingMessage::Notification(id, wake) => self.spaces[id].post.send(wake),
-                PendingMessage::Change(id, name, number, change) => self.spaces[id].watchers.send(&name, number, &change),
+    /// Ends a durable batch: sends its notifications and changes.
+    pub fn publish(&mut self) {
+        for message in std::mem::take(&mut self.ctx.outbox) {
+            match message {
+                PendingMessage::Notification(id, notification) => self.namespaces[id].notifications.send(notification),
+                PendingMessage::Change(id, name, number, change) => {
+                    self.namespaces[id].watchers.send(&name, number, &change)
+                }
             }
         }
     }
 
-    /// Takes the file's word on what holds and has finished, at start and after a turn that may not
-    /// have become durable. Waiters are known to memory alone and keep their order; so does a waiter
-    /// whose grant was lost with the turn.
+    /// Replaces the holders and finished calls by those of the file, at start and after a batch
+    /// that may not have become durable. Waiters exist in memory only and keep their order; so does
+    /// a waiter whose grant was lost with the batch.
     pub fn rebuild(&mut self, loaded: Loaded) {
         self.ctx.read_clock();
-        self.ctx.ends.clear();
+        self.ctx.expiries.clear();
         self.ctx.outbox.clear();
         let _ = self.ctx.take_writes();
-        // Tokens of the lost turn were shown to nobody, but to skip them costs nothing.
+        // Tokens of the lost batch were returned to no caller, but skipping them costs nothing.
         self.ctx.high_water = self.ctx.high_water.max(loaded.high_water);
-        let memory: Vec<_> = self.spaces.iter_mut().map(NamespaceState::clear).collect();
-        for (namespace, name, place, claim) in loaded.holders(self.ctx.now) {
+        let previous: Vec<_> = self.namespaces.iter_mut().map(NamespaceState::clear).collect();
+        for (namespace, name, position, claim) in loaded.holders(self.ctx.now) {
             let id = self.namespace_id(&namespace);
-            self.spaces[id].restore(&mut self.ctx, &name, place, claim);
+            self.namespaces[id].restore(&mut self.ctx, &name, position, claim);
         }
         for (namespace, finished) in loaded.finished {
             let id = self.namespace_id(&namespace);
-            self.spaces[id].finished = Finished::restored(finished, self.ctx.now);
+            self.namespaces[id].finished = Finished::restored(finished, self.ctx.now);
         }
-        for (id, locks) in memory.into_iter().enumerate() {
+        for (id, locks) in previous.into_iter().enumerate() {
             for (name, lock) in locks {
                 let waiters = lock
                     .iter()
-                    .filter_map(|(place, claim)| Some((place, waiting_again(claim)?)));
-                for (place, claim) in waiters {
-                    self.spaces[id].restore_waiter(&mut self.ctx, &name, place, claim);
+                    .filter_map(|(position, claim)| Some((position, as_waiter(claim)?)));
+                for (position, claim) in waiters {
+                    self.namespaces[id].restore_waiter(&mut self.ctx, &name, position, claim);
                 }
             }
         }
@@ -144,20 +146,21 @@ impl StateMachine {
     }
 
     fn resume(&mut self) {
-        for space in &mut self.spaces {
-            let names: Vec<_> = space.locks.keys().cloned().collect();
+        for state in &mut self.namespaces {
+            let names: Vec<_> = state.locks.keys().cloned().collect();
             for name in names {
-                space.after(&mut self.ctx, &name);
+                state.after_step(&mut self.ctx, &name);
             }
-            space.watchers.clear();
-            space.post.send(Notification::Gap);
+            state.watchers.clear();
+            state.notifications.send(Notification::Gap);
         }
-        self.post();
+        self.publish();
     }
 }
 
-/// A claim of memory as a waiter: one that waits, or waited until the lost turn granted it.
-fn waiting_again(claim: &Claim) -> Option<Claim> {
+/// A claim of the previous state as a waiter, if it waits, or waited until the lost batch granted
+/// it.
+fn as_waiter(claim: &Claim) -> Option<Claim> {
     let mut claim = claim.clone();
     if let Stage::Holding(Holding {
         waited: true, holds, ..

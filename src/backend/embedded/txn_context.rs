@@ -1,5 +1,5 @@
-//! What all namespaces of a store share while a step runs: the time, the tokens, the expiry table,
-//! what is to be written, and what is to be told once it is.
+//! The state that all namespaces of a store share while a step runs: the time, the tokens, the
+//! expiry table, the pending writes, and the messages to send once they are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use super::clock::{Clock, micros};
 use crate::backend::{Change, Notification};
 use crate::name::{FencingToken, LockName, Secret};
 
-/// The number of a namespace in its store.
+/// The index of a namespace in its store.
 pub type NamespaceId = usize;
 
-/// Where a record lies in the file.
+/// The key of a record in the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordKey {
-    /// A holder, by its lock and its place in the queue.
+    /// A holder, by its lock and its position in the queue.
     Holder(NamespaceId, LockName, u64),
     /// A finished hold, by its secret.
     Finished(NamespaceId, [u8; 16]),
 }
 
 impl RecordKey {
-    pub fn finished(space: NamespaceId, secret: &Secret) -> Self {
-        Self::Finished(space, *secret.as_bytes())
+    pub fn finished(namespace: NamespaceId, secret: &Secret) -> Self {
+        Self::Finished(namespace, *secret.as_bytes())
     }
 }
 
-/// What a turn changes in the file: the last word on each record, and the highest token.
+/// A batch's changes to the file: the last value of each record, and the highest token.
 #[derive(Debug, Default)]
 pub struct WriteSet {
     /// Records to put, or to delete.
     pub records: BTreeMap<RecordKey, Option<Vec<u8>>>,
-    /// The highest token, if the turn minted one.
+    /// The highest token, if the batch minted one.
     pub high_water: Option<u64>,
 }
 
@@ -42,12 +42,12 @@ impl WriteSet {
     }
 }
 
-/// What is told once a turn is durable.
+/// A message that is sent once a batch is durable.
 #[derive(Debug)]
 pub enum PendingMessage {
     /// To the namespace's waiters.
     Notification(NamespaceId, Notification),
-    /// To whoever watches the lock since before this step.
+    /// To the watchers that have watched the lock since before this change, which has this number.
     Change(NamespaceId, LockName, u64, Change),
 }
 
@@ -55,19 +55,19 @@ pub enum PendingMessage {
 #[derive(Debug)]
 pub struct TxnContext {
     clock: Arc<dyn Clock>,
-    /// The time of the present turn.
+    /// The time of the current batch.
     pub now: Duration,
-    /// Its wall time.
+    /// The wall time of the current batch.
     pub wall: SystemTime,
-    /// The highest token ever minted: the last one of any lock.
+    /// The highest token ever minted, over all locks.
     pub high_water: u64,
-    /// When which holder ends.
-    pub ends: BTreeSet<(Duration, NamespaceId, LockName, u64)>,
-    /// What the turn changes in the file; nothing for a store without one.
+    /// The holders by the time at which they expire.
+    pub expiries: BTreeSet<(Duration, NamespaceId, LockName, u64)>,
+    /// The batch's changes to the file; absent for a store without a file.
     writes: Option<WriteSet>,
-    /// What is to be told after the turn.
+    /// The messages to send after the batch.
     pub outbox: Vec<PendingMessage>,
-    /// Counts the changes told.
+    /// The number of changes so far; numbers each change.
     pub changes: u64,
 }
 
@@ -78,7 +78,7 @@ impl TxnContext {
             wall: clock.wall(),
             clock,
             high_water: 0,
-            ends: BTreeSet::new(),
+            expiries: BTreeSet::new(),
             writes: durable.then(WriteSet::default),
             outbox: Vec::new(),
             changes: 0,
@@ -90,10 +90,11 @@ impl TxnContext {
         self.wall = self.clock.wall();
     }
 
-    /// A token above all before it: `max(last + 1, now in µs)`. None is left past 2^53, in 2255.
+    /// Mints a token above all earlier ones: `max(last + 1, now in µs)`. Tokens run out at 2^53, in
+    /// 2255.
     pub fn mint(&mut self) -> Option<FencingToken> {
         let wall = micros(self.wall);
-        // A wall clock beyond all tokens is broken, and must not end the scale for ever.
+        // A wall clock beyond the token range is wrong, and must not use up the remaining tokens.
         let floor = if wall > FencingToken::MAX / 2 { 0 } else { wall };
         let token = FencingToken::new(floor.max(self.high_water + 1)).ok()?;
         self.high_water = token.get();
@@ -103,31 +104,31 @@ impl TxnContext {
         Some(token)
     }
 
-    /// Whether there is a file that records are for.
+    /// Whether the store has a file.
     pub fn is_durable(&self) -> bool {
         self.writes.is_some()
     }
 
-    /// Notes a record to put, encoded only if there is a file.
-    pub fn put(&mut self, slot: RecordKey, record: impl FnOnce() -> Vec<u8>) {
+    /// Adds a record to the batch's changes; encodes it only if the store has a file.
+    pub fn put(&mut self, key: RecordKey, record: impl FnOnce() -> Vec<u8>) {
         if let Some(writes) = &mut self.writes {
-            writes.records.insert(slot, Some(record()));
+            writes.records.insert(key, Some(record()));
         }
     }
 
-    /// Notes a record to delete.
-    pub fn delete(&mut self, slot: RecordKey) {
+    /// Adds the deletion of a record to the batch's changes.
+    pub fn delete(&mut self, key: RecordKey) {
         if let Some(writes) = &mut self.writes {
-            writes.records.insert(slot, None);
+            writes.records.insert(key, None);
         }
     }
 
-    /// What the turn changed.
+    /// Takes the batch's changes to the file.
     pub fn take_writes(&mut self) -> WriteSet {
         self.writes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    pub fn wake(&mut self, space: NamespaceId, wake: Notification) {
-        self.outbox.push(PendingMessage::Notification(space, wake));
+    pub fn notify(&mut self, namespace: NamespaceId, notification: Notification) {
+        self.outbox.push(PendingMessage::Notification(namespace, notification));
     }
 }

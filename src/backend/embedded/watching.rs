@@ -1,4 +1,4 @@
-//! The lines out of the store: wakes for this replica's waiters, changes for people who watch.
+//! The channels out of the store: notifications for this replica's waiters, changes for watchers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,77 +7,79 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::mpsc;
 
-use crate::backend::{Change, WatchEvent, Notification};
+use crate::backend::{Change, Notification, WatchEvent};
 use crate::name::LockName;
 
-/// How many wakes wait to be read before the rest is summed up in a [`Notification::Gap`].
-const WAKES: usize = 16 * 1024;
-/// How many changes wait for a slow watcher before it is given the full state anew.
-const CHANGES: usize = 256;
+/// How many notifications are buffered before further ones are replaced by a [`Notification::Gap`].
+const NOTIFICATION_BUFFER: usize = 16 * 1024;
+/// How many changes are buffered for a slow watcher before it must read the full state again.
+const CHANGE_BUFFER: usize = 256;
 
-/// Where a namespace's wakes are posted, from the first one on.
+/// Sends a namespace's notifications; those sent before the stream is opened are buffered.
 #[derive(Debug)]
 pub struct NotificationSender {
-    line: Option<mpsc::Sender<Notification>>,
-    /// Until somebody reads.
-    unread: Option<mpsc::Receiver<Notification>>,
+    sender: Option<mpsc::Sender<Notification>>,
+    /// Present until [`Self::open`] is called.
+    receiver: Option<mpsc::Receiver<Notification>>,
     lost: Arc<AtomicBool>,
 }
 
 impl Default for NotificationSender {
     fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(WAKES);
+        let (sender, receiver) = mpsc::channel(NOTIFICATION_BUFFER);
         Self {
-            line: Some(sender),
-            unread: Some(receiver),
+            sender: Some(sender),
+            receiver: Some(receiver),
             lost: Arc::default(),
         }
     }
 }
 
 impl NotificationSender {
-    /// The stream of all that is posted; it is had once.
+    /// The stream of all notifications. Only the first call returns it.
     pub fn open(&mut self) -> BoxStream<'static, Notification> {
-        let Some(receiver) = self.unread.take() else {
+        let Some(receiver) = self.receiver.take() else {
             return stream::empty().boxed();
         };
         let lost = Arc::clone(&self.lost);
         stream::unfold(receiver, move |mut receiver| {
             let lost = Arc::clone(&lost);
             async move {
-                // Wakes are lost only while the line is full, so another one is read after that.
-                let wake = receiver.recv().await?;
-                let wake = if lost.swap(false, Ordering::AcqRel) {
+                // Notifications are lost only while the channel is full, so another one is read
+                // after the loss.
+                let notification = receiver.recv().await?;
+                let notification = if lost.swap(false, Ordering::AcqRel) {
                     Notification::Gap
                 } else {
-                    wake
+                    notification
                 };
-                Some((wake, receiver))
+                Some((notification, receiver))
             }
         })
         .boxed()
     }
 
-    pub fn send(&self, wake: Notification) {
-        let Some(line) = &self.line else { return };
-        // The loss is noted before the line is tried once more: the reader may empty it right after it
-        // was found full, and would wait for a note that came too late.
-        match line.try_reserve() {
-            Ok(place) => place.send(wake),
+    pub fn send(&self, notification: Notification) {
+        let Some(sender) = &self.sender else { return };
+        // The loss is recorded before the second attempt: the reader may empty the channel right
+        // after it was found full, and would not notice a loss that is recorded later.
+        match sender.try_reserve() {
+            Ok(permit) => permit.send(notification),
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
-                // If there is room by now, nothing else may come to make the reader look.
-                let _ = line.try_send(Notification::Gap);
+                // If the channel has room again, no other notification may follow to wake the
+                // reader.
+                let _ = sender.try_send(Notification::Gap);
             }
         }
     }
 
     pub fn close(&mut self) {
-        self.line = None;
+        self.sender = None;
     }
 }
 
-/// Who watches which lock.
+/// The watchers by lock.
 #[derive(Debug, Default)]
 pub struct Watchers {
     by_lock: HashMap<LockName, Vec<Watcher>>,
@@ -85,22 +87,22 @@ pub struct Watchers {
 
 #[derive(Debug)]
 struct Watcher {
-    /// It has seen all changes up to this one in its full state.
-    seen: u64,
-    line: mpsc::Sender<WatchEvent>,
+    /// The number of the last change that its full state included.
+    included: u64,
+    sender: mpsc::Sender<WatchEvent>,
 }
 
 impl Watchers {
-    pub fn add(&mut self, name: &LockName, seen: u64) -> mpsc::Receiver<WatchEvent> {
+    pub fn add(&mut self, name: &LockName, included: u64) -> mpsc::Receiver<WatchEvent> {
         self.by_lock.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.line.is_closed());
+            watchers.retain(|watcher| !watcher.sender.is_closed());
             !watchers.is_empty()
         });
-        let (line, changes) = mpsc::channel(CHANGES);
+        let (sender, changes) = mpsc::channel(CHANGE_BUFFER);
         self.by_lock
             .entry(name.clone())
             .or_default()
-            .push(Watcher { seen, line });
+            .push(Watcher { included, sender });
         changes
     }
 
@@ -108,20 +110,21 @@ impl Watchers {
         !self.by_lock.is_empty() && self.by_lock.contains_key(name)
     }
 
-    /// Tells a change to all who have not seen it. A watcher that is too slow loses its line, and
-    /// asks for the full state again.
+    /// Sends a change to all watchers whose full state did not include it. A watcher that is too
+    /// slow loses its channel and reads the full state again.
     pub fn send(&mut self, name: &LockName, number: u64, change: &Change) {
         let Some(watchers) = self.by_lock.get_mut(name) else {
             return;
         };
-        watchers
-            .retain(|watcher| watcher.seen >= number || watcher.line.try_send(WatchEvent::Change(change.clone())).is_ok());
+        watchers.retain(|watcher| {
+            watcher.included >= number || watcher.sender.try_send(WatchEvent::Change(change.clone())).is_ok()
+        });
         if watchers.is_empty() {
             self.by_lock.remove(name);
         }
     }
 
-    /// Ends all lines: everybody asks for the full state again.
+    /// Closes all channels: every watcher reads the full state again.
     pub fn clear(&mut self) {
         self.by_lock.clear();
     }
@@ -140,21 +143,24 @@ mod tests {
         Notification::Next(LockName::new("a").unwrap(), ClaimId::from_bytes(id))
     }
 
-    /// What can be read without waiting.
+    /// The notifications that can be read without waiting.
     fn all(notifications: &mut BoxStream<'static, Notification>) -> Vec<Notification> {
         std::iter::from_fn(|| notifications.next().now_or_never().flatten()).collect()
     }
 
     #[test]
-    fn wakes_that_do_not_fit_are_summed_up_in_a_gap() {
-        let mut post = NotificationSender::default();
-        let mut notifications = post.open();
-        let is_gap = |wake: &Notification| matches!(wake, Notification::Gap);
-        (0..WAKES).for_each(|number| post.send(next(number)));
+    fn notifications_beyond_the_buffer_become_one_gap() {
+        let mut sender = NotificationSender::default();
+        let mut notifications = sender.open();
+        let is_gap = |notification: &Notification| matches!(notification, Notification::Gap);
+        (0..NOTIFICATION_BUFFER).for_each(|number| sender.send(next(number)));
         assert!(!all(&mut notifications).iter().any(is_gap), "all of them fit");
-        (0..=WAKES).for_each(|number| post.send(next(number)));
+        (0..=NOTIFICATION_BUFFER).for_each(|number| sender.send(next(number)));
         assert!(all(&mut notifications).iter().any(is_gap), "one was lost");
-        post.send(next(0));
-        assert!(matches!(all(&mut notifications)[..], [Notification::Next(..)]), "the gap is told once");
+        sender.send(next(0));
+        assert!(
+            matches!(all(&mut notifications)[..], [Notification::Next(..)]),
+            "the gap is sent once"
+        );
     }
 }

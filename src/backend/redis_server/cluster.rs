@@ -1,8 +1,8 @@
-//! A Cluster: one watched connection per master, and an own map of the slots.
+//! A Cluster: one monitored connection per master, and a slot map of its own.
 //!
-//! The map follows the servers' own redirections at once (MOVED, and ASK with ASKING), and is read
-//! anew from a live node every second. A call is redirected a few times at most; it never had an
-//! effect where it was redirected.
+//! The map follows the servers' redirections at once (MOVED, and ASK with ASKING), and is read
+//! again from a live node every second. A call follows at most [`REDIRECTS`] redirections; a
+//! redirected call had no effect on the server that redirected it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -14,11 +14,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::connecting::connect;
+use super::credentials::located;
 use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::Node;
-use super::credentials::located;
 use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
@@ -26,12 +26,12 @@ use super::slots::SLOTS;
 pub use super::slots::slot;
 use crate::backend::{BackendError, Health};
 
-/// How often a call is redirected before it is given up.
+/// The maximum number of redirections of a call.
 const REDIRECTS: usize = 8;
-/// How often the map is read anew.
+/// How often the map is read again.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long a call waits for the first handshake with a node that it was sent to.
-const MEET: Duration = Duration::from_secs(1);
+/// How long a call waits for the first handshake with a node to which it was redirected.
+const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
 /// The masters of a Cluster.
 pub struct Cluster {
@@ -49,19 +49,19 @@ type Address = (String, u16);
 struct SlotMap {
     nodes: HashMap<Address, Arc<Node>>,
     ranges: Ranges,
-    /// What redirections have said since the map was read.
+    /// The redirections since the map was read.
     moved: HashMap<u16, Address>,
-    /// Whom redirections have named since then: also a master to be, that serves no range yet.
-    met: HashSet<Address>,
+    /// The targets of redirections since then, including a future master that serves no range yet.
+    redirected_to: HashSet<Address>,
     /// The masters that serve no slot yet.
     empty: HashSet<Address>,
 }
 
-/// By its last slot: each range of slots and its master.
+/// Each range of slots and its master, keyed by the last slot of the range.
 type Ranges = BTreeMap<u16, (u16, Address)>;
 
 impl Cluster {
-    /// Begins to watch over the Cluster that any of the seeds belongs to.
+    /// Starts to monitor the Cluster to which the seeds belong.
     pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
         let (health, _) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
@@ -78,7 +78,7 @@ impl Cluster {
         cluster
     }
 
-    /// How the Cluster is: away as soon as one of its masters is.
+    /// The health of the Cluster: unavailable as soon as one of its masters is.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }
@@ -88,7 +88,7 @@ impl Cluster {
         let map = self.map();
         let wanted = |at: &Address| match only {
             Some(only) => only == format!("{}:{}", at.0, at.1),
-            // One without slots may be out of reach: it is not needed.
+            // A master without slots may be unreachable: it is not needed.
             None => !map.empty.contains(at),
         };
         map.nodes
@@ -98,10 +98,10 @@ impl Cluster {
             .collect()
     }
 
-    /// Any master that can be used.
+    /// Any usable master.
     ///
     /// # Errors
-    /// Unsent while there is none.
+    /// NotSent while there is none.
     pub fn any(&self) -> Result<Arc<Node>, BackendError> {
         let live = self.all().into_iter().find(|node| node.live().is_ok());
         live.ok_or_else(|| unsent("no node of the cluster can be reached"))
@@ -115,7 +115,7 @@ impl Cluster {
             .any(|node| node.live().is_ok_and(|live| live.info.addr() == info.addr()))
     }
 
-    /// All nodes that are known, first those that serve slots.
+    /// All known nodes; those that serve slots come first.
     fn all(&self) -> Vec<Arc<Node>> {
         let map = self.map();
         let mut nodes = map.masters();
@@ -128,10 +128,10 @@ impl Cluster {
         nodes
     }
 
-    /// Calls a script where its key's slot is served.
+    /// Calls a script on the master of its key's slot.
     ///
     /// # Errors
-    /// Away and Quarantined; Broken when the script itself failed.
+    /// Unavailable and Quarantined; Broken when the script itself failed.
     pub async fn call(
         &self,
         script: &'static Script,
@@ -139,51 +139,51 @@ impl Cluster {
         args: &[Vec<u8>],
         needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
-        let mut way = self.way(slot(key))?;
+        let mut route = self.route(slot(key))?;
         for _ in 0..REDIRECTS {
-            way.node.check(needs)?;
+            check(&route.node.check(needs)?;
             let ask = Ask {
                 key,
                 beside: &[],
                 args,
-                asking: way.asking,
+                asking: route.asking,
             };
-            match way.node.call(script, &ask, needs).await? {
+            match route.node.call(script, &ask, needs).await? {
                 Ok(answer) => return Ok(answer),
-                Err(error) => way = self.redirect(way, slot(key), &error).await?,
+                Err(error) => route = self.redirect(route, slot(key), &error).await?,
             }
         }
-        // Where a call was redirected it had no effect.
+        // A redirected call had no effect.
         Err(unsent("redirected too often"))
     }
 
-    /// Sends a command where its key's slot is served.
+    /// Sends a command to the master of its key's slot.
     ///
     /// # Errors
-    /// Like [`Self::call`]. A slot on its way to another node is away.
+    /// Like [`Self::call`]. A migrating slot is Unavailable.
     pub async fn command(&self, key: &[u8], command: &Cmd) -> Result<Value, BackendError> {
-        let mut way = self.way(slot(key))?;
+        let mut route = self.route(slot(key))?;
         for _ in 0..REDIRECTS {
-            if way.asking {
-                return Err(away("the slot is being moved"));
+            if route.asking {
+                return Err(away("the slot is migrating"));
             }
-            match way.node.command(command).await? {
+            match route.node.command(command).await? {
                 Ok(answer) => return Ok(answer),
-                Err(error) => way = self.redirect(way, slot(key), &error).await?,
+                Err(error) => route = self.redirect(route, slot(key), &error).await?,
             }
         }
         Err(away("redirected too often"))
     }
 
-    /// Whether leases may be granted where this key is served.
+    /// Whether the master of this key may grant leases.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or Unavailable.
     pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
-        self.way(slot(key))?.node.may_grant()
+        self.route(slot(key))?.node.may_grant()
     }
 
-    fn way(&self, slot: u16) -> Result<Route, BackendError> {
+    fn route(&self, slot: u16) -> Result<Route, BackendError> {
         let node = self.map().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
@@ -192,12 +192,12 @@ impl Cluster {
         Ok(Route { node, asking: false })
     }
 
-    async fn redirect(&self, way: Route, slot: u16, error: &RedisError) -> Result<Route, BackendError> {
+    async fn redirect(&self, route: Route, slot: u16, error: &RedisError) -> Result<Route, BackendError> {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {}
             ErrorKind::Server(ServerErrorKind::TryAgain) => {
                 sleep(Duration::from_millis(20)).await;
-                return Ok(way);
+                return Ok(route);
             }
             _ => {
                 self.stale.notify_one();
@@ -207,7 +207,7 @@ impl Cluster {
         let asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let to = error.redirect_node().and_then(|(to, _)| address(to));
         let to = to.ok_or_else(|| of_script(error))?;
-        let node = self.meet(to.clone()).await;
+        let node = self.connect_to(to.clone()).await;
         if !asking {
             self.map().moved.insert(slot, to);
             self.stale.notify_one();
@@ -215,15 +215,15 @@ impl Cluster {
         Ok(Route { node, asking })
     }
 
-    /// The node at an address, met before or now.
-    async fn meet(&self, at: Address) -> Arc<Node> {
+    /// The node at an address, known or new.
+    async fn connect_to(&self, at: Address) -> Arc<Node> {
         let node = {
             let mut map = self.map();
-            map.met.insert(at.clone());
+            map.redirected_to.insert(at.clone());
             self.node(&mut map, at)
         };
-        // If it does not come in time, the call's own answer says why.
-        let _ = timeout(MEET, node.until(|live| live.is_some())).await;
+        // If it does not connect in time, the call itself fails with the reason.
+        let _ = timeout(HANDSHAKE_WAIT, node.until(|live| live.is_some())).await;
         node
     }
 
@@ -246,7 +246,7 @@ impl Cluster {
         self.map.lock()
     }
 
-    /// Reads the map from a node that is known, or from a seed.
+    /// Reads the map from a known node, or from a seed.
     async fn refresh(&self) -> Result<(), BackendError> {
         let ranges = self.read().await?;
         let empty = self.read_empty(&ranges).await;
@@ -256,7 +256,7 @@ impl Cluster {
         for at in ranges.values().map(|(_, at)| at).chain(&empty) {
             self.node(&mut map, at.clone());
         }
-        let mut kept = std::mem::take(&mut map.met);
+        let mut kept = std::mem::take(&mut map.redirected_to);
         kept.extend(empty);
         map.nodes
             .retain(|at, _| kept.contains(at) || ranges.values().any(|(_, used)| used == at));
@@ -265,19 +265,23 @@ impl Cluster {
         Ok(())
     }
 
-    /// The masters that serve no slot yet, as a node says that is known.
+    /// The masters without slots, from CLUSTER NODES of a known node.
     async fn read_empty(&self, ranges: &Ranges) -> Result<HashSet<Address>, BackendError> {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("NODES");
-        let answer = self.any()?.command(&ask).await?.map_err(|error| of_script(&error))?;
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("NODES");
+        let answer = self
+            .any()?
+            .command(&command)
+            .await?
+            .map_err(|error| of_script(&error))?;
         let nodes: String = redis::from_redis_value(answer).map_err(away)?;
         let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
         let host = host_of(&self.seeds[0]);
         Ok(empty_masters(&nodes, is_served, host.as_deref()).into_iter().collect())
     }
 
-    /// The widest map that a node tells, or else a seed: the first one that is whole ends the search.
-    /// One who was removed from the Cluster knows of no slots at all.
+    /// The most complete map of the known nodes, or else of the seeds. The first complete map ends
+    /// the search. A node that was removed from the Cluster returns no slots at all.
     async fn read(&self) -> Result<Ranges, BackendError> {
         let (nodes, seeds) = (self.all(), self.seeds.iter().map(MapSource::Seed));
         let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(MapSource::Node);
@@ -287,18 +291,18 @@ impl Cluster {
         }
     }
 
-    async fn widest<'a>(&self, tellers: impl Iterator<Item = MapSource<'a>>) -> Result<Ranges, BackendError> {
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("SLOTS");
-        let (mut widest, mut last) = (Ranges::new(), away("nobody tells of any slots"));
-        for teller in tellers {
-            let told = match teller.tell(&self.settings, &ask).await {
+    async fn widest<'a>(&self, sources: impl Iterator<Item = MapSource<'a>>) -> Result<Ranges, BackendError> {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let (mut widest, mut last) = (Ranges::new(), away("no node returned a slot map"));
+        for source in sources {
+            let map = match source.query(&self.settings, &command).await {
                 Ok(answer) => ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read")),
                 Err(error) => Err(error),
             };
-            match told {
-                Ok(told) if served(&told) == u32::from(SLOTS) => return Ok(told),
-                Ok(told) if served(&told) > served(&widest) => widest = told,
+            match map {
+                Ok(map) if served(&map) == u32::from(SLOTS) => return Ok(map),
+                Ok(map) if served(&map) > served(&widest) => widest = map,
                 Ok(_) => {}
                 Err(error) => last = error,
             }
@@ -306,7 +310,7 @@ impl Cluster {
         if widest.is_empty() { Err(last) } else { Ok(widest) }
     }
 
-    fn tell_health(&self, refreshed: Result<(), BackendError>) {
+    fn update_health(&self, refreshed: Result<(), BackendError>) {
         let masters = self.map().masters();
         let bad = masters
             .iter()
@@ -319,7 +323,7 @@ impl Cluster {
             },
             (Ok(()), None) if self.map().is_whole() => Health::Serving,
             (Ok(()), None) => Health::Unavailable {
-                reason: "some slots are served by nobody".into(),
+                reason: "some slots have no master".into(),
             },
         };
         self.health.send_if_modified(|old| {
@@ -353,25 +357,25 @@ impl SlotMap {
     }
 }
 
-/// How many slots there are in these ranges.
+/// The number of slots in these ranges.
 fn served(ranges: &Ranges) -> u32 {
     let wide = |(last, (first, _)): (&u16, &(u16, Address))| u32::from(last.saturating_sub(*first)) + 1;
     ranges.iter().map(wide).sum()
 }
 
-/// Who may tell the map.
+/// A server from which the map is read.
 enum MapSource<'a> {
     Node(&'a Arc<Node>),
     Seed(&'a ConnectionInfo),
 }
 
 impl MapSource<'_> {
-    async fn tell(&self, settings: &Settings, ask: &Cmd) -> Result<Value, BackendError> {
+    async fn query(&self, settings: &Settings, command: &Cmd) -> Result<Value, BackendError> {
         let answer = match self {
-            Self::Node(node) => node.command(ask).await?,
+            Self::Node(node) => node.command(command).await?,
             Self::Seed(seed) => {
                 let mut connection = connect(settings, settings.proof.at_server(seed), |_| {}).await?;
-                let answer = connection.send_packed_command(ask).await;
+                let answer = connection.send_packed_command(command).await;
                 answer.and_then(Value::extract_error)
             }
         };
@@ -387,7 +391,7 @@ struct Route {
 async fn follow(cluster: Weak<Cluster>) {
     while let Some(cluster) = cluster.upgrade() {
         let refreshed = cluster.refresh().await;
-        cluster.tell_health(refreshed);
+        cluster.update_health(refreshed);
         let serving = *cluster.health.borrow() == Health::Serving;
         let pause = if serving { REFRESH } else { REFRESH / 10 };
         tokio::select! {
@@ -402,7 +406,7 @@ fn address(text: &str) -> Option<Address> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// Reads the answer to CLUSTER SLOTS. A node that does not know its own host has the seed's.
+/// Parses the reply to CLUSTER SLOTS. A node that does not know its own host gets the seed's.
 fn ranges(answer: &Value, seed: &ConnectionInfo) -> Option<Ranges> {
     let range = |value: &Value| {
         let parts = value.as_sequence()?;
@@ -428,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_that_of_the_tag_where_there_is_one() {
+    fn a_slot_is_computed_from_the_hash_tag_if_there_is_one() {
         assert_eq!(slot(b"foo"), 12_182);
         assert_eq!(slot(b"a:{foo}:b"), slot(b"foo"));
         assert_ne!(slot(b"a:{}:foo"), slot(b"foo"));

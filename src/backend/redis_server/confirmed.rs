@@ -1,8 +1,8 @@
-//! Steps that count only when enough replicas of the server have them too.
+//! Steps that count only if enough replicas of the server have received them.
 //!
-//! They go over a connection of their own, turn by turn: the steps of a turn in one pipeline, and
-//! one WAIT behind them on the same connection, for WAIT counts what its own connection wrote. The
-//! connection is blocked while it waits, so what arrives meanwhile goes with the next turn.
+//! They have a connection of their own and run in batches: the steps of a batch in one pipeline,
+//! followed by one WAIT on the same connection, because WAIT counts only the writes of its own
+//! connection. WAIT blocks the connection, so steps that arrive meanwhile go into the next batch.
 
 use std::io;
 use std::time::Duration;
@@ -11,22 +11,23 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::connecting::UNWRITTEN;
+use super::connecting::WRITE_BUFFER;
 use super::script::{Answer, Ask, Script, is_unknown};
 use super::settings::Replicas;
-use crate::batch::{BatchSender, BatchBounds, batch};
+use crate::batch::{BatchBounds, BatchSender, batch};
 
-/// How many steps share a WAIT; one turn at a time, for the next would only queue up behind it.
+/// How many steps share a WAIT; one batch at a time, because WAIT would block the next batch
+/// anyway.
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 256,
     in_flight: 1,
-    queue: UNWRITTEN,
+    queue: WRITE_BUFFER,
 };
 
-/// The connection of one server. Clones share it.
+/// The connection for confirmed steps to one server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ConfirmedConnection {
-    batch: BatchSender<Step, RedisResult<Answer>>,
+    sender: BatchSender<Step, RedisResult<Answer>>,
     limit: Duration,
 }
 
@@ -37,7 +38,7 @@ struct Step {
     asking: bool,
 }
 
-/// By what a script is called.
+/// How a script is named in a call.
 #[derive(Clone, Copy)]
 enum ScriptRef {
     Name,
@@ -45,22 +46,26 @@ enum ScriptRef {
 }
 
 impl ConfirmedConnection {
-    /// Makes the turns over a connection until the last clone is dropped. A turn must be answered
-    /// within `turn`, which the connection sees to.
+    /// Runs the batches over a connection until the last clone is dropped. `batch_limit` is the
+    /// connection's response timeout: it bounds each batch.
     pub fn over(connection: MultiplexedConnection, replicas: Replicas, batch_limit: Duration) -> Self {
-        let (batch, turns) = batch(BOUNDS);
-        tokio::spawn(turns.run_many(move |steps: Vec<Step>| take(connection.clone(), replicas, steps)));
-        // The turn under way, then its own.
-        Self { batch, limit: batch_limit * 2 }
+        let (sender, receiver) = batch(BOUNDS);
+        tokio::spawn(receiver.run_many(move |steps: Vec<Step>| run_batch(connection.clone(), replicas, steps)));
+        // The batch in flight, then the step's own batch.
+        Self {
+            sender,
+            limit: batch_limit * 2,
+        }
     }
 
-    /// Calls a script and says whether enough replicas have what it wrote.
+    /// Calls a script, and reports whether enough replicas have received its writes.
     ///
     /// # Cancellation safety
-    /// Dropped before its turn, the step is taken out; dropped later, its outcome is unknown.
+    /// If the future is dropped before its batch begins, the step is removed; if later, its outcome
+    /// is unknown.
     ///
     /// # Errors
-    /// What the server answered, or that it did not in time.
+    /// The server's error, or a timeout.
     pub async fn call(&self, script: &'static Script, ask: &Ask<'_>) -> RedisResult<Answer> {
         let step = Step {
             script,
@@ -68,7 +73,7 @@ impl ConfirmedConnection {
             args: ask.args.to_vec(),
             asking: ask.asking,
         };
-        match timeout(self.limit, self.batch.ask(step)).await {
+        match timeout(self.limit, self.sender.ask(step)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(closed)) => Err(io::Error::new(io::ErrorKind::BrokenPipe, closed).into()),
             Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, late).into()),
@@ -76,9 +81,13 @@ impl ConfirmedConnection {
     }
 }
 
-/// One turn. What the server does not know by name is sent once more by text, with a WAIT of its
-/// own: in a pipeline nobody does that for us.
-async fn take(mut connection: MultiplexedConnection, replicas: Replicas, steps: Vec<Step>) -> Vec<RedisResult<Answer>> {
+/// Runs a batch. Scripts that the server does not know by name are sent again by text, with their
+/// own WAIT: the client does not do that in a pipeline.
+async fn run_batch(
+    mut connection: MultiplexedConnection,
+    replicas: Replicas,
+    steps: Vec<Step>,
+) -> Vec<RedisResult<Answer>> {
     let all: Vec<&Step> = steps.iter().collect();
     let mut answers = send(&mut connection, replicas, &all, ScriptRef::Name).await;
     let is_unknown = |at: &usize| answers[*at].as_ref().is_err_and(is_unknown);
@@ -97,7 +106,7 @@ async fn send(
     connection: &mut MultiplexedConnection,
     replicas: Replicas,
     steps: &[&Step],
-    by: ScriptRef,
+    script_ref: ScriptRef,
 ) -> Vec<RedisResult<Answer>> {
     let mut pipeline = Pipeline::with_capacity(steps.len() + 1);
     for step in steps {
@@ -110,21 +119,21 @@ async fn send(
             args: &step.args,
             asking: step.asking,
         };
-        pipeline.add_command(match by {
+        pipeline.add_command(match script_ref {
             ScriptRef::Name => step.script.by_name(&ask),
             ScriptRef::Text => step.script.by_text(&ask),
         });
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);
-    let asked = pipeline.len();
-    match connection.send_packed_commands(&pipeline, 0, asked).await {
+    let count = pipeline.len();
+    match connection.send_packed_commands(&pipeline, 0, count).await {
         Ok(values) => read(values, replicas, steps),
         Err(error) => steps.iter().map(|_| Err(error.clone())).collect(),
     }
 }
 
-/// The answers of a turn: each step's own, and the WAIT's for all.
+/// Splits the replies of a batch: one for each step, and the WAIT's for all of them.
 fn read(mut values: Vec<Value>, replicas: Replicas, steps: &[&Step]) -> Vec<RedisResult<Answer>> {
     let waited = values.pop().unwrap_or(Value::Nil).extract_error();
     let confirmed = waited.and_then(|waited| Ok(redis::from_redis_value::<u32>(waited)?));
@@ -135,7 +144,7 @@ fn read(mut values: Vec<Value>, replicas: Replicas, steps: &[&Step]) -> Vec<Redi
     };
     let mut values = values.into_iter();
     let answer = |step: &&Step| {
-        // What stands before the step is the answer to its ASKING.
+        // The value before the step's own is the reply to its ASKING.
         let value = values.nth(usize::from(step.asking)).ok_or_else(cut_short)?;
         Ok(Answer {
             value: value.extract_error()?,

@@ -11,14 +11,14 @@ use super::credentials::CredentialedServer;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
-/// How many commands may wait to be written to a connection. Past it senders wait for one another, and whichever of
-/// them runs first goes first: commands of one moment would lose their order.
-pub const UNWRITTEN: usize = 65_536;
+/// How many commands can wait to be written to a connection. Beyond this number, senders block and
+/// then continue in any order, so commands that are sent at the same time would lose their order.
+pub const WRITE_BUFFER: usize = 65_536;
 
-/// Opens a connection and hands on what the server pushes.
+/// Opens a connection and passes the server's pushes to `pushed`.
 ///
 /// # Errors
-/// Away when it cannot be opened in time.
+/// Unavailable if it cannot be opened in time.
 pub async fn connect(
     settings: &Settings,
     to: CredentialedServer,
@@ -27,25 +27,26 @@ pub async fn connect(
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.connect_timeout))
         .set_response_timeout(Some(settings.response_timeout))
-        .set_pipeline_buffer_size(UNWRITTEN)
+        .set_pipeline_buffer_size(WRITE_BUFFER)
         .set_push_sender(move |push| {
             pushed(push);
             Ok::<(), ()>(())
         });
     let client = Client::open(to.into_info()).map_err(away)?;
-    let made = timeout(
+    let connection = timeout(
         settings.connect_timeout + settings.response_timeout,
         client.get_multiplexed_async_connection_with_config(&config),
     );
-    made.await
+    connection
+        .await
         .map_err(|_| away("no connection in time"))?
         .map_err(|error| of_script(&error))
 }
 
-/// A pause of half to all of `pause`, so that many do not come back at once.
+/// A pause of half to all of `pause`, so that many clients do not reconnect at once.
 pub fn jitter(pause: Duration) -> Duration {
     let mut byte = [0];
-    // Without randomness everybody pauses alike, which is only less gentle.
+    // If no random bytes are available, all clients pause for half of `pause`.
     let _ = getrandom::fill(&mut byte);
     pause / 2 + pause * u32::from(byte[0]) / 512
 }

@@ -1,5 +1,5 @@
-//! What proves this server to the servers of a store, put over each new connection as it is then: it may
-//! change while others are open, which go on.
+//! The credentials for the servers of a store. Each new connection uses the current ones; open
+//! connections continue when they change.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,54 +9,54 @@ use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisResult
 
 use super::url::connection_info;
 
-/// What each new connection shows from now on. Clones share it.
+/// The credentials for each new connection. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     current: Arc<ArcSwap<Access>>,
 }
 
-/// How servers are reached, beside what their URLs say.
+/// How servers are reached, in addition to what their URLs say.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// How to log in where the locks are.
+    /// The login for the servers that store locks.
     pub login: Login,
-    /// How to log in at the sentinels.
+    /// The login for the sentinels.
     pub sentinel_login: Login,
-    /// How `rediss://` is spoken, to all of them.
+    /// The TLS settings for `rediss://`, for all of these servers.
     pub tls: Tls,
 }
 
-/// How to log in.
+/// A login.
 #[derive(Clone, Default)]
 pub struct Login {
     /// The ACL user.
     pub user: Option<String>,
     /// Its password.
     pub password: Option<String>,
-    /// The database; 0 leaves it to the URL.
+    /// The database; 0 means the URL's.
     pub database: i64,
 }
 
-/// How TLS is spoken; by default as this machine does, and without a certificate of one's own.
+/// TLS settings; by default the machine's trust roots, and no client certificate.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// An address that is reached so: the client shows what it has read of PEM nowhere else.
+    /// An address with these settings: the client exposes parsed PEM only as part of an address.
     like: Option<ConnectionAddr>,
 }
 
-/// A server together with what proves this one to it. Only a [`Credentials`] makes one, so that no connection goes
-/// without.
+/// A server together with the credentials for it. Only [`Credentials`] creates one, so that no
+/// connection lacks credentials.
 #[derive(Debug)]
 pub struct CredentialedServer(ConnectionInfo);
 
-// Without the key.
+// Omits the key.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls").field("own", &self.like.is_some()).finish()
     }
 }
 
-// Without the password.
+// Omits the password.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login")
@@ -67,19 +67,19 @@ impl fmt::Debug for Login {
 }
 
 impl Credentials {
-    /// This one, until it is replaced.
+    /// Starts with these credentials.
     pub fn new(access: Access) -> Self {
         Self {
             current: Arc::new(ArcSwap::from_pointee(access)),
         }
     }
 
-    /// Goes by `access` from now on. Open connections stay.
+    /// Replaces the credentials for new connections. Open connections stay.
     pub fn replace(&self, access: Access) {
         self.current.store(Arc::new(access));
     }
 
-    /// How to reach a server where locks are.
+    /// How to reach a server that stores locks.
     pub fn at_server(&self, info: &ConnectionInfo) -> CredentialedServer {
         let access = self.current.load();
         access.tls.over(access.login.over(info.clone()))
@@ -93,7 +93,7 @@ impl Credentials {
 }
 
 impl CredentialedServer {
-    /// What the client connects with.
+    /// The connection info for the client.
     pub fn into_info(self) -> ConnectionInfo {
         self.0
     }
@@ -116,11 +116,11 @@ impl Login {
 }
 
 impl Tls {
-    /// With those who may sign the servers' certificates, and with the certificate and the key of this
-    /// client, all as PEM.
+    /// Creates TLS settings with the trusted root certificates, and with the client's own
+    /// certificate and key, all as PEM.
     ///
     /// # Errors
-    /// What the client says about them.
+    /// The client's error, if it cannot parse them.
     pub fn new(root_cert: Option<Vec<u8>>, own: Option<(Vec<u8>, Vec<u8>)>) -> RedisResult<Self> {
         if root_cert.is_none() && own.is_none() {
             return Ok(Self::default());
@@ -147,7 +147,7 @@ impl Tls {
     }
 }
 
-/// The address of another server that is reached in the same way.
+/// The address of another server with the same transport settings.
 pub fn located(like: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match like.clone() {
         ConnectionAddr::TcpTls {

@@ -1,42 +1,42 @@
-//! What a claim shows of itself, as it is stored.
+//! The stored description of a claim.
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 
-/// The version of [`ClaimDescription`] as it is stored.
-const SHOWN_VERSION: u8 = 1;
+/// The stored version of [`ClaimDescription`].
+const DESCRIPTION_VERSION: u8 = 1;
 
-/// What a claim shows of itself: stored beside it, and opaque to the scripts.
+/// The description of a claim: stored with it, and opaque to the scripts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ClaimDescription {
-    /// The form that this is.
+    /// The version of this format.
     pub version: u8,
     /// The owner's label.
     pub owner: String,
-    /// Who the owner was proven to be.
+    /// The owner's authenticated identity.
     pub identity: String,
     /// The metadata, by key.
     pub metadata: Vec<(String, String)>,
 }
 
 impl ClaimDescription {
-    /// What a new claim shows.
+    /// Encodes the description of a new claim.
     pub fn of(claim: &NewClaim) -> Vec<u8> {
-        let shown = Self {
-            version: SHOWN_VERSION,
+        let description = Self {
+            version: DESCRIPTION_VERSION,
             owner: claim.owner.as_str().to_owned(),
             identity: claim.identity.as_str().to_owned(),
             metadata: claim.metadata.entries().to_vec(),
         };
-        // Strings in memory always serialize.
-        postcard::to_allocvec(&shown).unwrap_or_default()
+        // Encoding strings into memory cannot fail.
+        postcard::to_allocvec(&description).unwrap_or_default()
     }
 
-    /// Reads what [`Self::of`] wrote; nothing for a form of another release.
+    /// Decodes the output of [`Self::of`]; absent for the format of another release.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes)
             .ok()
-            .filter(|shown: &Self| shown.version == SHOWN_VERSION)
+            .filter(|description: &Self| description.version == DESCRIPTION_VERSION)
     }
 }

@@ -1,15 +1,17 @@
-//! Masters of a Cluster that serve no slot yet. They are met before they are given slots: a server that is met with
-//! slots that others have served may have forgotten what was granted there.
+//! Masters of a Cluster that serve no slot yet. They pass the handshake before they receive slots,
+//! because a server that first appears with slots that others have served may have lost the grants
+//! there.
 
 /// A host and a port.
 type Address = (String, u16);
 
-/// The masters without slots in an answer to CLUSTER NODES, by the kind of name that clients are redirected to: their
-/// host names where `is_served` knows one, else their addresses. A node that does not know its own has `host`.
+/// The masters without slots in a reply to CLUSTER NODES, by the kind of name to which clients are
+/// redirected: host names if `is_served` knows one of them, else addresses. A node that does not
+/// know its own address gets `host`.
 pub fn empty_masters(nodes: &str, is_served: impl Fn(&str) -> bool, host: Option<&str>) -> Vec<Address> {
-    let lines: Vec<Line<'_>> = nodes.lines().filter_map(Line::read).collect();
+    let lines: Vec<NodeLine<'_>> = nodes.lines().filter_map(NodeLine::read).collect();
     let by_name = lines.iter().any(|line| line.name.is_some_and(&is_served));
-    let address = |line: &Line<'_>| {
+    let address = |line: &NodeLine<'_>| {
         let name = line.name.filter(|_| by_name).or(line.ip).or(host)?;
         Some((name.to_owned(), line.port))
     };
@@ -20,29 +22,29 @@ pub fn empty_masters(nodes: &str, is_served: impl Fn(&str) -> bool, host: Option
         .collect()
 }
 
-/// What is said of one node.
-struct Line<'a> {
+/// The fields of one node's line.
+struct NodeLine<'a> {
     ip: Option<&'a str>,
     port: u16,
     name: Option<&'a str>,
     is_empty_master: bool,
 }
 
-impl<'a> Line<'a> {
+impl<'a> NodeLine<'a> {
     /// `id ip:port@bus[,name[,more]] flags master ping pong epoch link slots…`
     fn read(line: &'a str) -> Option<Self> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (address, more) = words.get(1)?.split_once('@')?;
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, more) = fields.get(1)?.split_once('@')?;
         let (ip, port) = address.rsplit_once(':')?;
-        let flags: Vec<&str> = words.get(2)?.split(',').collect();
-        let away = ["fail", "fail?", "handshake", "noaddr"];
-        // A slot on its way here is not served yet.
-        let serves = words.iter().skip(8).any(|slots| !slots.starts_with('['));
+        let flags: Vec<&str> = fields.get(2)?.split(',').collect();
+        let unusable = ["fail", "fail?", "handshake", "noaddr"];
+        // A slot that is being imported is not served yet.
+        let serves = fields.iter().skip(8).any(|slots| !slots.starts_with('['));
         Some(Self {
             ip: Some(ip).filter(|ip| !ip.is_empty()),
             port: port.parse().ok()?,
             name: more.split(',').nth(1).filter(|name| !name.is_empty()),
-            is_empty_master: flags.contains(&"master") && !flags.iter().any(|flag| away.contains(flag)) && !serves,
+            is_empty_master: flags.contains(&"master") && !flags.iter().any(|flag| unusable.contains(flag)) && !serves,
         })
     }
 }
@@ -58,7 +60,7 @@ mod tests {
                          e :5@15 master - 0 0 1 connected\n";
 
     #[test]
-    fn only_living_masters_without_slots_are_empty() {
+    fn only_reachable_masters_without_slots_are_empty() {
         let found = |name: &str| (name.to_owned(), if name == "seed" { 5 } else { 2 });
         let by_ip = empty_masters(NODES, |host| host == "10.0.0.1", Some("seed"));
         assert_eq!(by_ip, [found("10.0.0.2"), found("seed")]);

@@ -1,36 +1,38 @@
-//! What an error of the client means here.
+//! Maps errors of the Redis client to [`BackendError`].
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::backend::BackendError;
 
-/// The store cannot be used, for this reason.
+/// The store is unavailable for this reason; the outcome of the step is unknown.
 pub fn away(reason: impl ToString) -> BackendError {
     BackendError::Unavailable {
         reason: reason.to_string(),
     }
 }
 
-/// The store cannot be used, for this reason, and was not asked: the step has had no effect.
+/// The store is unavailable for this reason and the step was not sent: it had no effect.
 pub fn unsent(reason: impl ToString) -> BackendError {
     BackendError::NotSent {
         reason: reason.to_string(),
     }
 }
 
-/// The store answered what it never should.
+/// The store returned an invalid reply.
 pub fn broken(reason: impl ToString) -> BackendError {
     BackendError::Broken {
         reason: reason.to_string(),
     }
 }
 
-/// How a script says that it cannot read a lock's record: it is of another release, or no record.
+/// The error codes of a script that cannot read a lock's record: it has the format of another
+/// release, or is no record.
 const RECORDS: &[&str] = &["LAYOUT", "WRONGTYPE"];
-/// What such an error begins with.
+/// The beginning of such an error's message.
 const UNREADABLE: &str = "the lock's record cannot be read";
 
-/// Whether this is about one lock's record, which is damaged or of another release, and not about the store.
+/// Whether the error is about one lock's record, which is damaged or of another release, and not
+/// about the store.
 pub fn is_of_record(error: &BackendError) -> bool {
     match error {
         BackendError::Broken { .. } => true,
@@ -39,8 +41,8 @@ pub fn is_of_record(error: &BackendError) -> bool {
     }
 }
 
-/// How a server refuses what it has not begun: it has no memory left, its data cannot be had or not be
-/// kept, it is no master any more, or too few replicas follow it.
+/// The error codes with which a server refuses a command before it begins: it is out of memory,
+/// cannot load or persist its data, is no master any more, or has too few replicas.
 const REFUSALS: &[&str] = &[
     "OOM",
     "READONLY",
@@ -51,12 +53,12 @@ const REFUSALS: &[&str] = &[
     "NOREPLICAS",
 ];
 
-/// What a failed script call says about the store. A script that failed by itself is a bug, and one
-/// that was refused has had no effect; all else (no connection, no answer, no permission) is a store
-/// away.
+/// Maps the error of a script call. An error raised by the script itself is a bug. A refused script
+/// had no effect. Every other error (no connection, no reply, no permission) means that the store
+/// is unavailable.
 pub fn of_script(error: &RedisError) -> BackendError {
-    let by_itself = matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ResponseError));
-    if by_itself {
+    let is_script_error = matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ResponseError));
+    if is_script_error {
         broken(error)
     } else if is_refusal(error) {
         unsent(error)
@@ -68,12 +70,12 @@ pub fn of_script(error: &RedisError) -> BackendError {
 }
 
 fn is_refusal(error: &RedisError) -> bool {
-    // What a command within a script was refused tells of the script.
-    let within = error.detail().is_some_and(|detail| detail.contains("script:"));
-    !within && error.code().is_some_and(|code| REFUSALS.contains(&code))
+    // The refusal of a command within the script is an error of the script.
+    let is_in_script = error.detail().is_some_and(|detail| detail.contains("script:"));
+    !is_in_script && error.code().is_some_and(|code| REFUSALS.contains(&code))
 }
 
-/// Whether the connection, or the server behind it, should be looked at before it is used again.
+/// Whether the connection, or its server, should be checked before it is used again.
 pub fn is_suspect(error: &RedisError) -> bool {
     use ServerErrorKind::{ClusterDown, MasterDown, ReadOnly};
     error.is_io_error()

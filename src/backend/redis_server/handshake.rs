@@ -1,4 +1,4 @@
-//! What a server says of itself, and whether that will do.
+//! Reads a server's properties and checks that locks can be stored on it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,28 +9,28 @@ use redis::aio::MultiplexedConnection;
 use super::failure::away;
 use crate::backend::BackendError;
 
-/// What a server says of itself.
+/// The properties that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Names this run of the process.
+    /// The id of this run of the process.
     pub run_id: String,
-    /// Names the history of its data, and the history before that.
+    /// The replication id of its data, and the previous one.
     pub history: [String; 2],
     /// How long the process has run.
     pub uptime: Duration,
-    /// Whether each write is on disk before its answer.
+    /// Whether each write is on disk before its reply.
     pub durable: bool,
-    /// How many replicas it has.
+    /// The number of its replicas.
     pub replicas: u32,
     role: String,
     policy: String,
 }
 
 impl Facts {
-    /// Asks a server.
+    /// Queries a server.
     ///
     /// # Errors
-    /// Away when it does not answer in full.
+    /// Unavailable if its reply is missing or incomplete.
     pub async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, BackendError> {
         let mut info = redis::cmd("INFO");
         info.arg(&["server", "memory", "persistence", "replication"]);
@@ -45,7 +45,8 @@ impl Facts {
             .filter_map(|line| line.trim_end().split_once(':'))
             .collect();
         let get = |name: &str| fields.get(name).map(ToString::to_string);
-        // By the server's wall clock: below zero when that was stepped back behind the start.
+        // Computed from the server's wall clock: negative if the clock was set back to before the
+        // start.
         let uptime: i64 = get("uptime_in_seconds")?.parse().ok()?;
         Some(Self {
             run_id: get("run_id")?,
@@ -60,10 +61,10 @@ impl Facts {
         })
     }
 
-    /// Whether locks may be kept on such a server.
+    /// Whether locks may be stored on this server.
     ///
     /// # Errors
-    /// Away, with what is wrong.
+    /// Unavailable, with the reason.
     pub fn check(&self) -> Result<(), BackendError> {
         if self.role != "master" {
             return Err(away(format!("the server is a {}, not a master", self.role)));
@@ -78,15 +79,15 @@ impl Facts {
     }
 }
 
-/// Proves that messages can be sent and heard: waiters and watchers are told by them.
+/// Checks that messages can be published and received: waiters and watchers are notified by them.
 ///
 /// # Errors
-/// Away, with what the user may not do.
-pub async fn prove_messages(connection: &mut MultiplexedConnection, prefix: &str) -> Result<(), BackendError> {
+/// Unavailable, with the missing permission.
+pub async fn check_pubsub(connection: &mut MultiplexedConnection, prefix: &str) -> Result<(), BackendError> {
     let channel = format!("{prefix}:handshake");
     let refused = |error| {
         away(format!(
-            "messages on the channels {prefix}:* cannot be sent and heard: {error}"
+            "messages on the channels {prefix}:* cannot be published and received: {error}"
         ))
     };
     connection.subscribe(&channel).await.map_err(refused)?;
@@ -96,24 +97,25 @@ pub async fn prove_messages(connection: &mut MultiplexedConnection, prefix: &str
     connection.unsubscribe(&channel).await.map_err(refused)
 }
 
-/// When the append file is synced, by setting.
+/// The settings that decide when the append file is synced.
 #[derive(Debug, Default)]
 struct AppendPolicy(HashMap<String, String>);
 
 impl AppendPolicy {
-    /// Whether each write is synced before its answer, also while the file is rewritten. What is not known is not.
+    /// Whether each write is synced before its reply, also during a rewrite of the file. An unknown
+    /// setting counts as not synced.
     fn is_durable(&self) -> bool {
         let is = |setting: &str, value: &str| self.0.get(setting).is_some_and(|is| is == value);
         is("appendfsync", "always") && is("no-appendfsync-on-rewrite", "no")
     }
 }
 
-/// The settings; none where the user may not ask: then writes count as not durable.
+/// Reads the settings; empty if the user has no permission, so that writes count as not durable.
 async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<AppendPolicy> {
-    let mut ask = redis::cmd("CONFIG");
-    // One pattern for both, for older servers take one alone.
-    ask.arg("GET").arg("*appendfsync*");
-    let answer: RedisResult<HashMap<String, String>> = ask.query_async(connection).await;
+    let mut command = redis::cmd("CONFIG");
+    // One pattern for both settings, because older servers accept only one.
+    command.arg("GET").arg("*appendfsync*");
+    let answer: RedisResult<HashMap<String, String>> = command.query_async(connection).await;
     match answer {
         Ok(found) => Ok(AppendPolicy(found)),
         Err(error) if error.is_io_error() => Err(error),
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_master_that_evicts_nothing_will_do() {
+    fn only_a_master_without_eviction_is_accepted() {
         assert!(facts("master", "noeviction", 0, "").check().is_ok());
         assert!(facts("slave", "noeviction", 0, "").check().is_err());
         let evicting = facts("master", "allkeys-lru", 0, "").check().unwrap_err();
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_whose_clock_was_stepped_back_behind_its_start_has_just_started() {
+    fn a_negative_uptime_counts_as_zero() {
         assert_eq!(
             facts_after(7, "master", "noeviction", 0, "").uptime,
             Duration::from_secs(7)
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn durable_is_only_an_append_file_synced_with_each_write() {
+    fn only_an_append_file_synced_with_each_write_is_durable() {
         assert!(facts("master", "noeviction", 1, "always").durable);
         assert!(!facts("master", "noeviction", 1, "everysec").durable);
         assert!(!facts("master", "noeviction", 0, "always").durable);

@@ -1,11 +1,13 @@
-//! Whether a server remembers what was granted, and the quarantine if it may not.
+//! Whether a server still has all grants, and the quarantine if it may not.
 //!
-//! A marker in the store names the run of the process under which grants were made and the longest
-//! TTL that anybody grants, whom every handshake adds to. Who finds another run waits so long, and at
-//! least the longest TTL that its own namespaces grant, for the marker may be as old as the other
-//! data. It waits on its own clock, from when it first saw a nonce in the marker; then the same nonce
-//! turns the marker over. A replica of ours that starts in between reads the same nonce, and may make
-//! all wait longer. Runs that lose nothing (durable writes, a promoted replica) are taken over at once.
+//! A marker in the store contains the run id of the server process under which grants were made,
+//! and the longest TTL of any replica; every handshake raises it to the replica's own longest TTL.
+//! A replica that finds another run id waits for that time, and at least for the longest TTL of its
+//! own namespaces, because the marker may be as old as the other data. It measures the wait on its
+//! own clock, from when it first read the nonce in the marker; then it rewrites the marker with the
+//! same nonce. Another replica that starts in between reads the same nonce, and may extend the wait
+//! for all. A new run that certainly lost nothing (durable writes, a promoted replica) is admitted
+//! at once.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -18,66 +20,65 @@ use tokio::time::Instant;
 
 use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
+use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
 use super::slots::slot;
-use super::quorum_member::{MarkerQuery, MarkerVerdict, QuorumMember, MemberState};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
 
-/// Whether grants are made.
+/// Whether the server may grant leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trust {
     /// Yes.
     Admitted,
-    /// Not before then.
+    /// Not before `until`.
     Quarantined {
         /// When the longest TTL has passed.
         until: Instant,
     },
 }
 
-/// What this replica knows of one server's marker.
+/// A replica's knowledge of one server's marker.
 pub struct Marker {
-    place: MarkerKey,
-    /// Where the server is one of several that vote.
-    voter: Option<QuorumMember>,
+    key: MarkerKey,
+    /// Present if the server is a node of a quorum.
+    member: Option<QuorumMember>,
     first_start: FirstStart,
     longest_ttl: Duration,
     known: Mutex<Known>,
 }
 
-/// Where the marker lies.
+/// Where the marker is stored.
 #[derive(Debug)]
 enum MarkerKey {
-    /// Under this key.
+    /// At this key.
     Fixed(Vec<u8>),
-    /// Under this prefix, in the first slot of the node that stays there. It is chosen anew each time:
-    /// where slots have come or gone, who is admitted writes it at its new place before a newcomer
-    /// has to believe the one that it finds there.
+    /// At a key with this prefix, in the first slot of the node that is not migrating. The slot is
+    /// chosen anew each time: when slots move, an admitted server writes the marker to its new slot
+    /// before a new replica has to rely on the marker there.
     Slot(String),
 }
 
 #[derive(Debug, Default)]
 struct Known {
     run_id: Option<String>,
-    /// When the marker of an admitted server was last written, in milliseconds of the server's clock; 0 for never.
+    /// When the marker of an admitted server was last written, in milliseconds of the server's
+    /// clock; 0 for never.
     written_ms: u64,
-    /// The longest TTL that an admitted server's marker has shown.
+    /// The longest TTL in the marker of an admitted server.
     longest: Duration,
     quarantine: Option<Quarantine>,
-    /// The run that is to be admitted by hand.
+    /// The run that an operator admits.
     by_hand: Option<String>,
-    /// What names the present admission of a voter.
+    /// The id of the current admission of a quorum node.
     epoch: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Marker")
-            .field("place", &self.place)
-            .finish_non_exhaustive()
+        f.debug_struct("Marker").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -94,7 +95,7 @@ impl Known {
         self.by_hand.as_ref() == Some(&facts.run_id)
     }
 
-    /// The nonce whose time is over.
+    /// The nonce whose quarantine has passed.
     fn waited_for(&self, facts: &Facts) -> Vec<u8> {
         let waited = self.quarantine.as_ref();
         let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
@@ -108,13 +109,14 @@ impl MarkerKey {
             Self::Fixed(key) => return Ok(Some(key.clone())),
             Self::Slot(prefix) => prefix,
         };
-        let mut ask = redis::cmd("CLUSTER");
-        let nodes: String = ask.arg("NODES").query_async(connection).await.map_err(away)?;
-        Ok(resting_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
+        let mut command = redis::cmd("CLUSTER");
+        let nodes: String = command.arg("NODES").query_async(connection).await.map_err(away)?;
+        Ok(stable_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
     }
 
-    /// What a failed call means here; where the slot has moved away just now, another one is chosen.
-    fn lost(&self, error: &RedisError) -> BackendError {
+    /// Maps the error of a failed call. If the slot has just moved to another node, the caller
+    /// chooses another slot.
+    fn call_error(&self, error: &RedisError) -> BackendError {
         match (self, error.redirect_node()) {
             (Self::Slot(_), Some(_)) => away(MOVED),
             _ => of_script(error),
@@ -122,11 +124,11 @@ impl MarkerKey {
     }
 }
 
-/// Said when the marker's slot has moved to another node: ask again.
+/// The reason when the marker's slot has moved to another node; the caller retries.
 pub const MOVED: &str = "the marker's slot has moved";
 
-/// The first slot that a node serves and does not give away, from its own CLUSTER NODES.
-fn resting_slot(nodes: &str) -> Option<u16> {
+/// The first slot that a node serves and is not migrating, from its own CLUSTER NODES.
+fn stable_slot(nodes: &str) -> Option<u16> {
     let mine = nodes.lines().find(|line| line.contains("myself"))?;
     let ranges: Vec<&str> = mine.split_whitespace().skip(8).collect();
     let moving: Vec<u16> = ranges
@@ -148,7 +150,7 @@ fn key_in_slot(prefix: &str, wanted: u16) -> Vec<u8> {
 }
 
 impl Marker {
-    /// A marker under this key. `longest_ttl` is the longest that anybody may have granted: no
+    /// A marker at this key. `longest_ttl` is the longest TTL that any replica may have granted: no
     /// quarantine is shorter.
     pub fn new(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self::at(MarkerKey::Fixed(key), first_start, longest_ttl)
@@ -159,18 +161,18 @@ impl Marker {
         Self::at(MarkerKey::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
     }
 
-    /// A marker of one of several servers that vote.
-    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, voter: QuorumMember) -> Self {
+    /// A marker of a node of a quorum.
+    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, member: QuorumMember) -> Self {
         Self {
-            voter: Some(voter),
+            member: Some(member),
             ..Self::new(key, first_start, longest_ttl)
         }
     }
 
-    fn at(place: MarkerKey, first_start: FirstStart, longest_ttl: Duration) -> Self {
+    fn at(key: MarkerKey, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self {
-            place,
-            voter: None,
+            key,
+            member: None,
             first_start,
             longest_ttl,
             known: Mutex::default(),
@@ -181,30 +183,30 @@ impl Marker {
         self.known.lock()
     }
 
-    /// Ends the quarantine by hand: the server behind the next [`Self::see`] is trusted.
+    /// Ends the quarantine on an operator's request: the next [`Self::see`] admits this run.
     pub fn admit(&self, run_id: &str) {
         let mut known = self.known();
         known.by_hand = Some(run_id.to_owned());
         known.quarantine = None;
     }
 
-    /// What names the admission of a voter that was admitted when it was last seen.
+    /// The id of the admission of a quorum node, if it was admitted when its marker was last read.
     pub fn epoch(&self) -> Option<Vec<u8>> {
         self.known().epoch.clone()
     }
 
-    /// Reads the marker over a connection whose server said `facts`, and writes it as they ask.
+    /// Reads the marker over a connection whose server reported `facts`, and updates it.
     ///
     /// # Errors
-    /// Away when the server does not answer.
+    /// Unavailable if the server does not reply.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
-        if let (Some(voter), MarkerKey::Fixed(key)) = (&self.voter, &self.place) {
-            let judged = voter.see(connection, key, &self.voter_asks(facts)).await?;
-            return Ok(self.judged(facts, judged));
+        if let (Some(member), MarkerKey::Fixed(key)) = (&self.member, &self.key) {
+            let verdict = member.see(connection, key, &self.member_query(facts)).await?;
+            return Ok(self.apply_verdict(facts, verdict));
         }
         let args = self.args(facts);
-        let Some(key) = self.place.key(connection).await? else {
-            // A node that serves no slot has nothing to remember yet.
+        let Some(key) = self.key.key(connection).await? else {
+            // A node that serves no slot has no grants yet.
             self.known().run_id = Some(facts.run_id.clone());
             return Ok(Trust::Admitted);
         };
@@ -215,11 +217,11 @@ impl Marker {
             asking: false,
         };
         let answer = MARKER.call(connection, &ask).await;
-        let answer = answer.map_err(|error| self.place.lost(&error))?;
-        let (word, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
+        let answer = answer.map_err(|error| self.key.call_error(&error))?;
+        let (state, nonce, longest_ms, written_ms): (String, Vec<u8>, u64, u64) =
             from_redis_value(answer).map_err(broken)?;
         let longest = Duration::from_millis(longest_ms);
-        match word.as_str() {
+        match state.as_str() {
             "admitted" => {
                 self.known().written_ms = written_ms;
                 Ok(self.admitted(facts, longest))
@@ -229,7 +231,7 @@ impl Marker {
         }
     }
 
-    fn voter_asks(&self, facts: &Facts) -> MarkerQuery {
+    fn member_query(&self, facts: &Facts) -> MarkerQuery {
         let known = self.known();
         MarkerQuery {
             run_id: facts.run_id.clone(),
@@ -240,16 +242,16 @@ impl Marker {
         }
     }
 
-    fn judged(&self, facts: &Facts, judged: MarkerVerdict) -> Trust {
-        let longest = Duration::from_millis(judged.longest_ms);
-        match judged.word {
+    fn apply_verdict(&self, facts: &Facts, verdict: MarkerVerdict) -> Trust {
+        let longest = Duration::from_millis(verdict.longest_ms);
+        match verdict.state {
             MemberState::Admitted => {
-                self.known().epoch = Some(judged.name);
+                self.known().epoch = Some(verdict.name);
                 self.admitted(facts, longest)
             }
             MemberState::Pending => {
                 self.known().epoch = None;
-                self.pending(facts, judged.name, longest)
+                self.pending(facts, verdict.name, longest)
             }
         }
     }
@@ -277,8 +279,8 @@ impl Marker {
         Trust::Quarantined { until }
     }
 
-    /// The longest TTL that this replica knows of: its own, and before a server that may have lost its
-    /// memory also that of others, which the marker may have forgotten.
+    /// The longest TTL that this replica knows of: its own and, if the server may have lost its
+    /// data, also that of others, which the marker may have lost.
     fn longest(&self, known: &Known, facts: &Facts) -> Duration {
         let admitted = known.run_id.as_ref() == Some(&facts.run_id);
         let others = if admitted { Duration::ZERO } else { known.longest };
@@ -287,7 +289,7 @@ impl Marker {
 
     fn args(&self, facts: &Facts) -> Vec<Vec<u8>> {
         let mut nonce = [0; 16];
-        // Without randomness the nonce is still new for this run of the server.
+        // If no random bytes are available, the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
         let known = self.known();
         let mine = known.run_id.as_ref() == Some(&facts.run_id) || known.is_by_hand(facts);
@@ -315,11 +317,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_lies_in_a_slot_that_stays() {
+    fn a_marker_is_stored_in_a_slot_that_is_not_migrating() {
         let nodes = "a 1:1@1 master - 0 0 2 connected 7-9\n\
                      b 1:2@2 myself,master - 0 0 1 connected 100-101 300 [100->-a]\n";
-        assert_eq!(resting_slot(nodes), Some(101));
-        assert_eq!(resting_slot("b 1:2@2 myself,master - 0 0 1 connected\n"), None);
+        assert_eq!(stable_slot(nodes), Some(101));
+        assert_eq!(stable_slot("b 1:2@2 myself,master - 0 0 1 connected\n"), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! One server, watched over: connected to, shaken hands with, asked again each second.
+//! One monitored server: connected, checked by a handshake, and checked again every second.
 //!
-//! A connection carries verbs only after its server has passed the handshake, and is given up as
-//! soon as it does not any more; the next one begins with a handshake of its own. While there is
-//! none, verbs fail at once: nothing queues up for a server that is away.
+//! A connection carries steps only after its server has passed the handshake, and is closed as soon
+//! as its server fails a later check; the next connection begins with a handshake again. Without a
+//! connection, steps fail at once: nothing queues for an unavailable server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,39 +16,40 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::confirmed::ConfirmedConnection;
 use super::connecting::{connect, jitter};
+use super::credentials::CredentialedServer;
 use super::failure::{away, is_suspect, unsent};
-use super::handshake::{Facts, prove_messages};
+use super::handshake::{Facts, check_pubsub};
 use super::marker::{MOVED, Marker, Trust};
 use super::script::{Answer, Ask, StepRequirements, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
 
-/// How often a server is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How often a server is checked again.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How soon at the earliest.
-const SOON: Duration = Duration::from_millis(10);
+/// The minimum time between two checks.
+const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A connection that has passed the handshake.
+/// A connection whose server has passed the handshake.
 #[derive(Clone)]
 pub struct LiveConnection {
-    /// Where it leads.
+    /// The server's address.
     pub info: ConnectionInfo,
-    /// What the server said of itself.
+    /// The properties that the server reported.
     pub facts: Facts,
-    /// Whether it is trusted with grants.
+    /// Whether it may grant leases.
     pub trust: Trust,
-    /// Why no grant could be confirmed: it has fewer replicas than are asked for.
-    bare: Option<String>,
+    /// Why no grant could be confirmed: the server has fewer replicas than `wait_replicas`.
+    too_few_replicas: Option<String>,
     connection: MultiplexedConnection,
-    /// Where steps go that replicas must have taken.
-    confirming: Option<ConfirmedConnection>,
+    /// The connection for steps that replicas must confirm.
+    confirmed: Option<ConfirmedConnection>,
 }
 
 enum State {
     Unavailable(String),
-    LiveConnection(Arc<LiveConnection>),
+    Live(Arc<LiveConnection>),
 }
 
 /// One server.
@@ -56,24 +57,24 @@ pub struct Node {
     state: watch::Receiver<State>,
     health: watch::Receiver<Health>,
     marker: Arc<Marker>,
-    look: Arc<Notify>,
+    recheck: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl Node {
-    /// Begins to watch over the server that `finder` finds, which is to know these scripts.
+    /// Starts to monitor the server that `finder` finds, and loads these scripts there.
     pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
         let (state_out, state) = watch::channel(State::Unavailable("not connected yet".into()));
         let (health_out, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
-        let (marker, look) = (Arc::new(marker), Arc::new(Notify::new()));
+        let (marker, recheck) = (Arc::new(marker), Arc::new(Notify::new()));
         let watcher = Watcher {
             settings,
             finder,
             scripts,
             marker: Arc::clone(&marker),
-            look: Arc::clone(&look),
+            recheck: Arc::clone(&recheck),
             state: state_out,
             health: health_out,
         };
@@ -81,56 +82,58 @@ impl Node {
             state,
             health,
             marker,
-            look,
+            recheck,
             task: tokio::spawn(watcher.run()),
         }
     }
 
-    /// How the server is.
+    /// The health of the server.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
 
-    /// The connection to use.
+    /// The current connection.
     ///
     /// # Errors
-    /// Unsent, with the reason, while there is none.
+    /// NotSent, with the reason, while there is none.
     pub fn live(&self) -> Result<Arc<LiveConnection>, BackendError> {
         match &*self.state.borrow() {
             State::Unavailable(reason) => Err(unsent(reason)),
-            State::LiveConnection(live) => Ok(Arc::clone(live)),
+            State::Live(live) => Ok(Arc::clone(live)),
         }
     }
 
-    /// What names the admission under which the server votes; nothing while it may not.
+    /// The id of the admission under which the server counts in the quorum; absent while it is not
+    /// admitted.
     ///
     /// # Errors
-    /// Unsent while there is no connection.
+    /// NotSent while there is no connection.
     pub fn admission(&self) -> Result<Option<Vec<u8>>, BackendError> {
         let live = self.live()?;
         Ok(self.marker.epoch().filter(|_| live.trust == Trust::Admitted))
     }
 
-    /// Waits until the server is as `wanted`: with its connection, or nothing while there is none.
+    /// Waits until `wanted` accepts the server's state: its connection, or `None` while there is
+    /// none.
     pub async fn until(&self, wanted: impl Fn(Option<&LiveConnection>) -> bool) {
         let live = |state: &State| match state {
             State::Unavailable(_) => wanted(None),
-            State::LiveConnection(live) => wanted(Some(live)),
+            State::Live(live) => wanted(Some(live)),
         };
         if self.state.clone().wait_for(live).await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Lets the watcher look at once.
+    /// Makes the monitor check the server at once.
     pub fn suspect(&self) {
-        self.look.notify_one();
+        self.recheck.notify_one();
     }
 
     /// Calls a script.
     ///
     /// # Errors
-    /// The client's own: who calls knows whether it is a redirection.
+    /// The client's own error: the caller decides whether it is a redirection.
     pub async fn call(
         &self,
         script: &'static Script,
@@ -139,12 +142,15 @@ impl Node {
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
         let call = async {
-            match (&live.confirming, needs) {
-                (Some(confirming), StepRequirements::Grant | StepRequirements::Replicas) => confirming.call(script, ask).await,
+            match (&live.confirmed, needs) {
+                (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
+                    confirmed.call(script, ask).await
+                }
                 _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
             }
         };
-        // A task that sends many would else be told to come again with some of them, and lose their order.
+        // Without this, tokio's cooperative budget would suspend a task that sends many commands in
+        // the middle of them, and they would lose their order.
         let answer = unconstrained(call).await;
         if answer.as_ref().is_err_and(is_suspect) {
             self.suspect();
@@ -173,18 +179,18 @@ impl Node {
         }
     }
 
-    /// Whether the server may grant leases: whether it is trusted, and followed by enough replicas.
+    /// Whether the server may grant leases: it must be admitted and have enough replicas.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or NotSent.
     pub fn may_grant(&self) -> Result<(), BackendError> {
         self.live()?.check()
     }
 
-    /// Ends the quarantine of the present server by hand.
+    /// Ends the quarantine of the current server on an operator's request.
     ///
     /// # Errors
-    /// Away while there is no server.
+    /// NotSent while there is no connection; Unavailable if the server does not reply.
     pub async fn admit(&self) -> Result<(), BackendError> {
         let live = self.live()?;
         self.marker.admit(&live.facts.run_id);
@@ -201,17 +207,17 @@ impl Drop for Node {
 }
 
 impl LiveConnection {
-    /// Whether there is nothing new in `other`.
-    fn is_as(&self, other: &Self) -> bool {
+    /// Whether `other` has the same server, trust and replica state.
+    fn is_same(&self, other: &Self) -> bool {
         self.facts.run_id == other.facts.run_id
             && self.trust == other.trust
-            && self.bare == other.bare
+            && self.too_few_replicas == other.too_few_replicas
             && self.info.addr() == other.info.addr()
     }
 
-    /// Whether grants may be made here.
+    /// Whether the server may grant leases.
     fn check(&self) -> Result<(), BackendError> {
-        if let Some(reason) = &self.bare {
+        if let Some(reason) = &self.too_few_replicas {
             return Err(unsent(reason));
         }
         match self.trust {
@@ -226,7 +232,7 @@ impl LiveConnection {
 
 fn quarantine_reason(facts: &Facts) -> String {
     let run = &facts.run_id;
-    format!("run {run} of the server may have lost what was granted before it")
+    format!("run {run} of the server may have lost earlier grants")
 }
 
 struct Watcher {
@@ -234,7 +240,7 @@ struct Watcher {
     finder: Finder,
     scripts: Scripts,
     marker: Arc<Marker>,
-    look: Arc<Notify>,
+    recheck: Arc<Notify>,
     state: watch::Sender<State>,
     health: watch::Sender<Health>,
 }
@@ -246,11 +252,11 @@ impl Watcher {
             let reason = match self.connect().await {
                 Ok(link) => {
                     pause = Duration::from_millis(20);
-                    self.keep(link).await
+                    self.monitor(link).await
                 }
                 Err(error) => error,
             };
-            self.tell_away(&reason);
+            self.report_unavailable(&reason);
             sleep(jitter(pause)).await;
             pause = (pause * 2).min(self.finder.back_off());
         }
@@ -260,26 +266,27 @@ impl Watcher {
         let info = self.finder.find(&self.settings).await?;
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
-        let (facts, trust) = self.shake(&mut connection).await?;
+        let (facts, trust) = self.handshake(&mut connection).await?;
         load(&mut connection, self.scripts).await.map_err(away)?;
-        prove_messages(&mut connection, &self.settings.prefix).await?;
-        let confirming = match self.settings.replicas {
-            Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
+        check_pubsub(&mut connection, &self.settings.prefix).await?;
+        let confirmed = match self.settings.replicas {
+            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed).await?),
             None => None,
         };
         let live = LiveConnection {
-            bare: self.bare(&facts),
+            too_few_replicas: self.too_few_replicas(&facts),
             info,
             facts,
             trust,
             connection,
-            confirming,
+            confirmed,
         };
         Ok(Link { live, closed })
     }
 
-    /// A second connection, for what replicas must confirm, to the very same run of the server.
-    async fn confirming(
+    /// Opens a second connection, for steps that replicas must confirm, to the same run of the
+    /// server.
+    async fn confirmed(
         &self,
         replicas: Replicas,
         info: &ConnectionInfo,
@@ -294,41 +301,49 @@ impl Watcher {
         if other.run_id != facts.run_id {
             return Err(away("the server was replaced while it was connected to"));
         }
-        Ok(ConfirmedConnection::over(connection, replicas, settings.response_timeout))
+        Ok(ConfirmedConnection::over(
+            connection,
+            replicas,
+            settings.response_timeout,
+        ))
     }
 
-    fn bare(&self, facts: &Facts) -> Option<String> {
+    fn too_few_replicas(&self, facts: &Facts) -> Option<String> {
         let wanted = self.settings.replicas?.count;
         let has = facts.replicas;
         (has < wanted).then(|| format!("the server has {has} replicas, and wait_replicas is {wanted}"))
     }
 
-    async fn shake(&self, connection: &mut MultiplexedConnection) -> Result<(Facts, Trust), BackendError> {
+    async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(Facts, Trust), BackendError> {
         let facts = Facts::ask(connection).await?;
         facts.check()?;
-        let seen = self.marker.see(connection, &facts).await;
-        let trust = match seen {
-            // Once more, under another key.
+        let trust = self.marker.see(connection, &facts).await;
+        let trust = match trust {
+            // The marker's slot has moved: retry with another key.
             Err(BackendError::Unavailable { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
             other => other?,
         };
         Ok((facts, trust))
     }
 
-    /// Offers a connection until it is no good any more, and says why.
-    async fn keep(&self, mut link: Link) -> BackendError {
+    /// Publishes a connection until it becomes unusable, and returns the reason.
+    async fn monitor(&self, mut link: Link) -> BackendError {
         loop {
-            self.tell_live(&link.live);
+            self.report_live(&link.live);
             tokio::select! {
                 () = link.closed.notified() => return away("the connection was closed"),
                 () = self.finder.moved(&self.settings, &link.live.info) => return away("another server is master now"),
-                () = self.look.notified() => {}
-                () = sleep(again(&link.live.trust)) => {}
+                () = self.recheck.notified() => {}
+                () = sleep(recheck_after(&link.live.trust)) => {}
             }
-            let shaken = timeout(self.settings.response_timeout, self.shake(&mut link.live.connection)).await;
-            match shaken {
+            let checked = timeout(
+                self.settings.response_timeout,
+                self.handshake(&mut link.live.connection),
+            )
+            .await;
+            match checked {
                 Ok(Ok((facts, trust))) => {
-                    link.live.bare = self.bare(&facts);
+                    link.live.too_few_replicas = self.too_few_replicas(&facts);
                     (link.live.facts, link.live.trust) = (facts, trust);
                 }
                 Ok(Err(error)) => return error,
@@ -337,20 +352,20 @@ impl Watcher {
         }
     }
 
-    fn tell_away(&self, error: &BackendError) {
+    fn report_unavailable(&self, error: &BackendError) {
         let reason = match error {
             BackendError::Unavailable { reason } | BackendError::Broken { reason } => reason.clone(),
             other => other.to_string(),
         };
         self.state.send_replace(State::Unavailable(reason.clone()));
-        self.tell_health(Health::Unavailable { reason });
+        self.report_health(Health::Unavailable { reason });
     }
 
-    fn tell_live(&self, live: &LiveConnection) {
-        if !matches!(&*self.state.borrow(), State::LiveConnection(old) if old.is_as(live)) {
-            self.state.send_replace(State::LiveConnection(Arc::new(live.clone())));
+    fn report_live(&self, live: &LiveConnection) {
+        if !matches!(&*self.state.borrow(), State::Live(old) if old.is_same(live)) {
+            self.state.send_replace(State::Live(Arc::new(live.clone())));
         }
-        self.tell_health(match (live.trust.clone(), live.bare.clone()) {
+        self.report_health(match (live.trust.clone(), live.too_few_replicas.clone()) {
             (Trust::Admitted, None) => Health::Serving,
             (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
             (Trust::Quarantined { until }, _) => Health::Quarantined {
@@ -360,7 +375,7 @@ impl Watcher {
         });
     }
 
-    fn tell_health(&self, health: Health) {
+    fn report_health(&self, health: Health) {
         let changed = self.health.send_if_modified(|old| {
             let changed = *old != health;
             *old = health.clone();
@@ -372,11 +387,13 @@ impl Watcher {
     }
 }
 
-/// When the server is asked again: also as soon as its quarantine is over.
-fn again(trust: &Trust) -> Duration {
+/// When the server is checked again: also as soon as its quarantine ends.
+fn recheck_after(trust: &Trust) -> Duration {
     match trust {
-        Trust::Admitted => AGAIN,
-        Trust::Quarantined { until } => until.saturating_duration_since(Instant::now()).clamp(SOON, AGAIN),
+        Trust::Admitted => RECHECK_INTERVAL,
+        Trust::Quarantined { until } => until
+            .saturating_duration_since(Instant::now())
+            .clamp(MIN_RECHECK_INTERVAL, RECHECK_INTERVAL),
     }
 }
 
@@ -385,16 +402,16 @@ struct Link {
     closed: Arc<Notify>,
 }
 
-/// Opens a connection that notifies `closed` of its end.
+/// Opens a connection that notifies `closed` when it ends.
 async fn open(
     settings: &Settings,
     info: &ConnectionInfo,
     closed: &Arc<Notify>,
 ) -> Result<MultiplexedConnection, BackendError> {
-    let told = Arc::clone(closed);
+    let notify = Arc::clone(closed);
     let connection = connect(settings, settings.proof.at_server(info), move |push| {
         if push.kind == PushKind::Disconnection {
-            told.notify_one();
+            notify.notify_one();
         }
     });
     connection.await

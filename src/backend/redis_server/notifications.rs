@@ -1,4 +1,4 @@
-//! What this replica's waiting claims are told, and what of it was lost.
+//! The notifications of this replica's waiting claims, and the detection of lost ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,49 +10,52 @@ use tokio::sync::mpsc;
 
 use crate::backend::Notification;
 
-/// How many wakes may wait to be read before they count as lost.
-const UNREAD: usize = 16_384;
+/// How many notifications can wait to be read before further ones count as lost.
+const BUFFER: usize = 16_384;
 
-/// Where wakes go.
+/// Sends notifications.
 #[derive(Debug)]
 pub struct NotificationSender {
-    out: Mutex<Option<mpsc::Sender<Notification>>>,
+    sender: Mutex<Option<mpsc::Sender<Notification>>>,
     lost: AtomicBool,
 }
 
 impl NotificationSender {
-    /// Wakes, and where they are read.
+    /// The sender, and the receiver for [`Self::stream`].
     pub fn new() -> (Self, mpsc::Receiver<Notification>) {
-        let (out, heard) = mpsc::channel(UNREAD);
+        let (sender, receiver) = mpsc::channel(BUFFER);
         let notifications = Self {
-            out: Mutex::new(Some(out)),
+            sender: Mutex::new(Some(sender)),
             lost: AtomicBool::new(false),
         };
-        (notifications, heard)
+        (notifications, receiver)
     }
 
-    /// Tells a waiter; what does not fit is made good by a gap.
-    pub fn send(&self, wake: Notification) {
-        let out = self.out.lock();
-        if out.as_ref().is_some_and(|out| out.try_send(wake).is_err()) {
+    /// Notifies a waiter; if the buffer is full, a gap follows later.
+    pub fn send(&self, notification: Notification) {
+        let sender = self.sender.lock();
+        if sender
+            .as_ref()
+            .is_some_and(|sender| sender.try_send(notification).is_err())
+        {
             self.lost.store(true, Ordering::Release);
         }
     }
 
     /// Ends the stream.
     pub fn close(&self) {
-        *self.out.lock() = None;
+        *self.sender.lock() = None;
     }
 
-    /// The stream of what is heard.
-    pub fn stream(self: Arc<Self>, heard: mpsc::Receiver<Notification>) -> BoxStream<'static, Notification> {
-        let next = |(notifications, mut heard): (Arc<Self>, mpsc::Receiver<Notification>)| async move {
+    /// The stream of notifications.
+    pub fn stream(self: Arc<Self>, receiver: mpsc::Receiver<Notification>) -> BoxStream<'static, Notification> {
+        let next = |(notifications, mut receiver): (Arc<Self>, mpsc::Receiver<Notification>)| async move {
             if notifications.lost.swap(false, Ordering::AcqRel) {
-                return Some((Notification::Gap, (notifications, heard)));
+                return Some((Notification::Gap, (notifications, receiver)));
             }
-            let wake = heard.recv().await?;
-            Some((wake, (notifications, heard)))
+            let notification = receiver.recv().await?;
+            Some((notification, (notifications, receiver)))
         };
-        stream::unfold((self, heard), next).boxed()
+        stream::unfold((self, receiver), next).boxed()
     }
 }

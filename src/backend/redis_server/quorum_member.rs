@@ -1,8 +1,8 @@
-//! One of several servers that vote: its marker, and what makes it a new one.
+//! One node of a quorum: its marker, and when it counts as new.
 //!
-//! It is admitted anew after every restart and whenever its marker is gone, under another name each
-//! time. An empty server is a new one only in company: where the first start is admitted, when all of
-//! them have been reached and none has voted yet. A single empty one has forgotten.
+//! A node is admitted anew after every restart and whenever its marker is missing, with a new
+//! admission id each time. An empty node counts as new only if `first_start` admits it, every node
+//! was reached, and none has voted. Otherwise an empty node has lost its data.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,34 +16,35 @@ use super::failure::{away, broken, of_script};
 use super::script::{Ask, Script};
 use crate::backend::BackendError;
 
-static VOTER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
+static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
 
-/// How long an empty server waits for the others before it counts as one that forgot.
-const COMPANY: Duration = Duration::from_secs(10);
+/// How long an empty server waits for the others before it counts as one that lost its data.
+const MEMBERS_WAIT: Duration = Duration::from_secs(10);
 
-/// A number that none of those has reached that the servers have handed out, in microseconds.
-pub type Floor = Arc<dyn Fn() -> u64 + Send + Sync>;
+/// Returns a number in microseconds that no token of the servers has reached.
+pub type TokenFloor = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Told when a server was asked, and what time it said it was, in microseconds.
-pub type Told = Arc<dyn Fn(Instant, u64) + Send + Sync>;
+/// Is called with the time at which a query was sent and the server's time in the reply, in
+/// microseconds.
+pub type ClockObserver = Arc<dyn Fn(Instant, u64) + Send + Sync>;
 
-/// What is known of one of the servers.
+/// A replica's knowledge of one of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KnownMember {
-    Not,
+    Unreached,
     /// It has no marker.
     Empty,
-    /// It is admitted, and has not voted.
+    /// It is admitted, and has not voted yet.
     Unused,
-    /// It has voted, or may have forgotten that.
+    /// It has voted, or may have forgotten a vote.
     Used,
 }
 
-/// All the servers that vote together, as one replica has met them.
+/// All servers of the quorum, as one replica knows them.
 #[derive(Debug)]
 pub struct QuorumMembers {
-    met: Mutex<Vec<KnownMember>>,
-    /// By server: the run that answers there, and since when.
+    states: Mutex<Vec<KnownMember>>,
+    /// By server: the run behind its address, and since when.
     runs: Mutex<Vec<Option<(String, Instant)>>>,
     since: Instant,
 }
@@ -52,23 +53,23 @@ pub struct QuorumMembers {
 enum Verdict {
     New,
     Forgot,
-    /// Not all have been met yet.
+    /// Not all servers have been reached yet.
     Unknown,
 }
 
 impl QuorumMembers {
-    /// So many servers, none of which was met.
+    /// A quorum of this many servers, none of which was reached yet.
     pub fn new(servers: usize) -> Arc<Self> {
         Arc::new(Self {
-            met: Mutex::new(vec![KnownMember::Not; servers]),
+            states: Mutex::new(vec![KnownMember::Unreached; servers]),
             runs: Mutex::new(vec![None; servers]),
             since: Instant::now(),
         })
     }
 
-    /// Notes which run answers at an address; whether another address has led to it for longer. A server
-    /// that two addresses lead to must not vote twice.
-    fn is_twice(&self, at: usize, run_id: &str) -> bool {
+    /// Records which run answers at an address. Returns whether another address has led to the same
+    /// run for longer: a server behind two addresses must not count twice.
+    fn is_duplicate(&self, at: usize, run_id: &str) -> bool {
         let mut runs = self.runs.lock();
         let Some(mine) = runs.get_mut(at) else {
             return false;
@@ -84,19 +85,22 @@ impl QuorumMembers {
         first.is_some_and(|(_, first)| first != at)
     }
 
-    fn meet(&self, at: usize, as_what: KnownMember) {
-        let mut met = self.met.lock();
-        if let Some(met) = met.get_mut(at) {
-            *met = as_what;
+    fn record(&self, at: usize, state: KnownMember) {
+        let mut states = self.states.lock();
+        if let Some(known) = states.get_mut(at) {
+            *known = state;
         }
     }
 
     fn verdict(&self) -> Verdict {
-        let met = self.met.lock();
-        if met.contains(&KnownMember::Used) {
+        let states = self.states.lock();
+        if states.contains(&KnownMember::Used) {
             return Verdict::Forgot;
         }
-        match (met.contains(&KnownMember::Not), self.since.elapsed() < COMPANY) {
+        match (
+            states.contains(&KnownMember::Unreached),
+            self.since.elapsed() < MEMBERS_WAIT,
+        ) {
             (false, _) => Verdict::New,
             (true, true) => Verdict::Unknown,
             (true, false) => Verdict::Forgot,
@@ -104,107 +108,114 @@ impl QuorumMembers {
     }
 }
 
-/// One of them.
+/// One server of the quorum.
 pub struct QuorumMember {
-    /// Which one.
+    /// Its index.
     pub at: usize,
-    /// All of them.
-    pub company: Arc<QuorumMembers>,
-    /// Where its numbers go on when it is admitted.
-    pub floor: Floor,
-    /// Where they go on at the least when somebody else has admitted it, who may know less.
-    pub past_all: Floor,
-    /// What hears its time.
-    pub time: Told,
+    /// All servers of the quorum.
+    pub members: Arc<QuorumMembers>,
+    /// The floor of its tokens when this replica admits it.
+    pub floor: TokenFloor,
+    /// The lower bound of its floor when another replica has admitted it, which may know of fewer
+    /// tokens.
+    pub past_all: TokenFloor,
+    /// Receives its time.
+    pub time: ClockObserver,
 }
 
-/// What is asked of its marker.
+/// The query to its marker.
 pub struct MarkerQuery {
-    /// This run of the server.
+    /// The current run of the server.
     pub run_id: String,
-    /// It is to be admitted whatever the marker says.
+    /// Whether to admit it regardless of the marker.
     pub by_hand: bool,
-    /// Without a marker it may be new.
+    /// Whether it may be new if it has no marker.
     pub may_be_new: bool,
-    /// The nonce whose time is over, or nothing.
+    /// The nonce whose quarantine has passed, or empty.
     pub waited_for: Vec<u8>,
-    /// For how long at least it is not trusted when it may have forgotten.
+    /// The minimum quarantine if it may have lost its data.
     pub longest_ttl: Duration,
 }
 
-/// What its marker says.
+/// The state of its marker.
 pub struct MarkerVerdict {
-    /// Whether it votes.
-    pub word: MemberState,
-    /// Names the admission, or the quarantine.
+    /// Whether it is admitted.
+    pub state: MemberState,
+    /// The id of the admission or of the quarantine.
     pub name: Vec<u8>,
-    /// The longest TTL that anybody grants.
+    /// The longest TTL of any replica, in milliseconds.
     pub longest_ms: u64,
 }
 
-/// Whether a server votes.
+/// Whether a server counts in the quorum.
 pub enum MemberState {
-    /// It does.
+    /// It is admitted.
     Admitted,
-    /// It may have forgotten.
+    /// It may have lost its data.
     Pending,
 }
 
 impl QuorumMember {
-    /// Reads the marker, and writes it as it is to be.
+    /// Reads the marker and updates it.
     ///
     /// # Errors
-    /// Away when the server does not answer, or is empty and the others have not been reached yet.
+    /// Unavailable if the server does not reply, or is empty and the others have not been reached
+    /// yet.
     pub async fn see(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],
-        asks: &MarkerQuery,
+        query: &MarkerQuery,
     ) -> Result<MarkerVerdict, BackendError> {
-        if self.company.is_twice(self.at, &asks.run_id) {
+        if self.members.is_duplicate(self.at, &query.run_id) {
             return Err(away("another of the nodes is the same server"));
         }
-        let absent = if asks.may_be_new { "2" } else { "0" };
-        let mut answer = self.ask(connection, key, asks, absent).await?;
+        let absent = if query.may_be_new { "2" } else { "0" };
+        let mut answer = self.query_marker(connection, key, query, absent).await?;
         if answer.0 == "missing" {
-            self.company.meet(self.at, KnownMember::Empty);
-            let absent = match self.company.verdict() {
+            self.members.record(self.at, KnownMember::Empty);
+            let absent = match self.members.verdict() {
                 Verdict::New => "1",
                 Verdict::Forgot => "0",
                 Verdict::Unknown => {
-                    return Err(away("it is empty, and whether all are is not known yet"));
+                    return Err(away("the server is empty, and not all nodes have been reached yet"));
                 }
             };
-            answer = self.ask(connection, key, asks, absent).await?;
+            answer = self.query_marker(connection, key, query, absent).await?;
         }
-        let (word, name, longest_ms, used) = answer;
-        let unused = word == "admitted" && used.is_empty();
-        self.company.meet(self.at, if unused { KnownMember::Unused } else { KnownMember::Used });
-        let word = match word.as_str() {
+        let (state, name, longest_ms, used) = answer;
+        let unused = state == "admitted" && used.is_empty();
+        self.members
+            .record(self.at, if unused { KnownMember::Unused } else { KnownMember::Used });
+        let state = match state.as_str() {
             "admitted" => MemberState::Admitted,
             "pending" => MemberState::Pending,
             _ => return Err(away("the marker cannot be read")),
         };
-        Ok(MarkerVerdict { word, name, longest_ms })
+        Ok(MarkerVerdict {
+            state,
+            name,
+            longest_ms,
+        })
     }
 
-    async fn ask(
+    async fn query_marker(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],
-        asks: &MarkerQuery,
+        query: &MarkerQuery,
         absent: &str,
     ) -> Result<(String, Vec<u8>, u64, String), BackendError> {
         let mut nonce = [0; 16];
-        // Without randomness two admissions of one run could not be told apart.
+        // Without random bytes, two admissions of one run could get the same id.
         getrandom::fill(&mut nonce).map_err(away)?;
         let args = [
-            asks.run_id.clone().into_bytes(),
-            u8::from(asks.by_hand).to_string().into_bytes(),
+            query.run_id.clone().into_bytes(),
+            u8::from(query.by_hand).to_string().into_bytes(),
             absent.as_bytes().to_vec(),
             nonce.to_vec(),
-            asks.waited_for.clone(),
-            asks.longest_ttl.as_millis().to_string().into_bytes(),
+            query.waited_for.clone(),
+            query.longest_ttl.as_millis().to_string().into_bytes(),
             (self.floor)().to_string().into_bytes(),
             (self.past_all)().to_string().into_bytes(),
         ];
@@ -214,11 +225,11 @@ impl QuorumMember {
             args: &args,
             asking: false,
         };
-        let asked = Instant::now();
-        let answer = VOTER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
-        let (word, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
-        (self.time)(asked, now);
-        Ok((word, name, longest_ms, used))
+        let sent_at = Instant::now();
+        let answer = MEMBER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
+        let (state, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
+        (self.time)(sent_at, now);
+        Ok((state, name, longest_ms, used))
     }
 }
 
@@ -227,29 +238,29 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_empty_server_is_new_only_among_others_that_have_not_voted() {
-        let company = QuorumMembers::new(3);
-        company.meet(0, KnownMember::Empty);
-        assert!(matches!(company.verdict(), Verdict::Unknown));
-        company.meet(1, KnownMember::Empty);
-        company.meet(2, KnownMember::Unused);
-        assert!(matches!(company.verdict(), Verdict::New));
-        company.meet(2, KnownMember::Used);
-        assert!(matches!(company.verdict(), Verdict::Forgot));
-        company.meet(2, KnownMember::Not);
-        tokio::time::sleep(COMPANY).await;
-        assert!(matches!(company.verdict(), Verdict::Forgot));
+    async fn an_empty_server_is_new_only_if_all_were_reached_and_none_has_voted() {
+        let members = QuorumMembers::new(3);
+        members.record(0, KnownMember::Empty);
+        assert!(matches!(members.verdict(), Verdict::Unknown));
+        members.record(1, KnownMember::Empty);
+        members.record(2, KnownMember::Unused);
+        assert!(matches!(members.verdict(), Verdict::New));
+        members.record(2, KnownMember::Used);
+        assert!(matches!(members.verdict(), Verdict::Forgot));
+        members.record(2, KnownMember::Unreached);
+        tokio::time::sleep(MEMBERS_WAIT).await;
+        assert!(matches!(members.verdict(), Verdict::Forgot));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_two_addresses_lead_to_is_one() {
-        let company = QuorumMembers::new(3);
-        assert!(!company.is_twice(1, "a"));
+    async fn a_server_behind_two_addresses_counts_once() {
+        let members = QuorumMembers::new(3);
+        assert!(!members.is_duplicate(1, "a"));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // The later one is out, however often both are seen.
-        assert!(company.is_twice(0, "a") && !company.is_twice(1, "a") && company.is_twice(0, "a"));
-        assert!(!company.is_twice(2, "b"));
-        // The addresses changed places.
-        assert!(!company.is_twice(1, "c") && !company.is_twice(0, "a"));
+        // The address that was recorded later does not count, however often both are recorded.
+        assert!(members.is_duplicate(0, "a") && !members.is_duplicate(1, "a") && members.is_duplicate(0, "a"));
+        assert!(!members.is_duplicate(2, "b"));
+        // The addresses have swapped their servers.
+        assert!(!members.is_duplicate(1, "c") && !members.is_duplicate(0, "a"));
     }
 }

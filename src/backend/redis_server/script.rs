@@ -1,4 +1,4 @@
-//! A Lua script, how it is called, and what comes back.
+//! A Lua script, how it is called, and its reply.
 
 use std::sync::LazyLock;
 
@@ -8,19 +8,19 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, 
 /// The scripts of a backend.
 pub type Scripts = &'static [&'static LazyLock<Script>];
 
-/// What a step asks of the server.
+/// What a step requires of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepRequirements {
-    /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
-    /// must have it where that is asked for.
+    /// It may grant or extend a lease: the server must be admitted, and its replicas must confirm
+    /// the step if `wait_replicas` is set.
     Grant,
-    /// It may grant a lease, and whether the server may has been asked before.
+    /// It may grant a lease, and the caller has already checked that the server may.
     Replicas,
-    /// Only an answer.
+    /// Only a reply.
     Nothing,
 }
 
-/// A script: its text, and the name by which a server that has seen it knows it.
+/// A script: its text, and the hash by which a server that has loaded it knows it.
 #[derive(Debug)]
 pub struct Script {
     source: String,
@@ -28,7 +28,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// A script of one piece.
+    /// A script without a prelude.
     pub fn new(source: &str) -> Self {
         Self {
             source: source.to_owned(),
@@ -36,18 +36,18 @@ impl Script {
         }
     }
 
-    /// A script that stands on shared ground: the first line of `verb` (its flags), then `prelude`,
-    /// then the rest of `verb`.
+    /// A script with a shared prelude: the first line of `verb` (its flags), then `prelude`, then
+    /// the rest of `verb`.
     pub fn on(prelude: &str, verb: &str) -> Self {
         let (flags, body) = verb.split_once('\n').unwrap_or((verb, ""));
         Self::new(&format!("{flags}\n{prelude}\n{body}"))
     }
 
-    /// Calls the script. A server that does not know it (any more) is sent its text: such a call
-    /// had no effect, so it is not a repetition.
+    /// Calls the script. If the server does not know it, or no longer knows it, its text is sent.
+    /// The first call had no effect, so the step runs only once.
     ///
     /// # Errors
-    /// What the server answered, or that it did not.
+    /// The server's error, or that of the connection.
     pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
         let known = send(connection, ask, self.by_name(ask)).await;
         match known {
@@ -56,7 +56,7 @@ impl Script {
         }
     }
 
-    /// The call of a script that the server has seen.
+    /// The call of a script that the server has loaded.
     pub fn by_name(&self, ask: &Ask<'_>) -> Cmd {
         eval("EVALSHA", &self.sha, ask)
     }
@@ -79,13 +79,13 @@ fn eval(command: &str, script: &str, ask: &Ask<'_>) -> Cmd {
     eval
 }
 
-/// What a script returned.
+/// The reply of a script.
 #[derive(Debug)]
 pub struct Answer {
     /// The value.
     pub value: Value,
-    /// Why what the script wrote does not count: too few replicas have it. Nothing where enough
-    /// have it, or none are asked for.
+    /// Why the script's writes do not count: too few replicas have received them. Absent if enough
+    /// have, or if none are required.
     pub unconfirmed: Option<String>,
 }
 
@@ -98,16 +98,17 @@ impl From<Value> for Answer {
     }
 }
 
-/// One call of a script. In a Cluster it is on one key, for several are refused while their slot moves.
+/// One call of a script. In a Cluster it has one key, because calls with several keys are refused
+/// while their slot migrates.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Further keys, where there is no Cluster.
+    /// Further keys, outside a Cluster.
     pub beside: &'a [&'a [u8]],
     /// The arguments.
     pub args: &'a [Vec<u8>],
-    /// Whether the key's slot is on its way to this node (the answer of another was ASK).
+    /// Whether the key's slot is being migrated to this node (the other node replied ASK).
     pub asking: bool,
 }
 
@@ -122,11 +123,12 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-/// Sends the text of these scripts ahead, so that no call of one has to be sent twice: calls of one moment would lose
-/// their order by it. A server that refuses is sent a text by [`Script::call`] when it asks for it.
+/// Loads these scripts in advance, so that no call has to be sent twice: calls that are sent at the
+/// same time would lose their order. If the server refuses one, [`Script::call`] sends its text
+/// when it is needed.
 ///
 /// # Errors
-/// That the server did not answer.
+/// The connection's error, if the server did not reply.
 pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<()> {
     let mut pipeline = Pipeline::with_capacity(scripts.len());
     for script in scripts {
@@ -139,7 +141,7 @@ pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> R
     Ok(())
 }
 
-/// Whether the server has not seen the script, or has forgotten it.
+/// Whether the server has not loaded the script, or has dropped it.
 pub fn is_unknown(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

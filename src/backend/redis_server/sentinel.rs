@@ -1,7 +1,7 @@
 //! Which server to use: a fixed one, or the one that the sentinels name as master.
 //!
-//! Sentinels are asked over connections that stay open: a new one each time costs them a handshake, and with TLS a
-//! key exchange, several times a second for each server of ours.
+//! Connections to sentinels stay open. A new connection for each query would cost the sentinels a
+//! handshake, and with TLS a key exchange, several times a second for each replica.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,16 +16,16 @@ use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connecting::connect;
-use super::failure::away;
 use super::credentials::located;
+use super::failure::away;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
-/// How often the sentinels are asked: a failover is followed within this and one handshake.
-const ASK_AGAIN: Duration = Duration::from_millis(300);
-/// How long the other sentinels have when the first one has answered.
-const OTHERS: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts to reach a server that always is the same.
+/// How often the sentinels are queried: a failover is noticed within this time and one handshake.
+const QUERY_INTERVAL: Duration = Duration::from_millis(300);
+/// How long the other sentinels have after the first one has answered.
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts to reach a fixed server.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Finds the server.
@@ -33,13 +33,13 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 pub enum Finder {
     /// Always this one.
     Fixed(ConnectionInfo),
-    /// Whom the sentinels name.
+    /// The master that the sentinels name.
     Sentinels {
-        /// The master's name there.
+        /// The master's name at the sentinels.
         master: String,
         /// The sentinels.
         sentinels: Vec<Arc<Sentinel>>,
-        /// How to log in at the master.
+        /// The login for the master.
         login: ConnectionInfo,
     },
 }
@@ -54,18 +54,20 @@ pub struct Sentinel {
 #[derive(Clone)]
 struct Open {
     connection: MultiplexedConnection,
-    /// Since when it owes an answer.
-    owes: Option<Instant>,
+    /// When the oldest unanswered query was sent.
+    waiting_since: Option<Instant>,
 }
 
 impl fmt::Debug for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open").field("owes", &self.owes).finish_non_exhaustive()
+        f.debug_struct("Open")
+            .field("waiting_since", &self.waiting_since)
+            .finish_non_exhaustive()
     }
 }
 
 impl Sentinel {
-    /// The sentinel at an address, not connected to yet.
+    /// The sentinel at an address; not connected yet.
     pub fn new(info: ConnectionInfo) -> Arc<Self> {
         Arc::new(Self {
             info,
@@ -77,28 +79,29 @@ impl Sentinel {
         self.open.lock()
     }
 
-    /// The open connection, or a new one where it has owed an answer for too long: who asked may not have waited
-    /// until it was seen to be dead.
+    /// The open connection, or a new one if a query has been unanswered for longer than the
+    /// response timeout. The caller of that query may not have waited long enough to detect that
+    /// the connection is dead.
     async fn connection(&self, settings: &Settings) -> Result<MultiplexedConnection, BackendError> {
         if let Some(open) = &mut *self.open() {
-            let owes = *open.owes.get_or_insert_with(Instant::now);
-            if owes.elapsed() <= settings.response_timeout {
+            let waiting_since = *open.waiting_since.get_or_insert_with(Instant::now);
+            if waiting_since.elapsed() <= settings.response_timeout {
                 return Ok(open.connection.clone());
             }
         }
         let connection = connect(settings, settings.proof.at_sentinel(&self.info), |_| {}).await?;
         *self.open() = Some(Open {
             connection: connection.clone(),
-            owes: Some(Instant::now()),
+            waiting_since: Some(Instant::now()),
         });
         Ok(connection)
     }
 
-    /// What became of a question: a connection that failed is given up.
-    fn answered(&self, well: bool) {
+    /// Records the result of a query; a failed connection is dropped.
+    fn record_result(&self, is_alive: bool) {
         let mut open = self.open();
         match &mut *open {
-            Some(open) if well => open.owes = None,
+            Some(open) if is_alive => open.waiting_since = None,
             _ => *open = None,
         }
     }
@@ -108,7 +111,7 @@ impl Finder {
     /// The server to connect to now.
     ///
     /// # Errors
-    /// Away when no sentinel knows.
+    /// Unavailable if no sentinel knows the master.
     pub async fn find(&self, settings: &Settings) -> Result<ConnectionInfo, BackendError> {
         match self {
             Self::Fixed(info) => Ok(info.clone()),
@@ -117,7 +120,7 @@ impl Finder {
                 sentinels,
                 login,
             } => {
-                let (host, port) = ask_all(settings, sentinels, master).await?;
+                let (host, port) = query_all(settings, sentinels, master).await?;
                 Ok(login.clone().set_addr(located(login.addr(), host, port)))
             }
         }
@@ -127,7 +130,7 @@ impl Finder {
     pub fn back_off(&self) -> Duration {
         match self {
             Self::Fixed(_) => BACK_OFF,
-            Self::Sentinels { .. } => ASK_AGAIN,
+            Self::Sentinels { .. } => QUERY_INTERVAL,
         }
     }
 
@@ -137,8 +140,8 @@ impl Finder {
             return std::future::pending().await;
         };
         loop {
-            sleep(ASK_AGAIN).await;
-            if let Ok((host, port)) = ask_all(settings, sentinels, master).await
+            sleep(QUERY_INTERVAL).await;
+            if let Ok((host, port)) = query_all(settings, sentinels, master).await
                 && located(now.addr(), host, port) != *now.addr()
             {
                 return;
@@ -147,50 +150,52 @@ impl Finder {
     }
 }
 
-/// The master's address, where it is known.
+/// The master's address, if it is known.
 type Address = Option<(String, u16)>;
 
-/// What one sentinel says.
-struct Named {
+/// The answer of one sentinel.
+struct Reported {
     at: (String, u16),
-    /// Rises with each failover: whoever says more has heard of more.
+    /// Rises with each failover: the highest epoch is the most recent information.
     epoch: u64,
 }
 
-/// Asks all sentinels at once, for some hear of a failover two seconds after the others, and one that
-/// hangs must not hold up the rest.
-async fn ask_all(
+/// Queries all sentinels at once, because some learn of a failover two seconds after the others,
+/// and one that hangs must not delay the rest.
+async fn query_all(
     settings: &Settings,
     sentinels: &[Arc<Sentinel>],
     master: &str,
 ) -> Result<(String, u16), BackendError> {
-    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|one| ask(settings, one, master)).collect();
-    let mut newest: Option<Named> = None;
+    let mut queries: FuturesUnordered<_> = sentinels.iter().map(|one| query_one(settings, one, master)).collect();
+    let mut newest: Option<Reported> = None;
     let mut last = away("there are no sentinels");
     loop {
         let next = match newest {
-            None => asked.next().await,
-            Some(_) => timeout(OTHERS, asked.next()).await.unwrap_or(None),
+            None => queries.next().await,
+            Some(_) => timeout(OTHERS_TIMEOUT, queries.next()).await.unwrap_or(None),
         };
         match (next, newest.take()) {
-            (Some(Ok(named)), before) => newest = before.filter(|one| one.epoch >= named.epoch).or(Some(named)),
+            (Some(Ok(reported)), before) => {
+                newest = before.filter(|one| one.epoch >= reported.epoch).or(Some(reported))
+            }
             (Some(Err(error)), before) => (last, newest) = (error, before),
-            (None, found) => return found.map(|named| named.at).ok_or(last),
+            (None, found) => return found.map(|reported| reported.at).ok_or(last),
         }
     }
 }
 
-async fn ask(settings: &Settings, sentinel: &Sentinel, master: &str) -> Result<Named, BackendError> {
+async fn query_one(settings: &Settings, sentinel: &Sentinel, master: &str) -> Result<Reported, BackendError> {
     let mut connection = sentinel.connection(settings).await?;
     let mut both = Pipeline::with_capacity(2);
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);
     let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
-    sentinel.answered(!answers.as_ref().is_err_and(RedisError::is_io_error));
+    sentinel.record_result(!answers.as_ref().is_err_and(RedisError::is_io_error));
     let (at, fields) = answers.map_err(|error| away(format!("a sentinel on master {master:?}: {error}")))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     match (at, epoch) {
-        (Some(at), Some(epoch)) => Ok(Named { at, epoch }),
+        (Some(at), Some(epoch)) => Ok(Reported { at, epoch }),
         _ => Err(away(format!("the sentinels know no master {master:?}"))),
     }
 }

@@ -1,9 +1,9 @@
 //! The slots of a Cluster.
 
-/// How many there are.
+/// The number of slots of a Cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Which slot a key belongs to. A `{tag}` in it is honoured, as the servers do.
+/// The slot of a key, computed from its `{tag}` if there is one, as the servers do.
 pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];

@@ -1,7 +1,7 @@
-//! Published messages: one connection of its own that hears for the whole store.
+//! Published messages: one dedicated connection that receives them for the whole store.
 //!
-//! What is heard while the connection is away is lost, so every listener is told of the gap when it
-//! is back; a listener that is too slow is told the same.
+//! Messages are lost while the connection is down, so every subscriber receives a gap when it is
+//! restored. A subscriber that is too slow also receives a gap.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,27 +20,27 @@ use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
 
-/// How much may wait to be read before it counts as lost.
-const UNREAD: usize = 16_384;
-/// How often the connection is tried while nothing is heard.
-const TRY: Duration = Duration::from_secs(1);
-/// How soon the connection is made again: at first, and while that is of no use.
+/// How many events can wait to be read before further ones count as lost.
+const BUFFER: usize = 16_384;
+/// How often the connection is checked with a PING.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause before a reconnection: the first, and the longest while reconnections fail.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a listener hears.
+/// An event for a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SubscriptionEvent {
     /// A message.
     Message(Vec<u8>),
-    /// Messages may have been lost up to here; the first thing that a listener hears.
+    /// Messages before this event may have been lost; also the first event of a subscriber.
     Gap,
 }
 
-/// Where listeners come in.
+/// Adds subscribers.
 #[derive(Debug, Clone)]
 pub struct Subscriptions {
-    listeners: mpsc::Sender<Subscriber>,
+    subscribers: mpsc::Sender<Subscriber>,
 }
 
 #[derive(Debug)]
@@ -50,70 +50,70 @@ struct Subscriber {
 }
 
 impl Subscriptions {
-    /// Starts to hear; it ends with the last [`Subscriptions`] or with the topology.
+    /// Starts the connection. It ends with the last [`Subscriptions`] or with the topology.
     pub fn start(settings: Arc<Settings>, topology: &Arc<Topology>) -> Self {
-        let (listeners, incoming) = mpsc::channel(64);
-        let ear = Ear {
+        let (subscribers, incoming) = mpsc::channel(64);
+        let reader = Reader {
             settings,
             topology: Arc::downgrade(topology),
             incoming,
             channels: HashMap::new(),
-            heard: false,
+            was_useful: false,
         };
-        tokio::spawn(ear.run());
-        Self { listeners }
+        tokio::spawn(reader.run());
+        Self { subscribers }
     }
 
-    /// Hears a channel, for as long as the receiver lives.
+    /// Subscribes to a channel for as long as the receiver lives.
     ///
     /// # Errors
-    /// Away when the store is closed.
+    /// Unavailable when the store is closed.
     pub async fn listen(&self, channel: String) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
-        let (out, heard) = mpsc::channel(UNREAD);
-        let listener = Subscriber { channel, out };
-        self.listeners.send(listener).await.map_err(|_| away("closed"))?;
-        Ok(heard)
+        let (out, events) = mpsc::channel(BUFFER);
+        let subscriber = Subscriber { channel, out };
+        self.subscribers.send(subscriber).await.map_err(|_| away("closed"))?;
+        Ok(events)
     }
 }
 
-struct Ear {
+struct Reader {
     settings: Arc<Settings>,
     topology: Weak<Topology>,
     incoming: mpsc::Receiver<Subscriber>,
-    channels: HashMap<String, Vec<Out>>,
-    /// Whether the connection has been of use.
-    heard: bool,
+    channels: HashMap<String, Vec<EventSender>>,
+    /// Whether the current connection has answered a PING.
+    was_useful: bool,
 }
 
-struct Out {
+struct EventSender {
     to: mpsc::Sender<SubscriptionEvent>,
     lost: bool,
 }
 
-impl Out {
-    fn send(&mut self, heard: SubscriptionEvent) {
+impl EventSender {
+    fn send(&mut self, event: SubscriptionEvent) {
         if self.lost && self.to.try_send(SubscriptionEvent::Gap).is_err() {
             return;
         }
-        self.lost = self.to.try_send(heard).is_err();
+        self.lost = self.to.try_send(event).is_err();
     }
 }
 
 enum End {
     Closed,
     Lost,
-    /// The server did not let us subscribe.
-    Deaf(RedisError),
+    /// The server refused the subscription.
+    NotSubscribed(RedisError),
 }
 
-impl Ear {
+impl Reader {
     async fn run(mut self) {
         let (mut pause, mut warned) = (FIRST_PAUSE, false);
         while let Some(topology) = self.topology.upgrade() {
-            let speaker = topology.speaker();
+            let source = topology.message_source();
             drop(topology);
-            if let Ok((info, node)) = speaker {
-                let (out, pushes) = mpsc::channel(UNREAD);
+            if let Ok((info, node)) = source {
+                let (out, pushes) = mpsc::channel(BUFFER);
                 let lost = Arc::new(AtomicBool::new(false));
                 let missed = Arc::clone(&lost);
                 let opened = connect(&self.settings, self.settings.proof.at_server(&info), move |push| {
@@ -123,21 +123,21 @@ impl Ear {
                 });
                 if let Ok(connection) = opened.await {
                     let end = tokio::select! {
-                        end = self.hear(connection, pushes, &lost, &info) => end,
+                        end = self.read(connection, pushes, &lost, &info) => end,
                         () = moved(&node, &info) => End::Lost,
                     };
-                    if std::mem::take(&mut self.heard) {
+                    if std::mem::take(&mut self.was_useful) {
                         (pause, warned) = (FIRST_PAUSE, false);
                     }
                     match end {
                         End::Closed => return,
                         End::Lost => {}
-                        // Once, for this goes on until somebody changes the user's rights.
-                        End::Deaf(error) if !warned => {
+                        // Logged only once, because this lasts until the user's permissions change.
+                        End::NotSubscribed(error) if !warned => {
                             warned = true;
-                            tracing::warn!(%error, "published messages cannot be heard");
+                            tracing::warn!(%error, "published messages cannot be received");
                         }
-                        End::Deaf(_) => {}
+                        End::NotSubscribed(_) => {}
                     }
                 }
             }
@@ -146,7 +146,7 @@ impl Ear {
         }
     }
 
-    async fn hear(
+    async fn read(
         &mut self,
         mut connection: MultiplexedConnection,
         mut pushes: mpsc::Receiver<PushInfo>,
@@ -157,47 +157,47 @@ impl Ear {
         if !channels.is_empty()
             && let Err(error) = connection.subscribe(channels).await
         {
-            return End::Deaf(error);
+            return End::NotSubscribed(error);
         }
-        self.tell_gap();
-        let mut tries = interval(TRY);
+        self.deliver_gap();
+        let mut pings = interval(PING_INTERVAL);
         loop {
             tokio::select! {
-                listener = self.incoming.recv() => {
-                    let Some(listener) = listener else { return End::Closed };
-                    if let Err(error) = self.add(&mut connection, listener).await { return End::Deaf(error) }
+                subscriber = self.incoming.recv() => {
+                    let Some(subscriber) = subscriber else { return End::Closed };
+                    if let Err(error) = self.add(&mut connection, subscriber).await { return End::NotSubscribed(error) }
                 }
                 push = pushes.recv() => {
                     let Some(push) = push else { return End::Lost };
                     if push.kind == redis::PushKind::Disconnection { return End::Lost }
-                    self.tell(push);
+                    self.deliver(push);
                 }
-                _ = tries.tick() => {
-                    let speaks = self.topology.upgrade().is_some_and(|topology| topology.speaks(info));
-                    if !speaks || !answers(&mut connection).await { return End::Lost }
-                    self.heard = true;
-                    if self.drop_deaf(&mut connection).await.is_err() { return End::Lost }
+                _ = pings.tick() => {
+                    let is_source = self.topology.upgrade().is_some_and(|topology| topology.is_message_source(info));
+                    if !is_source || !answers(&mut connection).await { return End::Lost }
+                    self.was_useful = true;
+                    if self.drop_closed(&mut connection).await.is_err() { return End::Lost }
                 }
             }
             if lost.swap(false, Ordering::Relaxed) {
-                self.tell_gap();
+                self.deliver_gap();
             }
         }
     }
 
-    async fn add(&mut self, connection: &mut MultiplexedConnection, listener: Subscriber) -> RedisResult<()> {
-        let outs = self.channels.entry(listener.channel.clone()).or_default();
-        outs.push(Out {
-            to: listener.out,
+    async fn add(&mut self, connection: &mut MultiplexedConnection, subscriber: Subscriber) -> RedisResult<()> {
+        let outs = self.channels.entry(subscriber.channel.clone()).or_default();
+        outs.push(EventSender {
+            to: subscriber.out,
             lost: true,
         });
         let at = outs.len() - 1;
         if at == 0 {
-            connection.subscribe(&listener.channel).await?;
+            connection.subscribe(&subscriber.channel).await?;
         }
         if let Some(out) = self
             .channels
-            .get_mut(&listener.channel)
+            .get_mut(&subscriber.channel)
             .and_then(|outs| outs.get_mut(at))
         {
             out.lost = false;
@@ -206,7 +206,7 @@ impl Ear {
         Ok(())
     }
 
-    fn tell(&mut self, push: PushInfo) {
+    fn deliver(&mut self, push: PushInfo) {
         let Some(message) = Msg::from_push_info(push) else {
             return;
         };
@@ -215,13 +215,13 @@ impl Ear {
         }
     }
 
-    fn tell_gap(&mut self) {
+    fn deliver_gap(&mut self) {
         for out in self.channels.values_mut().flatten() {
             out.send(SubscriptionEvent::Gap);
         }
     }
 
-    async fn drop_deaf(&mut self, connection: &mut MultiplexedConnection) -> Result<(), ()> {
+    async fn drop_closed(&mut self, connection: &mut MultiplexedConnection) -> Result<(), ()> {
         let mut empty = Vec::new();
         self.channels.retain(|channel, outs| {
             outs.retain(|out| !out.to.is_closed());
@@ -239,10 +239,13 @@ impl Ear {
 
 async fn answers(connection: &mut MultiplexedConnection) -> bool {
     let ping = redis::cmd("PING");
-    matches!(timeout(TRY, connection.send_packed_command(&ping)).await, Ok(Ok(_)))
+    matches!(
+        timeout(PING_INTERVAL, connection.send_packed_command(&ping)).await,
+        Ok(Ok(_))
+    )
 }
 
-/// Waits until the node's server is another one than `info`, or away.
+/// Waits until the node's server is unavailable or another one than `info`.
 async fn moved(node: &Node, info: &ConnectionInfo) {
     node.until(|live| !live.is_some_and(|live| live.info.addr() == info.addr()))
         .await;

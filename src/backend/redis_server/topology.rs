@@ -1,4 +1,4 @@
-//! Which server serves a key, and a script sent there.
+//! Which server serves a key, and script calls to that server.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// Begins to watch over the servers, which are to know these scripts.
+    /// Starts to monitor the servers, and loads these scripts there.
     pub fn start(settings: &Arc<Settings>, scripts: Scripts) -> Self {
         let single = |finder: Finder| {
             let key = format!("{}:admitted", settings.prefix).into_bytes();
@@ -46,10 +46,10 @@ impl Topology {
         }
     }
 
-    /// Calls a script where its key is served.
+    /// Calls a script on the server of its key.
     ///
     /// # Errors
-    /// Away and Quarantined; Broken when the script itself failed.
+    /// Unavailable and Quarantined; Broken when the script itself failed.
     pub async fn call(
         &self,
         script: &'static Script,
@@ -73,10 +73,10 @@ impl Topology {
         }
     }
 
-    /// Whether leases may be granted where this key is served.
+    /// Whether the server of this key may grant leases.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or Unavailable.
     pub fn may_grant(&self, key: &[u8]) -> Result<(), BackendError> {
         match self {
             Self::Single(node) => node.may_grant(),
@@ -84,7 +84,7 @@ impl Topology {
         }
     }
 
-    /// Sends a command where its key is served.
+    /// Sends a command to the server of its key.
     ///
     /// # Errors
     /// Like [`Self::call`].
@@ -95,16 +95,18 @@ impl Topology {
         }
     }
 
-    /// Ends the quarantine of all servers by hand, or of the one at `node`, as `host:port`.
+    /// Ends the quarantine of all servers, or of the one at `node` (`host:port`), on an operator's
+    /// request.
     ///
     /// # Errors
-    /// Away when a server cannot be reached; Unsupported when `node` is none of these servers.
+    /// Unavailable when a server cannot be reached; Unsupported when `node` is none of these
+    /// servers.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         let nodes = match self {
             Self::Single(single) => {
                 let at = single.live()?.info.addr().to_string();
-                let named = node.is_none_or(|node| node == at);
-                named.then(|| Arc::clone(single)).into_iter().collect()
+                let matches = node.is_none_or(|node| node == at);
+                matches.then(|| Arc::clone(single)).into_iter().collect()
             }
             Self::Cluster(cluster) => cluster.nodes(node),
         };
@@ -118,7 +120,7 @@ impl Topology {
         all.into_iter().collect()
     }
 
-    /// How the servers are.
+    /// The health of the servers.
     pub fn health(&self) -> watch::Receiver<Health> {
         match self {
             Self::Single(node) => node.health(),
@@ -126,11 +128,11 @@ impl Topology {
         }
     }
 
-    /// A server to hear published messages from.
+    /// A server from which published messages can be received.
     ///
     /// # Errors
-    /// Away while there is none.
-    pub fn speaker(&self) -> Result<(ConnectionInfo, Arc<Node>), BackendError> {
+    /// NotSent while there is none.
+    pub fn message_source(&self) -> Result<(ConnectionInfo, Arc<Node>), BackendError> {
         let node = match self {
             Self::Single(node) => Arc::clone(node),
             Self::Cluster(cluster) => cluster.any()?,
@@ -138,9 +140,9 @@ impl Topology {
         Ok((node.live()?.info.clone(), node))
     }
 
-    /// Whether a server that was a [`Self::speaker`] still is one: what was removed from a Cluster
-    /// hears nothing of it.
-    pub fn speaks(&self, info: &ConnectionInfo) -> bool {
+    /// Whether a server returned by [`Self::message_source`] is still one: a server that was
+    /// removed from a Cluster receives no messages of it.
+    pub fn is_message_source(&self, info: &ConnectionInfo) -> bool {
         match self {
             Self::Single(_) => true,
             Self::Cluster(cluster) => cluster.has_master_at(info),

@@ -1,30 +1,30 @@
-//! What a node's script returns, and the times that nodes are asked for.
+//! The replies of the nodes' scripts, and the drift allowance of TTLs.
 
 use std::time::{Duration, SystemTime};
 
 use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::backend::BackendError;
-use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::redis_server::failure::broken;
 use crate::claim::{Cause, Holder};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Metadata, Mode, Owner};
 
 type Answer<T> = Result<T, BackendError>;
 
-/// The values of an answer, one after another.
+/// The values of a reply, in order.
 pub struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
-    /// The values behind the first word.
+    /// The values after the status word and the time.
     pub fn of(values: Vec<Value>) -> Self {
         Self(values.into_iter())
     }
 
-    /// The next one.
+    /// The next value.
     ///
     /// # Errors
-    /// Broken where there is none, or none such.
+    /// Broken if there is none, or it has another type.
     pub fn take<T: FromRedisValue>(&mut self) -> Answer<T> {
         let value = self.0.next().ok_or_else(|| broken("an answer is too short"))?;
         from_redis_value(value).map_err(broken)
@@ -36,27 +36,27 @@ impl Values {
     }
 }
 
-/// Who holds at one node, as that node says.
+/// The holder at one node, as that node reports it.
 #[derive(Debug, Clone)]
 pub struct NodeHolder {
     /// The claim.
     pub claim: ClaimId,
-    /// The call that brought it.
+    /// The call that presented it.
     pub call: CallId,
-    /// Its number there.
+    /// Its number at the node.
     pub number: u64,
-    /// How long it is still held there.
+    /// The remaining time at the node.
     pub left: Duration,
-    /// When it was placed, in microseconds.
+    /// When it was granted there, in microseconds.
     since: u64,
-    shown: Vec<u8>,
+    description: Vec<u8>,
 }
 
 impl NodeHolder {
-    /// Reads claim, call, number, remaining time, since and what it shows.
+    /// Reads claim, call, number, remaining time, since and description.
     ///
     /// # Errors
-    /// Broken for anything else.
+    /// Broken if the reply has another form.
     pub fn read(values: &mut Values) -> Answer<Self> {
         Ok(Self {
             claim: ClaimId::from_bytes(values.bytes()?),
@@ -64,28 +64,28 @@ impl NodeHolder {
             number: values.take()?,
             left: Duration::from_micros(values.take()?),
             since: values.take()?,
-            shown: values.take()?,
+            description: values.take()?,
         })
     }
 
     /// Whether both are the same holder with the same token.
-    pub fn is_as(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         (self.call, self.number) == (other.call, other.number)
     }
 
-    /// The holder, if it lives for `left` everywhere that counts.
+    /// The holder, if it lives for `left` at a majority.
     ///
     /// # Errors
-    /// Broken where what it shows cannot be read.
+    /// Broken if its description cannot be read.
     pub fn holder(&self, left: Duration) -> Answer<Holder> {
-        let (owner, identity, metadata) = shown(&self.shown)?;
+        let (owner, identity, metadata) = read_description(&self.description)?;
         Ok(Holder {
             claim: self.claim,
             owner,
             identity,
             mode: Mode::Exclusive,
             token: FencingToken::new(self.number).map_err(broken)?,
-            remaining: granted(left),
+            remaining: without_drift(left),
             holds: 1,
             metadata,
             since: SystemTime::UNIX_EPOCH + Duration::from_micros(self.since),
@@ -93,15 +93,15 @@ impl NodeHolder {
     }
 }
 
-/// What a claim showed when it was placed.
+/// Reads the description of a claim.
 ///
 /// # Errors
-/// Broken where it cannot be read.
-pub fn shown(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
-    let shown = ClaimDescription::read(bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
-    let owner = Owner::new(&shown.owner).map_err(broken)?;
-    let metadata = Metadata::new(shown.metadata).map_err(broken)?;
-    Ok((owner, Identity::proven(&shown.identity), metadata))
+/// Broken if it cannot be read.
+pub fn read_description(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
+    let description = ClaimDescription::read(bytes).ok_or_else(|| broken("a claim's description cannot be read"))?;
+    let owner = Owner::new(&description.owner).map_err(broken)?;
+    let metadata = Metadata::new(description.metadata).map_err(broken)?;
+    Ok((owner, Identity::proven(&description.identity), metadata))
 }
 
 /// How the last lease of a lock ended.
@@ -109,23 +109,23 @@ pub fn shown(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
 pub struct LastEnd {
     /// Its token.
     pub token: u64,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// Who held.
+    /// The owner.
     pub owner: Owner,
 }
 
 impl LastEnd {
-    /// Reads token, cause and what it showed; nothing where no lease has ended.
+    /// Reads token, cause and description; absent if no lease has ended.
     ///
     /// # Errors
-    /// Broken for anything else.
+    /// Broken if the reply has another form.
     pub fn read(values: &mut Values) -> Answer<Option<Self>> {
-        let (token, letter, showed): (String, String, Vec<u8>) = (values.take()?, values.take()?, values.take()?);
+        let (token, letter, description): (String, String, Vec<u8>) = (values.take()?, values.take()?, values.take()?);
         let (Ok(token), Some(cause)) = (token.parse(), cause(&letter)) else {
             return Ok(None);
         };
-        let (owner, ..) = shown(&showed)?;
+        let (owner, ..) = read_description(&description)?;
         Ok(Some(Self { token, cause, owner }))
     }
 }
@@ -142,23 +142,23 @@ pub fn cause(letter: &str) -> Option<Cause> {
     }
 }
 
-/// What clocks may differ by while they count one TTL: a hundredth, and this.
+/// The allowance for clock drift while a TTL runs: a hundredth of the TTL, and this constant.
 const DRIFT: Duration = Duration::from_millis(2);
 
-/// What nodes are asked for so that a lease of `ttl` ends at none of them before its client thinks.
-pub fn asked(ttl: Duration) -> Duration {
+/// The TTL for the nodes, with the drift allowance: no node ends the lease before its client does.
+pub fn with_drift(ttl: Duration) -> Duration {
     let micros = ttl.as_nanos().div_ceil(1_000);
     let all = Duration::from_micros(u64::try_from(micros + micros.div_ceil(100)).unwrap_or(u64::MAX));
     all + DRIFT
 }
 
-/// What may be granted where nodes hold for so long: undoes [`asked`].
-pub fn granted(left: Duration) -> Duration {
+/// The TTL that may be granted if nodes hold for `left`: the inverse of [`with_drift`].
+pub fn without_drift(left: Duration) -> Duration {
     let micros = left.saturating_sub(DRIFT).as_micros() * 100 / 101;
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
-/// An argument in microseconds.
+/// A script argument in microseconds.
 pub fn micros(time: Duration) -> Vec<u8> {
     time.as_micros().to_string().into_bytes()
 }
@@ -168,11 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_granted_is_what_was_asked_for() {
+    fn the_drift_allowance_is_added_and_removed_exactly() {
         for ttl in [1, 7, 99, 101, 600_000, 30_000_000, 86_400_000_001].map(Duration::from_micros) {
-            assert_eq!(granted(asked(ttl)), ttl);
-            assert!(asked(ttl) >= ttl + ttl / 100 + DRIFT);
+            assert_eq!(without_drift(with_drift(ttl)), ttl);
+            assert!(with_drift(ttl) >= ttl + ttl / 100 + DRIFT);
         }
-        assert_eq!(granted(Duration::ZERO), Duration::ZERO);
+        assert_eq!(without_drift(Duration::ZERO), Duration::ZERO);
     }
 }

@@ -1,87 +1,88 @@
-//! One attempt at a lock: votes of a majority, one number for all of them, or nothing left behind.
+//! One attempt to acquire a lock: votes of a majority with one number for all of them, or nothing
+//! left behind.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{NodeHolder, Values, asked, micros};
+use super::answer::{NodeHolder, Values, micros, with_drift};
 use super::clock::Clocks;
-use super::nodes::{Question, Round, Reply};
+use super::nodes::{Reply, Request, Round};
 use super::{Core, scripts};
-use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::redis_server::failure::broken;
 use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{FencingToken, LockName};
 
-/// How long the others have, at the least, when a majority has voted for different numbers.
-const AGREEING: Duration = Duration::from_millis(1);
+/// The minimum time for the other nodes to reply after a majority has voted with different numbers.
+const MIN_AGREEMENT_TIME: Duration = Duration::from_millis(1);
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 pub enum AttemptOutcome {
-    /// A majority holds.
+    /// A majority holds for the call.
     Held(Grant),
-    /// Somebody is in the way.
+    /// Another call holds, or contends.
     Busy(Conflict),
-    /// The call has left.
-    Left,
+    /// The call was cancelled.
+    Cancelled,
 }
 
-/// Who was in the way of an attempt.
+/// Why an attempt failed.
 #[derive(Debug, Default)]
 pub struct Conflict {
-    /// The holder, if a majority of nodes named one; otherwise attempts were in each other's way.
+    /// The holder, if a majority of nodes named one; otherwise several attempts split the votes.
     pub holder: Option<Holder>,
     /// When the first node may be free.
     pub frees_in: Option<Duration>,
 }
 
-/// The answers of an attempt.
+/// The replies of an attempt.
 #[derive(Default)]
 struct Votes {
-    /// Those that count.
-    given: Vec<(usize, u64)>,
-    /// Those whose numbers are too far ahead to count.
+    /// The votes that count.
+    counted: Vec<(usize, u64)>,
+    /// The votes whose numbers are too far ahead to count.
     too_far: Vec<(usize, u64)>,
     busy: Vec<NodeHolder>,
     quarantined: usize,
-    left: bool,
+    cancelled: bool,
 }
 
 impl Votes {
-    /// A number that so many nodes agree on.
+    /// A number that a majority of the votes has.
     fn agreed(&self, majority: usize) -> Option<u64> {
-        let count = |number| self.given.iter().filter(|(_, other)| *other == number).count();
-        self.given
+        let count = |number| self.counted.iter().filter(|(_, other)| *other == number).count();
+        self.counted
             .iter()
             .map(|(_, number)| *number)
             .find(|number| count(*number) >= majority)
     }
 
     /// Whether a node holds for this call.
-    fn are_for(&self, claim: &NewClaim) -> bool {
-        !self.given.is_empty() || !self.too_far.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
+    fn include_call(&self, claim: &NewClaim) -> bool {
+        !self.counted.is_empty() || !self.too_far.is_empty() || self.busy.iter().any(|one| one.call == claim.call)
     }
 
-    /// One more vote, which may show of others that they count, or that they do not.
-    fn give(&mut self, node: usize, number: u64, clocks: &Clocks) {
-        self.given.append(&mut self.too_far);
-        self.given.push((node, number));
-        let numbers: Vec<u64> = self.given.iter().map(|(_, number)| *number).collect();
+    /// Adds a vote. It can change whether other votes count.
+    fn add(&mut self, node: usize, number: u64, clocks: &Clocks) {
+        self.counted.append(&mut self.too_far);
+        self.counted.push((node, number));
+        let numbers: Vec<u64> = self.counted.iter().map(|(_, number)| *number).collect();
         let bound = clocks.bound(&numbers);
-        self.too_far = self.given.extract_if(.., |(_, number)| *number > bound).collect();
+        self.too_far = self.counted.extract_if(.., |(_, number)| *number > bound).collect();
     }
 
-    fn take(&mut self, node: usize, said: Reply, clocks: &Clocks) -> Result<(), BackendError> {
-        match said {
-            Reply::Word(word, rest) => {
+    fn take(&mut self, node: usize, reply: Reply, clocks: &Clocks) -> Result<(), BackendError> {
+        match reply {
+            Reply::Status(status, rest) => {
                 let mut values = Values::of(rest);
-                match word.as_str() {
-                    "ok" => self.give(node, values.take()?, clocks),
+                match status.as_str() {
+                    "ok" => self.add(node, values.take()?, clocks),
                     "busy" => self.busy.push(NodeHolder::read(&mut values)?),
-                    "left" => self.left = true,
-                    _ => return Err(broken(format!("no such vote: {word}"))),
+                    "left" => self.cancelled = true,
+                    _ => return Err(broken(format!("no such vote: {status}"))),
                 }
             }
             Reply::Quarantined => self.quarantined += 1,
@@ -92,14 +93,14 @@ impl Votes {
 }
 
 impl Core {
-    /// Tries once to take a lock for a call. Rounds of one call rise. `awaited`: others wait for what it may
-    /// get, so its end is to be published.
+    /// Tries once to acquire a lock for a call. The rounds of a call rise. `awaited`: other calls
+    /// wait behind this one, so the end of its lease is to be published.
     ///
     /// # Errors
-    /// Too few nodes answered; what they may hold of the attempt is being taken back.
+    /// Too few nodes replied; the attempt is being undone at those that may have voted.
     ///
     /// # Cancellation safety
-    /// Dropped, it may leave votes behind: the call must leave.
+    /// If the future is dropped, votes may remain: the caller must release the call.
     pub async fn attempt(
         &self,
         lock: &LockName,
@@ -107,43 +108,44 @@ impl Core {
         round: u32,
         awaited: bool,
     ) -> Result<AttemptOutcome, BackendError> {
-        let voters = &self.shared.voters;
-        voters.may_vote()?;
-        let majority = voters.majority();
-        let question = self.question(&scripts::LOCK, lock, self.ballot(claim, round, awaited));
-        let mut answers = voters.ask(&question);
+        let nodes = &self.shared.nodes;
+        nodes.check_majority_admitted()?;
+        let majority = nodes.majority();
+        let request = self.request(&scripts::LOCK, lock, self.lock_args(claim, round, awaited));
+        let mut answers = nodes.query(&request);
         let sent = answers.sent;
-        let mut votes = gather(&mut answers, majority, &voters.clocks).await?;
-        voters.note_too_far(&votes.given, &votes.too_far);
-        let answered = votes.given.len() + votes.busy.len();
-        let clean = answered + votes.quarantined == voters.all.len() && !votes.are_for(claim);
-        let last = votes.given.iter().map(|(_, number)| *number).max();
-        // Fewer make no token, nor can it be told whether they count.
-        if let Some(last) = last.filter(|_| votes.given.len() >= majority) {
-            voters.clocks.handed_out(last);
+        let mut votes = gather(&mut answers, majority, &nodes.clocks).await?;
+        nodes.log_too_far(&votes.counted, &votes.too_far);
+        let answered = votes.counted.len() + votes.busy.len();
+        let leaves_nothing = answered + votes.quarantined == nodes.all.len() && !votes.include_call(claim);
+        let last = votes.counted.iter().map(|(_, number)| *number).max();
+        // Fewer votes make no token, and whether they count is unknown.
+        if let Some(last) = last.filter(|_| votes.counted.len() >= majority) {
+            nodes.clocks.record_number(last);
         }
         let agreed = votes.agreed(majority);
         let token = match (agreed, last) {
             (Some(token), _) => Some(token),
-            (None, Some(token)) if votes.given.len() >= majority && !votes.left => {
+            (None, Some(token)) if votes.counted.len() >= majority && !votes.cancelled => {
                 self.raise(lock, claim, round, token, &votes).await.then_some(token)
             }
             _ => None,
         };
         drop(answers);
         match token {
-            Some(token) if !votes.left && sent.elapsed() < claim.ttl.get() => {
+            Some(token) if !votes.cancelled && sent.elapsed() < claim.ttl.get() => {
                 if agreed.is_some() {
-                    self.level(lock, claim, round, token, &votes);
+                    self.raise_rest(lock, claim, round, token, &votes);
                 }
                 let token = FencingToken::new(token).map_err(broken)?;
                 Ok(AttemptOutcome::Held(grant(claim, token, sent)))
             }
             _ => {
-                if !clean {
+                if !leaves_nothing {
                     self.cancel(lock, claim, round).await;
                 }
-                // What an earlier attempt of this call was given unheard is over now, and in nobody's way.
+                // An earlier attempt of this call whose votes were not received is over, and is no
+                // conflict.
                 votes.busy.retain(|one| one.call != claim.call);
                 self.failed(&votes, answered)
             }
@@ -151,15 +153,15 @@ impl Core {
     }
 
     /// The arguments of `lock.lua`.
-    fn ballot(&self, claim: &NewClaim, round: u32, awaited: bool) -> Vec<Vec<u8>> {
+    fn lock_args(&self, claim: &NewClaim, round: u32, awaited: bool) -> Vec<Vec<u8>> {
         let number = |n: u64| n.to_string().into_bytes();
         vec![
             claim.secret.as_bytes().to_vec(),
             number(round.into()),
             claim.id.as_bytes().to_vec(),
             claim.call.as_bytes().to_vec(),
-            micros(asked(claim.ttl.get())),
-            number(self.shared.voters.clocks.hint()),
+            micros(with_drift(claim.ttl.get())),
+            number(self.shared.nodes.clocks.hint()),
             ClaimDescription::of(claim),
             number(u64::from(claim.wait_policy == WaitPolicy::Wait)),
             number(claim.limits.finished.into()),
@@ -167,21 +169,21 @@ impl Core {
         ]
     }
 
-    /// Lifts the numbers of all votes to the largest; whether a majority has it.
+    /// Raises the numbers of all votes to the largest. Returns whether a majority has it.
     async fn raise(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64, votes: &Votes) -> bool {
-        let question = self.raising(lock, claim, round, token);
-        let mut have: Vec<usize> = votes
-            .given
+        let request = self.raise_request(lock, claim, round, token);
+        let mut raised: Vec<usize> = votes
+            .counted
             .iter()
             .filter(|(_, other)| *other == token)
             .map(|(at, _)| *at)
             .collect();
-        let lacks = have.clone();
-        let voters = &self.shared.voters;
-        let mut answers = voters.ask_some(&question, |at| !lacks.contains(&at));
-        while have.len() < voters.majority() {
+        let already = raised.clone();
+        let nodes = &self.shared.nodes;
+        let mut answers = nodes.query_some(&request, |at| !already.contains(&at));
+        while raised.len() < nodes.majority() {
             match answers.next().await {
-                Some((at, Reply::Word(word, _))) if word == "ok" => have.push(at),
+                Some((at, Reply::Status(status, _))) if status == "ok" => raised.push(at),
                 Some(_) => {}
                 None => return false,
             }
@@ -189,20 +191,20 @@ impl Core {
         true
     }
 
-    /// The question of a raise.
-    fn raising(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64) -> Question {
+    /// The request of a raise.
+    fn raise_request(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64) -> Request {
         let args = vec![
             claim.secret.as_bytes().to_vec(),
             round.to_string().into_bytes(),
             token.to_string().into_bytes(),
         ];
-        self.question(&scripts::RAISE, lock, args)
+        self.request(&scripts::RAISE, lock, args)
     }
 
-    /// Lifts what lags behind the token, so that those nodes count from the next renewal on.
-    fn level(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64, votes: &Votes) {
+    /// Raises the votes below the token, so that those nodes count from the next renewal.
+    fn raise_rest(&self, lock: &LockName, claim: &NewClaim, round: u32, token: u64, votes: &Votes) {
         let behind: Vec<usize> = votes
-            .given
+            .counted
             .iter()
             .filter(|(_, number)| *number < token)
             .map(|(at, _)| *at)
@@ -210,12 +212,12 @@ impl Core {
         if behind.is_empty() {
             return;
         }
-        let question = self.raising(lock, claim, round, token);
-        // Nobody waits for it: the rest of a dropped round arrives by itself.
-        drop(self.shared.voters.ask_some(&question, |at| behind.contains(&at)));
+        let request = self.raise_request(lock, claim, round, token);
+        // Not awaited: a dropped round continues in the background.
+        drop(self.shared.nodes.query_some(&request, |at| behind.contains(&at)));
     }
 
-    /// Takes an attempt back, at all nodes: also at those that did not answer.
+    /// Undoes an attempt at all nodes, including those that did not reply.
     async fn cancel(&self, lock: &LockName, claim: &NewClaim, round: u32) {
         let args = super::release::args(
             "A",
@@ -223,15 +225,15 @@ impl Core {
             &[],
             round.to_string().as_bytes(),
             0,
-            asked(claim.ttl.get()),
+            with_drift(claim.ttl.get()),
         );
-        let mut question = self.question(&scripts::RELEASE, lock, args);
-        question.all = true;
-        let voters = &self.shared.voters;
-        let (mut answers, mut answered) = (voters.ask(&question), 0);
-        while answered < voters.majority() {
+        let mut request = self.request(&scripts::RELEASE, lock, args);
+        request.all = true;
+        let nodes = &self.shared.nodes;
+        let (mut answers, mut answered) = (nodes.query(&request), 0);
+        while answered < nodes.majority() {
             match answers.next().await {
-                Some((_, Reply::Word(..))) => answered += 1,
+                Some((_, Reply::Status(..))) => answered += 1,
                 Some(_) => {}
                 None => return,
             }
@@ -239,27 +241,27 @@ impl Core {
     }
 
     fn failed(&self, votes: &Votes, answered: usize) -> Result<AttemptOutcome, BackendError> {
-        if votes.left {
-            return Ok(AttemptOutcome::Left);
+        if votes.cancelled {
+            return Ok(AttemptOutcome::Cancelled);
         }
-        let voters = &self.shared.voters;
-        if answered < voters.majority() {
-            return Err(voters.trouble_with(&votes.too_far));
+        let nodes = &self.shared.nodes;
+        if answered < nodes.majority() {
+            return Err(nodes.no_majority_with(&votes.too_far));
         }
         Ok(AttemptOutcome::Busy(Conflict {
-            holder: holder(&votes.busy, voters.majority())?,
+            holder: holder(&votes.busy, nodes.majority())?,
             frees_in: votes.busy.iter().map(|one| one.left).min(),
         }))
     }
 
-    /// A step of this lock for all nodes that vote.
-    pub fn question(
+    /// A step on this lock for all admitted nodes.
+    pub fn request(
         &self,
         script: &'static crate::backend::redis_server::script::Script,
         lock: &LockName,
         args: Vec<Vec<u8>>,
-    ) -> Question {
-        Question {
+    ) -> Request {
+        Request {
             script,
             base: Arc::clone(&self.base),
             lock: lock.as_str().into(),
@@ -270,38 +272,38 @@ impl Core {
     }
 }
 
-/// The holder that so many nodes name.
+/// The holder that a majority of nodes names.
 ///
 /// # Errors
-/// Broken where what it shows cannot be read.
-pub fn holder(placed: &[NodeHolder], majority: usize) -> Result<Option<Holder>, BackendError> {
-    let same = |one: &NodeHolder| placed.iter().filter(|other| other.is_as(one)).count();
-    let Some(one) = placed.iter().find(|one| same(one) >= majority) else {
+/// Broken if its description cannot be read.
+pub fn holder(holders: &[NodeHolder], majority: usize) -> Result<Option<Holder>, BackendError> {
+    let same = |one: &NodeHolder| holders.iter().filter(|other| other.is_same(one)).count();
+    let Some(one) = holders.iter().find(|one| same(one) >= majority) else {
         return Ok(None);
     };
-    let mut left: Vec<_> = placed
+    let mut left: Vec<_> = holders
         .iter()
-        .filter(|other| other.is_as(one))
+        .filter(|other| other.is_same(one))
         .map(|other| other.left)
         .collect();
-    // It holds for as long as a majority says so.
+    // It holds for as long as a majority of nodes holds for it.
     left.sort_unstable_by(|a, b| b.cmp(a));
     one.holder(left[majority - 1]).map(Some)
 }
 
 async fn gather(answers: &mut Round, majority: usize, clocks: &Clocks) -> Result<Votes, BackendError> {
     let mut votes = Votes::default();
-    let mut hurried = false;
-    while let Some((at, said)) = answers.next().await {
-        votes.take(at, said, clocks)?;
-        if votes.left || votes.agreed(majority).is_some() {
+    let mut shortened = false;
+    while let Some((at, reply)) = answers.next().await {
+        votes.take(at, reply, clocks)?;
+        if votes.cancelled || votes.agreed(majority).is_some() {
             break;
         }
-        // It is decided, or the rest may only show a better way.
-        let enough = votes.given.len() >= majority || votes.busy.len() >= majority;
-        if enough && !hurried {
-            hurried = true;
-            answers.shorten_deadline(answers.sent.elapsed().max(AGREEING));
+        // The attempt is decided, unless the remaining replies agree on one number.
+        let enough = votes.counted.len() >= majority || votes.busy.len() >= majority;
+        if enough && !shortened {
+            shortened = true;
+            answers.shorten_deadline(answers.sent.elapsed().max(MIN_AGREEMENT_TIME));
         }
     }
     Ok(votes)

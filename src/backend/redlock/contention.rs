@@ -1,4 +1,4 @@
-//! Contending: attempts until it is clear who holds, and where a call stands then.
+//! Contention: repeats attempts until the holder is known, and determines the outcome of the call.
 
 use std::time::Duration;
 
@@ -8,79 +8,79 @@ use super::Core;
 use super::attempt::{AttemptOutcome, Conflict};
 use super::waiting::{AttemptPermit, NextAction};
 use crate::backend::redis_server::connecting::jitter;
-use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy, AcquireOutcome};
+use crate::backend::{AcquireOutcome, BackendError, Grant, NewClaim, WaitPolicy};
 use crate::name::LockName;
 
-/// How often attempts that are in each other's way are repeated at once, and the pause between.
+/// How often attempts that split the votes are repeated at once, and the pause between them.
 const REPEATS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(12);
 
-/// What contending came to.
+/// The outcome of contention.
 enum ContentionOutcome {
     Held(Grant),
     Busy(Conflict),
-    Left,
+    Cancelled,
 }
 
 impl Core {
-    /// Contends until somebody is seen to hold, or attempts have been in each other's way too often.
+    /// Repeats the attempt until the call or another one holds, or the votes were split too often.
     async fn contend(
         &self,
         lock: &LockName,
         claim: &NewClaim,
-        contending: &mut AttemptPermit<'_>,
+        permit: &mut AttemptPermit<'_>,
     ) -> Result<ContentionOutcome, BackendError> {
         let mut repeats = 0;
         loop {
-            let awaited = contending.is_awaited();
-            let in_the_way = match self.attempt(lock, claim, contending.round, awaited).await? {
+            let awaited = permit.is_awaited();
+            let conflict = match self.attempt(lock, claim, permit.round, awaited).await? {
                 AttemptOutcome::Held(grant) => return Ok(ContentionOutcome::Held(grant)),
-                AttemptOutcome::Left => return Ok(ContentionOutcome::Left),
-                AttemptOutcome::Busy(in_the_way) => in_the_way,
+                AttemptOutcome::Cancelled => return Ok(ContentionOutcome::Cancelled),
+                AttemptOutcome::Busy(conflict) => conflict,
             };
             repeats += 1;
-            if in_the_way.holder.is_some() || repeats > REPEATS {
-                return Ok(ContentionOutcome::Busy(in_the_way));
+            if conflict.holder.is_some() || repeats > REPEATS {
+                return Ok(ContentionOutcome::Busy(conflict));
             }
             sleep(jitter(PAUSE * repeats)).await;
-            contending.next_round();
+            permit.next_round();
         }
     }
 
-    /// Lets the one whose turn it is contend, and says where it stands then.
+    /// Lets the permitted call contend, and returns its outcome.
     pub async fn settle(
         &self,
         lock: &LockName,
         claim: &NewClaim,
-        mut contending: AttemptPermit<'_>,
+        mut permit: AttemptPermit<'_>,
     ) -> Result<AcquireOutcome, BackendError> {
-        let place = match self.contend(lock, claim, &mut contending).await? {
+        let outcome = match self.contend(lock, claim, &mut permit).await? {
             ContentionOutcome::Held(grant) => {
-                contending.is_over(Some(&grant));
+                permit.finish(Some(&grant));
                 AcquireOutcome::Held(grant)
             }
-            ContentionOutcome::Left => {
-                contending.is_over(None);
+            ContentionOutcome::Cancelled => {
+                permit.finish(None);
                 AcquireOutcome::Cancelled
             }
-            ContentionOutcome::Busy(in_the_way) if claim.wait_policy == WaitPolicy::Wait => {
-                // Where nobody holds, it is somebody's attempt that ends at once.
-                let frees_in = in_the_way.frees_in.filter(|_| in_the_way.holder.is_some());
-                contending.waits(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE))))
+            ContentionOutcome::Busy(conflict) if claim.wait_policy == WaitPolicy::Wait => {
+                // If no call holds, another attempt splits the votes; it ends soon.
+                let frees_in = conflict.frees_in.filter(|_| conflict.holder.is_some());
+                permit.enqueue(claim, Some(frees_in.unwrap_or_else(|| jitter(2 * PAUSE))))
             }
-            ContentionOutcome::Busy(in_the_way) => {
-                contending.is_over(None);
-                AcquireOutcome::Busy(in_the_way.holder.map(Box::new))
+            ContentionOutcome::Busy(conflict) => {
+                permit.finish(None);
+                AcquireOutcome::Busy(conflict.holder.map(Box::new))
             }
         };
         self.watchers.changed(lock);
-        Ok(place)
+        Ok(outcome)
     }
 
-    /// The grant of a call that holds already.
+    /// The grant of a call that already holds.
     pub async fn held_by(&self, lock: &LockName, claim: &NewClaim) -> Result<Option<Grant>, BackendError> {
-        let look = self.inspect(lock, Duration::ZERO).await?;
-        let mine = look.holder.filter(|(_, call)| *call == claim.call);
+        let view = self.inspect(lock, Duration::ZERO).await?;
+        let mine = view.holder.filter(|(_, call)| *call == claim.call);
         Ok(mine.map(|(holder, _)| Grant {
             claim: claim.id,
             kind: claim.mode.into(),
@@ -93,12 +93,12 @@ impl Core {
         }))
     }
 
-    /// Lets the next of this replica contend for what was just freed.
-    pub async fn hand_over(&self, lock: &LockName, next: &NewClaim) -> Option<Grant> {
-        let NextAction::Contend(contending) = self.waiting.again(lock, next.call) else {
+    /// Lets the next waiter of this replica contend for a lock that was just released.
+    pub async fn promote_next(&self, lock: &LockName, next: &NewClaim) -> Option<Grant> {
+        let NextAction::Contend(permit) = self.waiting.retry(lock, next.call) else {
             return None;
         };
-        match self.settle(lock, next, contending).await {
+        match self.settle(lock, next, permit).await {
             Ok(AcquireOutcome::Held(grant)) => Some(grant),
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! How the store is, as the sum of its nodes.
+//! The health of the store, computed from its nodes.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use tokio::time::Instant;
 use super::nodes::Nodes;
 use crate::backend::Health;
 
-/// Sums the nodes' health up, and logs what happens to each.
-pub async fn watch_over(voters: Arc<Nodes>, told: watch::Sender<Health>) {
-    let mut all: Vec<watch::Receiver<Health>> = voters.all.iter().map(|voter| voter.node.health()).collect();
+/// Computes the store's health from that of the nodes, and logs each node's changes.
+pub async fn watch_over(nodes: Arc<Nodes>, sender: watch::Sender<Health>) {
+    let mut all: Vec<watch::Receiver<Health>> = nodes.all.iter().map(|member| member.node.health()).collect();
     let mut before: Vec<Option<Health>> = vec![None; all.len()];
     loop {
         let now: Vec<Health> = all.iter_mut().map(|one| one.borrow_and_update().clone()).collect();
-        for ((voter, was), is) in voters.all.iter().zip(&mut before).zip(&now) {
+        for ((member, was), is) in nodes.all.iter().zip(&mut before).zip(&now) {
             if was.as_ref() != Some(is) {
-                let node = &voter.name;
+                let node = &member.name;
                 match is {
-                    Health::Serving => tracing::info!(%node, "the node votes"),
+                    Health::Serving => tracing::info!(%node, "the node is admitted"),
                     Health::Quarantined { until, reason } => {
                         let left = until.saturating_duration_since(Instant::now());
                         tracing::warn!(%node, ?left, %reason, "the node is in quarantine");
                     }
-                    Health::Unavailable { reason } => tracing::warn!(%node, %reason, "the node is away"),
+                    Health::Unavailable { reason } => tracing::warn!(%node, %reason, "the node is unavailable"),
                 }
                 *was = Some(is.clone());
             }
         }
-        let sum = voters.sum(&now);
-        told.send_if_modified(|old| {
+        let sum = nodes.overall(&now);
+        sender.send_if_modified(|old| {
             let changed = *old != sum;
             *old = sum;
             changed

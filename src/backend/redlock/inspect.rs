@@ -1,4 +1,4 @@
-//! Looking: who holds as a majority says, who waits here, which locks are in use.
+//! Inspection: the holder according to a majority, this replica's waiters, and the locks in use.
 
 use std::time::Duration;
 
@@ -10,76 +10,76 @@ use super::names::Names;
 use super::nodes::Reply;
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::is_of_record;
-use crate::backend::{BackendError, LockPage, InspectLimit, PageRequest, LockSummary};
+use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
 
-/// How many names one round looks at.
-const READ: usize = 500;
-/// How many rounds a page takes at most before it says where to go on.
+/// How many names one round of a list reads.
+const NAMES_PER_ROUND: usize = 500;
+/// How many rounds a page takes at most before it returns a partial page.
 const ROUNDS: usize = 8;
 
-/// What a majority says of a lock.
+/// The state of a lock according to a majority.
 #[derive(Debug, Default)]
 pub struct MajorityView {
-    /// Who holds.
+    /// The holder and its call.
     pub holder: Option<(Holder, CallId)>,
-    /// How the last lease ended, as far as it was seen.
+    /// How the last lease ended, if a node that replied knows.
     pub last: Option<LastEnd>,
-    /// When a node may be free, though nobody may hold.
+    /// When a node may be free, even if no majority holds.
     pub frees_in: Option<Duration>,
 }
 
 impl Core {
-    /// Who holds. `watching`: for how long changes are to be published.
+    /// Reads the holder. `watching`: for how long changes are to be published.
     ///
     /// # Errors
-    /// Too few nodes answered to say.
+    /// Too few nodes replied to decide.
     pub async fn inspect(&self, lock: &LockName, watching: Duration) -> Result<MajorityView, BackendError> {
-        let voters = &self.shared.voters;
-        let majority = voters.majority();
-        let mut question = self.question(&scripts::LOOK, lock, vec![micros(watching)]);
-        // Somebody may have admitted a node since this replica saw it in quarantine.
-        question.all = true;
-        let (mut placed, mut last, mut answered) = (Vec::<NodeHolder>::new(), None::<LastEnd>, 0);
-        let (mut unreadable, mut why) = (0, None);
-        let mut answers = voters.ask(&question);
-        while let Some((_, said)) = answers.next().await {
-            match said {
-                Reply::Word(word, rest) => {
+        let nodes = &self.shared.nodes;
+        let majority = nodes.majority();
+        let mut request = self.request(&scripts::LOOK, lock, vec![micros(watching)]);
+        // Another replica may have admitted a node since this one found it in quarantine.
+        request.all = true;
+        let (mut holders, mut last, mut answered) = (Vec::<NodeHolder>::new(), None::<LastEnd>, 0);
+        let (mut unreadable, mut record_error) = (0, None);
+        let mut answers = nodes.query(&request);
+        while let Some((_, reply)) = answers.next().await {
+            match reply {
+                Reply::Status(status, rest) => {
                     let mut values = Values::of(rest);
-                    if word == "held" {
-                        placed.push(NodeHolder::read(&mut values)?);
+                    if status == "held" {
+                        holders.push(NodeHolder::read(&mut values)?);
                     }
                     let end = LastEnd::read(&mut values)?;
                     last = last.max_by_token(end);
                     answered += 1;
                 }
-                // Who may have forgotten a lease cannot say that there is none.
+                // A node that may have lost a lease cannot report that there is none.
                 Reply::Quarantined | Reply::Nothing => {}
                 Reply::Unreadable(error) => {
                     unreadable += 1;
-                    why = Some(error);
+                    record_error = Some(error);
                 }
             }
-            // Decided once those that are still to answer can make no majority.
-            if answered >= majority && most_alike(&placed) + answers.outstanding() < majority {
+            // Decided once the nodes that have not replied can make no majority.
+            if answered >= majority && largest_agreement(&holders) + answers.outstanding() < majority {
                 break;
             }
-            if most_alike(&placed) >= majority {
+            if largest_agreement(&holders) >= majority {
                 break;
             }
         }
-        let silent = voters.all.len() - answered;
-        let alike = most_alike(&placed);
-        if answered < majority || (alike < majority && alike + silent >= majority && alike > 0) {
-            // Where the nodes answer, the record is at fault.
-            let at_fault = why.filter(|_| answered + unreadable >= majority);
-            return Err(at_fault.unwrap_or_else(|| voters.trouble(true)));
+        let missing = nodes.all.len() - answered;
+        let agreeing = largest_agreement(&holders);
+        if answered < majority || (agreeing < majority && agreeing + missing >= majority && agreeing > 0) {
+            // If enough nodes reply, the error is that of the record.
+            let record_error = record_error.filter(|_| answered + unreadable >= majority);
+            return Err(record_error.unwrap_or_else(|| nodes.no_majority(true)));
         }
-        let found = holder(&placed, majority)?;
+        let found = holder(&holders, majority)?;
         let call = found.as_ref().and_then(|found| {
-            placed
+            holders
                 .iter()
                 .find(|one| one.claim == found.claim && one.number == found.token.get())
         });
@@ -87,38 +87,38 @@ impl Core {
         Ok(MajorityView {
             holder: found.zip(call),
             last,
-            frees_in: placed.iter().map(|one| one.left).min(),
+            frees_in: holders.iter().map(|one| one.left).min(),
         })
     }
 
-    /// The queue: who holds, and who waits here.
+    /// The queue: the holder, and this replica's waiters.
     ///
     /// # Errors
-    /// Too few nodes answered.
-    pub async fn queue(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        let look = self.inspect(lock, Duration::ZERO).await?;
-        Ok(self.with_waiters(lock, most, look))
+    /// Too few nodes replied.
+    pub async fn queue(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        let view = self.inspect(lock, Duration::ZERO).await?;
+        Ok(self.with_waiters(lock, limit, view))
     }
 
-    /// The same of a look.
-    pub fn with_waiters(&self, lock: &LockName, most: InspectLimit, look: MajorityView) -> Queue {
+    /// The queue with the holder of `view`.
+    pub fn with_waiters(&self, lock: &LockName, limit: InspectLimit, view: MajorityView) -> Queue {
         let mut queue = Queue::default();
-        queue.holders.extend(look.holder.map(|(holder, _)| holder));
+        queue.holders.extend(view.holder.map(|(holder, _)| holder));
         queue.holder_count = queue.holders.len();
-        queue.holders.truncate(most.holders);
-        self.waiting.show(lock, most.waiters, &mut queue);
+        queue.holders.truncate(limit.holders);
+        self.waiting.add_to(lock, limit.waiters, &mut queue);
         queue
     }
 
     /// A page of the locks in use.
     ///
     /// # Errors
-    /// Too few nodes answered.
+    /// Too few nodes replied.
     pub async fn list(&self, prefix: &str, page: &PageRequest) -> Result<LockPage, BackendError> {
-        let mut listing = LockPage::default();
+        let mut result = LockPage::default();
         let mut after = page.after.clone();
         for _ in 0..ROUNDS {
-            let Names { names, seen_to, .. } = self.names(prefix, after.as_deref(), READ).await?;
+            let Names { names, complete_to, .. } = self.names(prefix, after.as_deref(), NAMES_PER_ROUND).await?;
             let queues = join_all(
                 names
                     .iter()
@@ -136,34 +136,34 @@ impl Core {
                 if queue.holder_count + queue.waiter_count == 0 {
                     continue;
                 }
-                if listing.locks.len() == page.size {
-                    listing.next = after;
-                    return Ok(listing);
+                if result.locks.len() == page.size {
+                    result.next = after;
+                    return Ok(result);
                 }
                 after = Some(name.as_str().to_owned());
-                listing.locks.push(LockSummary {
+                result.locks.push(LockSummary {
                     lock: name,
                     holders: queue.holder_count,
                     waiters: queue.waiter_count,
                     first: queue.holders.into_iter().next(),
                 });
             }
-            match seen_to {
-                Some(seen_to) => after = Some(seen_to),
-                None => return Ok(listing),
+            match complete_to {
+                Some(complete_to) => after = Some(complete_to),
+                None => return Ok(result),
             }
         }
-        listing.next = after;
-        Ok(listing)
+        result.next = after;
+        Ok(result)
     }
 }
 
-/// How many nodes agree at most.
-fn most_alike(placed: &[NodeHolder]) -> usize {
-    let alike = placed
+/// The size of the largest group of nodes with the same holder.
+fn largest_agreement(holders: &[NodeHolder]) -> usize {
+    let agreeing = holders
         .iter()
-        .map(|one| placed.iter().filter(|other| other.is_as(one)).count());
-    alike.max().unwrap_or(0)
+        .map(|one| holders.iter().filter(|other| other.is_same(one)).count());
+    agreeing.max().unwrap_or(0)
 }
 
 trait Later {

@@ -1,4 +1,4 @@
-//! The names of the locks in use, as the nodes keep them: read by who lists, and forgotten in time.
+//! The names of the locks in use, as the nodes store them: read for lists, and dropped when unused.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -8,41 +8,41 @@ use redis::Value;
 use tokio::time::sleep;
 
 use super::answer::Values;
-use super::nodes::{Question, Reply};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::BackendError;
 use crate::name::LockName;
 
-/// How often a replica lets the nodes look for names that nobody uses any more, how many at once, and how
-/// many times in a row where many of them are such.
-const TIDY: Duration = Duration::from_secs(15);
+/// How often a replica makes the nodes drop unused names, how many names per page, and how many
+/// pages in a row while many of them are unused.
+const FORGET_INTERVAL: Duration = Duration::from_secs(15);
 const PAGE: usize = 250;
 const PAGES: usize = 200;
 
-/// Names that may be in use, in order.
+/// Names that may be in use, sorted.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// These.
+    /// The names.
     pub names: BTreeSet<LockName>,
-    /// Up to which name that is all of them, where there are more.
-    pub seen_to: Option<String>,
-    /// How many a node has forgotten on the way.
+    /// The name up to which `names` is complete, if there are more.
+    pub complete_to: Option<String>,
+    /// How many unused names a node has dropped meanwhile.
     forgotten: usize,
 }
 
 impl Core {
-    /// Looks at so many names after this one.
+    /// Reads up to `count` names after `after`.
     ///
     /// # Errors
-    /// Too few nodes answered.
+    /// Too few nodes replied.
     pub async fn names(&self, prefix: &str, after: Option<&str>, count: usize) -> Result<Names, BackendError> {
         let from = after
             .filter(|after| *after >= prefix)
             .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // No UTF-8 text holds the byte 0xff.
+        // UTF-8 text never contains the byte 0xff.
         let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
-        let voters = &self.shared.voters;
-        let question = Question {
+        let nodes = &self.shared.nodes;
+        let request = Request {
             script: &scripts::NAMES,
             base: Arc::clone(&self.base),
             lock: "".into(),
@@ -50,24 +50,24 @@ impl Core {
             all: false,
             bound: None,
         };
-        let (mut answers, mut answered) = (voters.ask(&question), 0);
+        let (mut answers, mut answered) = (nodes.query(&request), 0);
         let mut all = Names::default();
-        while let Some((_, said)) = answers.next().await {
-            let Reply::Word(_, rest) = said else { continue };
+        while let Some((_, reply)) = answers.next().await {
+            let Reply::Status(_, rest) = reply else { continue };
             answered += 1;
             let mut one = self.read(rest)?;
             all.names.append(&mut one.names);
             all.forgotten = all.forgotten.max(one.forgotten);
-            all.seen_to = match (all.seen_to, one.seen_to) {
+            all.complete_to = match (all.complete_to, one.complete_to) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
-            if answered >= voters.majority() {
+            if answered >= nodes.majority() {
                 answers.shorten_deadline(answers.sent.elapsed());
             }
         }
-        if answered < voters.majority() {
-            return Err(voters.trouble(true));
+        if answered < nodes.majority() {
+            return Err(nodes.no_majority(true));
         }
         all.names.extend(
             self.waiting
@@ -75,8 +75,8 @@ impl Core {
                 .into_iter()
                 .filter(|name| after.is_none_or(|after| name.as_str() > after)),
         );
-        if let Some(seen_to) = &all.seen_to {
-            all.names.retain(|name| name.as_str() <= seen_to.as_str());
+        if let Some(complete_to) = &all.complete_to {
+            all.names.retain(|name| name.as_str() <= complete_to.as_str());
         }
         Ok(all)
     }
@@ -84,9 +84,9 @@ impl Core {
     fn read(&self, rest: Vec<Value>) -> Result<Names, BackendError> {
         let count = rest.len();
         let mut values = Values::of(rest);
-        let seen_to: String = values.take()?;
+        let complete_to: String = values.take()?;
         let mut found = Names {
-            seen_to: (!seen_to.is_empty()).then_some(seen_to),
+            complete_to: (!complete_to.is_empty()).then_some(complete_to),
             forgotten: values.take()?,
             ..Names::default()
         };
@@ -101,20 +101,20 @@ impl Core {
     }
 }
 
-/// Lets the nodes forget the names that nobody uses any more, until the namespace is closed. Who lists does so
-/// too, but nobody may.
+/// Makes the nodes drop unused names, until the namespace is closed. Lists do so too, but there may
+/// be none.
 pub async fn forget(core: Weak<Core>) {
     let mut after = None::<String>;
     loop {
-        // The core is not kept alive by one who sleeps.
-        sleep(TIDY).await;
+        // The sleeping task does not keep the core alive.
+        sleep(FORGET_INTERVAL).await;
         let Some(core) = core.upgrade() else { return };
         for _ in 0..PAGES {
-            // Nodes that are away keep their names until they are back.
+            // Unavailable nodes keep their names until they are available again.
             let Ok(page) = core.names("", after.as_deref(), PAGE).await else {
                 break;
             };
-            after = page.seen_to;
+            after = page.complete_to;
             if after.is_none() || page.forgotten < PAGE / 4 {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The nodes: each watched over by itself, asked all at once, and never waited for longer than a
+//! The nodes: each monitored independently, queried all at once, and awaited no longer than a
 //! majority needs.
 
 use std::collections::BTreeSet;
@@ -16,14 +16,14 @@ use super::clock::Clocks;
 use super::scripts;
 use crate::backend::redis_server;
 use crate::backend::redis_server::failure::{is_of_record, of_script};
-use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
+use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::redis_server::script::{Ask, StepRequirements, Script};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
+use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::topology::Topology;
-use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::{BackendError, Health};
 
 /// One node.
@@ -32,8 +32,8 @@ pub struct QuorumNode {
     pub name: String,
     /// The server.
     pub node: Arc<Node>,
-    /// What is published there.
-    pub hub: Subscriptions,
+    /// The node's published messages.
+    pub subscriptions: Subscriptions,
     _topology: Arc<Topology>,
 }
 
@@ -41,84 +41,84 @@ pub struct QuorumNode {
 pub struct Nodes {
     /// In the order of the settings.
     pub all: Vec<QuorumNode>,
-    /// What their clocks say.
+    /// Estimates of their clocks.
     pub clocks: Arc<Clocks>,
-    /// Whose last vote had a number too far ahead to count.
+    /// The nodes whose last vote had a number too far ahead to count.
     too_far: Mutex<BTreeSet<usize>>,
     key_prefix: String,
     timeout: Duration,
 }
 
-/// What a node said to a question.
+/// A node's reply to a request.
 #[derive(Debug)]
 pub enum Reply {
-    /// Its answer: the first word, and what follows the node's time.
-    Word(String, Vec<Value>),
-    /// It may not vote: it may have forgotten.
+    /// The script's reply: its status word, and the values after the node's time.
+    Status(String, Vec<Value>),
+    /// It is not admitted: it may have lost leases.
     Quarantined,
     /// It cannot read the lock's record.
     Unreadable(BackendError),
-    /// Nothing in time, or nothing that counts.
+    /// No reply in time, or a reply that does not count.
     Nothing,
 }
 
-/// What names a node's admission, if it may vote.
+/// The id of a node's admission, if it is admitted.
 pub type Admission = Option<Vec<u8>>;
 
-/// What is asked of every node.
+/// A request to the nodes.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct Request {
     /// The script.
     pub script: &'static Script,
-    /// What the keys and the channel begin with.
+    /// The prefix of keys and of the channel.
     pub base: Arc<str>,
-    /// The lock's name; for `NAMES`, nothing.
+    /// The lock's name; empty for `NAMES`.
     pub lock: Arc<str>,
-    /// The arguments behind those that every script has.
+    /// The arguments after those that every script has.
     pub args: Arc<Vec<Vec<u8>>>,
-    /// Whether a node is asked that may not vote.
+    /// Whether nodes that are not admitted are queried too.
     pub all: bool,
-    /// The admissions that it is bound to, where they are not those at its sending.
+    /// The admissions under which the request counts, if they are not those at its sending.
     pub bound: Option<Arc<Vec<Admission>>>,
 }
 
 impl Nodes {
-    /// Begins to watch over the nodes.
+    /// Starts to monitor the nodes.
     pub fn start(settings: &Arc<Settings>, node_timeout: Duration, servers: Vec<redis::ConnectionInfo>) -> Self {
         let clocks = Arc::new(Clocks::new(servers.len()));
-        let company = QuorumMembers::new(servers.len());
-        let voter = |(at, info): (usize, redis::ConnectionInfo)| {
+        let members = QuorumMembers::new(servers.len());
+        let member = |(at, info): (usize, redis::ConnectionInfo)| {
             let own = Arc::new(Settings {
                 servers: Servers::Standalone(info.clone()),
                 ..Settings::clone(settings)
             });
             let key = marker_key(&settings.prefix);
-            let (known, heard) = (Arc::clone(&clocks), Arc::clone(&clocks));
-            let floor = Arc::new(move || known.floor());
-            let past_all = Arc::new(move || heard.past_all());
-            let told = Arc::clone(&clocks);
-            let time = Arc::new(move |asked, now| told.heard(at, asked, now));
-            let voter = redis_server::quorum_member::QuorumMember {
+            let (for_floor, for_past_all) = (Arc::clone(&clocks), Arc::clone(&clocks));
+            let floor = Arc::new(move || for_floor.floor());
+            let past_all = Arc::new(move || for_past_all.past_all());
+            let observer = Arc::clone(&clocks);
+            let time = Arc::new(move |sent_at, now| observer.record(at, sent_at, now));
+            let member = redis_server::quorum_member::QuorumMember {
                 at,
-                company: Arc::clone(&company),
+                members: Arc::clone(&members),
                 floor,
                 past_all,
                 time,
             };
-            let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, voter);
+            let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, member);
             let name = info.addr().to_string();
             let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
-            let hub = Subscriptions::start(own, &topology);
+            let subscriptions = Subscriptions::start(own, &topology);
             QuorumNode {
                 name,
                 node,
-                hub,
+                subscriptions,
                 _topology: topology,
             }
         };
         Self {
-            all: servers.into_iter().enumerate().map(voter).collect(),
+            all: servers.into_iter().enumerate().map(member).collect(),
             clocks,
             too_far: Mutex::default(),
             key_prefix: settings.prefix.clone(),
@@ -126,29 +126,29 @@ impl Nodes {
         }
     }
 
-    /// How many nodes decide.
+    /// The number of nodes that is a majority.
     pub fn majority(&self) -> usize {
         self.all.len() / 2 + 1
     }
 
-    /// The admissions of all nodes now.
+    /// The current admissions of all nodes.
     pub fn admissions(&self) -> Arc<Vec<Admission>> {
-        let of = |voter: &QuorumNode| voter.node.admission().ok().flatten();
+        let of = |member: &QuorumNode| member.node.admission().ok().flatten();
         Arc::new(self.all.iter().map(of).collect())
     }
 
-    /// Asks every node at once.
-    pub fn ask(self: &Arc<Self>, question: &Question) -> Round {
-        self.ask_some(question, |_| true)
+    /// Queries every node at once.
+    pub fn query(self: &Arc<Self>, request: &Request) -> Round {
+        self.query_some(request, |_| true)
     }
 
-    /// Asks these nodes at once.
-    pub fn ask_some(self: &Arc<Self>, question: &Question, whom: impl Fn(usize) -> bool) -> Round {
+    /// Queries the selected nodes at once.
+    pub fn query_some(self: &Arc<Self>, request: &Request, selected: impl Fn(usize) -> bool) -> Round {
         let pending: FuturesUnordered<_> = (0..self.all.len())
-            .filter(|at| whom(*at))
+            .filter(|at| selected(*at))
             .map(|at| {
-                let (voters, question) = (Arc::clone(self), question.clone());
-                async move { (at, voters.one(at, &question).await) }.boxed()
+                let (nodes, request) = (Arc::clone(self), request.clone());
+                async move { (at, nodes.query_one(at, &request).await) }.boxed()
             })
             .collect();
         let sent = Instant::now();
@@ -159,45 +159,45 @@ impl Nodes {
         }
     }
 
-    async fn one(&self, at: usize, question: &Question) -> Reply {
+    async fn query_one(&self, at: usize, request: &Request) -> Reply {
         let node = &self.all[at].node;
         let known = match node.admission() {
             Err(_) => return Reply::Nothing,
-            Ok(None) if !question.all => return Reply::Quarantined,
+            Ok(None) if !request.all => return Reply::Quarantined,
             Ok(admission) => admission,
         };
-        let is_believed = known.is_some();
+        let was_admitted = known.is_some();
         let admission = known.unwrap_or_default();
-        let bound = question.bound.as_ref().and_then(|bound| bound.get(at));
+        let bound = request.bound.as_ref().and_then(|bound| bound.get(at));
         let admission = bound.map_or(admission, |bound| bound.clone().unwrap_or_default());
-        let Question { base, lock, .. } = question;
+        let Request { base, lock, .. } = request;
         let key = format!("{base}l:{lock}").into_bytes();
         let beside = [marker_key(&self.key_prefix), format!("{base}names").into_bytes()];
         let mut args = vec![admission, format!("{base}c").into_bytes(), lock.as_bytes().to_vec()];
-        args.extend(question.args.iter().cloned());
+        args.extend(request.args.iter().cloned());
         let ask = Ask {
             key: &key,
             beside: &[&beside[0], &beside[1]],
             args: &args,
             asking: false,
         };
-        let asked = Instant::now();
-        let answer = node.call(question.script, &ask, StepRequirements::Nothing).await;
+        let sent_at = Instant::now();
+        let answer = node.call(request.script, &ask, StepRequirements::Nothing).await;
         let read = answer.and_then(|answer| match answer {
             Ok(answer) => read(answer.value),
             Err(error) => Err(of_script(&error)),
         });
         match read {
-            Ok((word, now, rest)) => {
-                self.clocks.heard(at, asked, now);
-                if word == "untrusted" {
-                    if is_believed {
-                        // Its marker changed: what is known of it here is out of date.
+            Ok((status, now, rest)) => {
+                self.clocks.record(at, sent_at, now);
+                if status == "untrusted" {
+                    if was_admitted {
+                        // Its marker changed: the admission known here is out of date.
                         node.suspect();
                     }
                     return Reply::Nothing;
                 }
-                Reply::Word(word, rest)
+                Reply::Status(status, rest)
             }
             Err(error) => {
                 tracing::debug!(node = %self.all[at].name, %error, "a node did not answer");
@@ -212,61 +212,64 @@ impl Nodes {
         }
     }
 
-    /// Makes sure that a majority may vote.
+    /// Checks that a majority of nodes is admitted.
     ///
     /// # Errors
-    /// Why not, with nothing sent.
-    pub fn may_vote(&self) -> Result<(), BackendError> {
-        let votes = |voter: &&QuorumNode| voter.node.admission().is_ok_and(|admission| admission.is_some());
-        if self.all.iter().filter(votes).count() >= self.majority() {
+    /// The reason, if it is not; nothing was sent.
+    pub fn check_majority_admitted(&self) -> Result<(), BackendError> {
+        let is_admitted = |member: &&QuorumNode| member.node.admission().is_ok_and(|admission| admission.is_some());
+        if self.all.iter().filter(is_admitted).count() >= self.majority() {
             return Ok(());
         }
-        Err(self.trouble(false))
+        Err(self.no_majority(false))
     }
 
-    /// Notes whose votes counted and whose did not, and logs when that changes.
-    pub fn note_too_far(&self, counted: &[(usize, u64)], too_far: &[(usize, u64)]) {
-        let mut noted = self.too_far.lock();
+    /// Records whose votes counted and whose did not, and logs changes.
+    pub fn log_too_far(&self, counted: &[(usize, u64)], too_far: &[(usize, u64)]) {
+        let mut logged = self.too_far.lock();
         for (at, _) in counted {
-            if noted.remove(at) {
-                tracing::info!(node = %self.all[*at].name, "the node's numbers count again");
+            if logged.remove(at) {
+                tracing::info!(node = %self.all[*at].name, "the node's token numbers count again");
             }
         }
         for (at, number) in too_far {
-            if noted.insert(*at) {
+            if logged.insert(*at) {
                 let node = &self.all[*at].name;
-                tracing::warn!(%node, number, "the node's numbers are far past the clocks of the others: correct its clock, empty it");
+                tracing::warn!(%node, number, "the node's numbers are far ahead: correct its clock, then empty it");
             }
         }
     }
 
-    /// The same where votes did not count.
-    pub fn trouble_with(&self, too_far: &[(usize, u64)]) -> BackendError {
+    /// The same as [`Self::no_majority`], when some votes did not count.
+    pub fn no_majority_with(&self, too_far: &[(usize, u64)]) -> BackendError {
         let names: Vec<&str> = too_far.iter().map(|(at, _)| self.all[*at].name.as_str()).collect();
-        match self.trouble(true) {
+        match self.no_majority(true) {
             BackendError::NoQuorum { reason, sent } if !names.is_empty() => {
                 let names = names.join(", ");
-                let reason = format!("{reason}; the numbers of {names} are far past the clocks of the others");
+                let reason = format!("{reason}; the token numbers of {names} are more than a day ahead");
                 BackendError::NoQuorum { reason, sent }
             }
             other => other,
         }
     }
 
-    /// Why there was no majority: what is wrong with which nodes, and whether that only is a
-    /// quarantine. A step that was sent may have had an effect, so it never was a quarantine.
-    pub fn trouble(&self, sent: bool) -> BackendError {
+    /// Why there was no majority: the state of each failed node, and whether only quarantines
+    /// caused it. After a step was sent it may have had an effect, so the error is never
+    /// `Quarantined`.
+    pub fn no_majority(&self, sent: bool) -> BackendError {
         let health: Vec<Health> = self
             .all
             .iter()
-            .map(|voter| voter.node.health().borrow().clone())
+            .map(|member| member.node.health().borrow().clone())
             .collect();
-        match self.sum(&health) {
+        match self.overall(&health) {
             Health::Quarantined { until, reason } if !sent => BackendError::Quarantined {
                 left: until.saturating_duration_since(Instant::now()),
                 reason,
             },
-            Health::Unavailable { reason } | Health::Quarantined { reason, .. } => BackendError::NoQuorum { reason, sent },
+            Health::Unavailable { reason } | Health::Quarantined { reason, .. } => {
+                BackendError::NoQuorum { reason, sent }
+            }
             Health::Serving => BackendError::NoQuorum {
                 reason: "too few nodes answered in time".into(),
                 sent,
@@ -274,8 +277,8 @@ impl Nodes {
         }
     }
 
-    /// How the store is when its nodes are so.
-    pub fn sum(&self, health: &[Health]) -> Health {
+    /// The store's health, from the health of its nodes.
+    pub fn overall(&self, health: &[Health]) -> Health {
         let serving = health.iter().filter(|one| **one == Health::Serving).count();
         if serving >= self.majority() {
             return Health::Serving;
@@ -295,19 +298,20 @@ impl Nodes {
         }
     }
 
-    /// What is to be said of the nodes that do not vote.
+    /// The reasons why nodes are not serving.
     pub fn remarks(&self, health: &[Health]) -> String {
-        let remark = |(voter, health): (&QuorumNode, &Health)| match health {
+        let remark = |(member, health): (&QuorumNode, &Health)| match health {
             Health::Serving => None,
-            Health::Quarantined { .. } => Some(format!("{} is in quarantine", voter.name)),
-            Health::Unavailable { reason } => Some(format!("{} is away: {reason}", voter.name)),
+            Health::Quarantined { .. } => Some(format!("{} is in quarantine", member.name)),
+            Health::Unavailable { reason } => Some(format!("{} is unavailable: {reason}", member.name)),
         };
         let remarks: Vec<String> = self.all.iter().zip(health).filter_map(remark).collect();
         remarks.join("; ")
     }
 }
 
-/// Not the key of a Redis backend's marker: both may use one server under one prefix.
+/// Differs from the key of a Redis backend's marker, because both may use one server with one
+/// prefix.
 fn marker_key(prefix: &str) -> Vec<u8> {
     format!("{prefix}:voter").into_bytes()
 }
@@ -321,26 +325,27 @@ fn read(value: Value) -> Result<(String, u64, Vec<Value>), BackendError> {
     let rest = values.split_off(2);
     let mut values = values.into_iter();
     let mut next = || values.next().unwrap_or(Value::Nil);
-    let word = from_redis_value(next()).map_err(broken)?;
-    Ok((word, from_redis_value(next()).map_err(broken)?, rest))
+    let status = from_redis_value(next()).map_err(broken)?;
+    Ok((status, from_redis_value(next()).map_err(broken)?, rest))
 }
 
-/// The answers of one round as they come. Dropped, it lets the rest arrive without being heard: what
-/// was sent is not taken back, and a script that a node does not know yet is sent to it after all.
+/// The replies of one round, in the order of their arrival. When it is dropped, the requests
+/// continue and their replies are ignored: a sent request is not cancelled, and a script that a
+/// node does not know yet is still sent to it.
 pub struct Round {
     pending: FuturesUnordered<BoxFuture<'static, (usize, Reply)>>,
-    /// When it was sent.
+    /// When the requests were sent.
     pub sent: Instant,
     deadline: Instant,
 }
 
 impl Round {
-    /// The next answer; nothing when all have answered or the time is over.
+    /// The next reply; `None` when all nodes have replied or the deadline has passed.
     pub async fn next(&mut self) -> Option<(usize, Reply)> {
         timeout_at(self.deadline, self.pending.next()).await.ok().flatten()
     }
 
-    /// How many may still answer.
+    /// How many nodes may still reply.
     pub fn outstanding(&self) -> usize {
         if Instant::now() < self.deadline {
             self.pending.len()
@@ -349,24 +354,24 @@ impl Round {
         }
     }
 
-    /// Waits no longer than this for the rest.
+    /// Waits at most `rest` for the remaining replies.
     pub fn shorten_deadline(&mut self, rest: Duration) {
         self.deadline = self.deadline.min(Instant::now() + rest);
     }
 }
 
 impl Round {
-    /// Lets the rest arrive, however late, with nobody waiting for it.
-    pub fn release(mut self, mut each: impl FnMut(usize, Reply) + Send + 'static) {
-        self.let_go(move |(at, said)| each(at, said));
+    /// Passes the remaining replies to `each`, however late, in the background.
+    pub fn detach(mut self, mut each: impl FnMut(usize, Reply) + Send + 'static) {
+        self.detach_rest(move |(at, reply)| each(at, reply));
     }
 
-    fn let_go(&mut self, mut each: impl FnMut((usize, Reply)) + Send + 'static) {
+    fn detach_rest(&mut self, mut each: impl FnMut((usize, Reply)) + Send + 'static) {
         if self.pending.is_empty() {
             return;
         }
         let mut rest = std::mem::take(&mut self.pending);
-        // Each is bounded by its connection's own timeout.
+        // Each request is bounded by its connection's own timeout.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 while let Some(answer) = rest.next().await {
@@ -379,6 +384,6 @@ impl Round {
 
 impl Drop for Round {
     fn drop(&mut self) {
-        self.let_go(drop);
+        self.detach_rest(drop);
     }
 }

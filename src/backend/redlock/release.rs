@@ -1,12 +1,12 @@
-//! Ends: a release, an undo, a force, at every node that can be reached.
+//! Ends: a release, an undo or a forced release, at every reachable node.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Values, asked, cause, micros};
-use super::nodes::{Question, Reply};
+use super::answer::{Values, cause, micros, with_drift};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
-use crate::backend::{BackendError, Released, ReleaseTarget, MARKS_KEPT};
+use crate::backend::{BackendError, MARKS_KEPT, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::LockName;
 
@@ -25,38 +25,38 @@ pub fn args(what: &str, secret: &[u8], claim: &[u8], call: &[u8], token: u64, ke
 /// A round that no attempt reaches.
 const PAST_ALL_ROUNDS: &[u8] = b"999999999";
 
-/// What the nodes found.
+/// The findings of the nodes.
 #[derive(Debug, Default)]
 struct EndTally {
     ended: Vec<Cause>,
     before: Vec<Cause>,
     other: Vec<usize>,
     answered: usize,
-    /// The secret behind a token.
+    /// The secret of the lease with the token.
     secret: Option<Vec<u8>>,
 }
 
 impl EndTally {
-    fn take(&mut self, node: usize, word: &str, values: &mut Values) -> Result<(), BackendError> {
+    fn take(&mut self, node: usize, status: &str, values: &mut Values) -> Result<(), BackendError> {
         self.answered += 1;
-        match word {
+        match status {
             "ended" => self.ended.extend(cause(&values.take::<String>()?)),
             "before" => self.before.extend(cause(&values.take::<String>()?)),
             "other" => self.other.push(node),
             _ => return Ok(()),
         }
-        // Only the end of a token names one.
+        // Only the end of a token's lease returns a secret.
         self.secret = values.take().ok().or(self.secret.take());
         Ok(())
     }
 
-    /// What all of them together found: a lease lived while a majority had it.
-    fn found(&self, majority: usize) -> Released {
-        let commonest = |causes: &[Cause]| {
+    /// The combined outcome: the lease was alive if a majority had it.
+    fn outcome(&self, majority: usize) -> Released {
+        let most_common = |causes: &[Cause]| {
             let count = |cause: &Cause| causes.iter().filter(|other| *other == cause).count();
             causes.iter().copied().max_by_key(count)
         };
-        match (commonest(&self.ended), commonest(&self.before)) {
+        match (most_common(&self.ended), most_common(&self.before)) {
             (Some(cause), _) if self.ended.len() >= majority => Released::Ended(cause),
             (_, Some(cause)) => Released::EndedBefore(cause),
             (Some(cause), None) => Released::Ended(cause),
@@ -66,17 +66,17 @@ impl EndTally {
 }
 
 impl Core {
-    /// Ends what `who` names at a majority, and at the others as far as they can be reached.
+    /// Ends `target` at a majority, and at the other nodes that can be reached.
     ///
     /// # Errors
-    /// Too few nodes answered.
+    /// Too few nodes replied.
     ///
     /// # Cancellation safety
-    /// Dropped, it is on its way all the same.
-    pub async fn end(&self, lock: &LockName, who: ReleaseTarget<'_>) -> Result<Released, BackendError> {
-        let voters = &self.shared.voters;
-        let longest = asked(self.shared.longest_ttl);
-        let args = match who {
+    /// If the future is dropped, the requests are sent all the same.
+    pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
+        let nodes = &self.shared.nodes;
+        let longest = with_drift(self.shared.longest_ttl);
+        let args = match target {
             ReleaseTarget::Hold(lease) => args(
                 "H",
                 lease.secret.as_bytes(),
@@ -88,68 +88,68 @@ impl Core {
             ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
             ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
         };
-        let mut question = self.question(&scripts::RELEASE, lock, args);
-        question.all = true;
-        let (mut answers, mut finds) = (voters.ask(&question), EndTally::default());
-        while let Some((at, said)) = answers.next().await {
-            if let Reply::Word(word, rest) = said {
-                finds.take(at, &word, &mut Values::of(rest))?;
+        let mut request = self.request(&scripts::RELEASE, lock, args);
+        request.all = true;
+        let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());
+        while let Some((at, reply)) = answers.next().await {
+            if let Reply::Status(status, rest) = reply {
+                tally.take(at, &status, &mut Values::of(rest))?;
             }
-            // Those that found nothing say less than those that did.
-            let enough = finds.ended.len() >= voters.majority() || finds.before.len() >= voters.majority();
+            // Nodes that found nothing are less informative than nodes that found something.
+            let enough = tally.ended.len() >= nodes.majority() || tally.before.len() >= nodes.majority();
             if enough {
                 break;
             }
-            if finds.answered >= voters.majority() {
+            if tally.answered >= nodes.majority() {
                 answers.shorten_deadline(answers.sent.elapsed());
             }
         }
-        if finds.answered < voters.majority() {
-            return Err(voters.trouble(true));
+        if tally.answered < nodes.majority() {
+            return Err(nodes.no_majority(true));
         }
-        let found = finds.found(voters.majority());
-        match (who, found, &finds.secret) {
+        let found = tally.outcome(nodes.majority());
+        match (target, found, &tally.secret) {
             (ReleaseTarget::Hold(lease), Released::Ended(_), _) => {
-                // The lease was real: where its number lags behind, its attempts end, also at nodes that have
-                // not answered yet.
-                let question = self.end_of_attempts(lock, lease.secret.as_bytes());
-                drop(voters.ask_some(&question, |at| finds.other.contains(&at)));
-                let voters = Arc::clone(voters);
-                answers.release(move |at, said| {
-                    if matches!(said, Reply::Word(word, _) if word == "other") {
-                        drop(voters.ask_some(&question, |other| other == at));
+                // The lease existed. Nodes where its number lags behind end its attempts, including
+                // nodes that have not replied yet.
+                let request = self.end_of_attempts(lock, lease.secret.as_bytes());
+                drop(nodes.query_some(&request, |at| tally.other.contains(&at)));
+                let nodes = Arc::clone(nodes);
+                answers.detach(move |at, reply| {
+                    if matches!(reply, Reply::Status(status, _) if status == "other") {
+                        drop(nodes.query_some(&request, |other| other == at));
                     }
                 });
             }
-            (ReleaseTarget::Forced(_), _, Some(secret)) if finds.ended.len() < voters.majority() => {
-                self.entomb(lock, secret).await?;
+            (ReleaseTarget::Forced(_), _, Some(secret)) if tally.ended.len() < nodes.majority() => {
+                self.confirm_attempts_ended(lock, secret).await?;
             }
-            // Its attempts end as well where its number lags behind; nobody waits for that.
-            (ReleaseTarget::Forced(_), _, Some(secret)) => drop(voters.ask(&self.end_of_attempts(lock, secret))),
+            // Nodes where its number lags behind end its attempts too; that is not awaited.
+            (ReleaseTarget::Forced(_), _, Some(secret)) => drop(nodes.query(&self.end_of_attempts(lock, secret))),
             _ => {}
         }
         Ok(found)
     }
 
-    /// Ends all attempts of a secret, whatever their numbers.
-    fn end_of_attempts(&self, lock: &LockName, secret: &[u8]) -> Question {
-        let longest = asked(self.shared.longest_ttl);
+    /// The request that ends all attempts of a secret, whatever their numbers.
+    fn end_of_attempts(&self, lock: &LockName, secret: &[u8]) -> Request {
+        let longest = with_drift(self.shared.longest_ttl);
         let args = args("A", secret, &[], PAST_ALL_ROUNDS, 0, longest);
-        let mut question = self.question(&scripts::RELEASE, lock, args);
-        question.all = true;
-        question
+        let mut request = self.request(&scripts::RELEASE, lock, args);
+        request.all = true;
+        request
     }
 
-    /// Makes sure that a lease that was forced is over at a majority, also where its vote is still on its
-    /// way: it would bring the lease back.
-    async fn entomb(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
-        let voters = &self.shared.voters;
-        let (mut answers, mut answered) = (voters.ask(&self.end_of_attempts(lock, secret)), 0);
-        while answered < voters.majority() {
+    /// Makes sure that a forced lease has ended at a majority, also if one of its votes is still in
+    /// flight: a late vote would restore the lease.
+    async fn confirm_attempts_ended(&self, lock: &LockName, secret: &[u8]) -> Result<(), BackendError> {
+        let nodes = &self.shared.nodes;
+        let (mut answers, mut answered) = (nodes.query(&self.end_of_attempts(lock, secret)), 0);
+        while answered < nodes.majority() {
             match answers.next().await {
-                Some((_, Reply::Word(..))) => answered += 1,
+                Some((_, Reply::Status(..))) => answered += 1,
                 Some(_) => {}
-                None => return Err(voters.trouble(true)),
+                None => return Err(nodes.no_majority(true)),
             }
         }
         Ok(())
@@ -161,18 +161,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_a_majority_had_is_ended_now_and_else_before() {
-        let finds = |ended: usize, before: &[Cause]| EndTally {
+    fn a_release_ended_the_lease_if_a_majority_still_had_it() {
+        let tally = |ended: usize, before: &[Cause]| EndTally {
             ended: vec![Cause::Released; ended],
             before: before.to_vec(),
             ..EndTally::default()
         };
-        assert_eq!(finds(2, &[Cause::Expired]).found(2), Released::Ended(Cause::Released));
+        assert_eq!(tally(2, &[Cause::Expired]).outcome(2), Released::Ended(Cause::Released));
         assert_eq!(
-            finds(1, &[Cause::Expired; 2]).found(2),
+            tally(1, &[Cause::Expired; 2]).outcome(2),
             Released::EndedBefore(Cause::Expired)
         );
-        assert_eq!(finds(1, &[]).found(2), Released::Ended(Cause::Released));
-        assert_eq!(finds(0, &[]).found(2), Released::Nothing);
+        assert_eq!(tally(1, &[]).outcome(2), Released::Ended(Cause::Released));
+        assert_eq!(tally(0, &[]).outcome(2), Released::Nothing);
     }
 }

@@ -1,110 +1,111 @@
-//! Renewal: a majority lengthens what it has; then the others are repaired, and count from the next
-//! renewal on.
+//! Renewal: a majority extends the lease. Then the other nodes are repaired; they count from the
+//! next renewal.
 
 use std::time::Duration;
 
-use super::answer::{Values, asked, cause, granted, micros, shown};
-use super::nodes::{Question, Reply};
+use super::answer::{Values, cause, micros, read_description, with_drift, without_drift};
+use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
 use crate::backend::{BackendError, Grant, RenewOutcome};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, Owner, Ttl};
 
-/// What a node that has lengthened a lease says of it.
+/// The reply of a node that has extended a lease.
 struct NodeRenewal {
     left: Duration,
     ttl: Vec<u8>,
     call: Vec<u8>,
     since: Vec<u8>,
-    shown: Vec<u8>,
+    description: Vec<u8>,
 }
 
-/// What the nodes said.
+/// The replies of the nodes.
 #[derive(Default)]
 struct Tally {
-    lengthened: Vec<(usize, NodeRenewal)>,
+    extended: Vec<(usize, NodeRenewal)>,
     before: Vec<Cause>,
     behind: Vec<usize>,
     without: Vec<usize>,
 }
 
 impl Tally {
-    fn take(&mut self, node: usize, said: Reply) -> Result<(), BackendError> {
-        let (word, rest) = match said {
-            Reply::Word(word, rest) => (word, rest),
-            // Who may have forgotten a lease cannot say that it is over.
+    fn take(&mut self, node: usize, reply: Reply) -> Result<(), BackendError> {
+        let (status, rest) = match reply {
+            Reply::Status(status, rest) => (status, rest),
+            // A node that may have lost the lease cannot report that the lease has ended.
             Reply::Quarantined | Reply::Unreadable(_) | Reply::Nothing => return Ok(()),
         };
         let mut values = Values::of(rest);
-        match word.as_str() {
+        match status.as_str() {
             "ok" => {
                 let one = NodeRenewal {
                     left: Duration::from_micros(values.take()?),
                     ttl: values.take()?,
                     call: values.take()?,
                     since: values.take()?,
-                    shown: values.take()?,
+                    description: values.take()?,
                 };
-                self.lengthened.push((node, one));
+                self.extended.push((node, one));
             }
             "before" => self.before.extend(cause(&values.take::<String>()?)),
             "behind" => self.behind.push(node),
             "no" => self.without.push(node),
-            _ => return Err(broken(format!("no such renewal: {word}"))),
+            _ => return Err(broken(format!("no such renewal: {status}"))),
         }
         Ok(())
     }
 
-    /// How many have said for good that they do not hold it.
+    /// How many nodes have reported for certain that they do not hold it.
     fn against(&self) -> usize {
         self.before.len() + self.behind.len() + self.without.len()
     }
 }
 
 impl Core {
-    /// Lets a lease live on at a majority.
+    /// Extends a lease at a majority.
     ///
     /// # Errors
-    /// Too few nodes answered: whether the lease lives on is not known.
-    pub async fn lengthen(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
-        let voters = &self.shared.voters;
-        let majority = voters.majority();
+    /// Too few nodes replied: whether the lease was extended is unknown.
+    pub async fn extend(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
+        let nodes = &self.shared.nodes;
+        let majority = nodes.majority();
         let args = vec![
             lease.secret.as_bytes().to_vec(),
             lease.claim.as_bytes().to_vec(),
             lease.token.to_string().into_bytes(),
-            micros(ttl.map_or(Duration::ZERO, |ttl| asked(ttl.get()))),
+            micros(ttl.map_or(Duration::ZERO, |ttl| with_drift(ttl.get()))),
         ];
-        let mut question = self.question(&scripts::RENEW, &lease.lock.name, args);
-        // A repair is bound to the admissions under which the majority has said that the lease lives.
-        question.bound = Some(voters.admissions());
-        let (mut answers, mut tally) = (voters.ask(&question), Tally::default());
-        let mut hurried = false;
-        while let Some((at, said)) = answers.next().await {
-            tally.take(at, said)?;
-            // Who has not answered yet may have to be repaired.
-            if !hurried && (tally.lengthened.len() >= majority || tally.against() >= majority) {
-                hurried = true;
+        let mut request = self.request(&scripts::RENEW, &lease.lock.name, args);
+        // A repair is bound to the admissions under which the majority reported that the lease is
+        // alive.
+        request.bound = Some(nodes.admissions());
+        let (mut answers, mut tally) = (nodes.query(&request), Tally::default());
+        let mut shortened = false;
+        while let Some((at, reply)) = answers.next().await {
+            tally.take(at, reply)?;
+            // A node that has not replied yet may need a repair.
+            if !shortened && (tally.extended.len() >= majority || tally.against() >= majority) {
+                shortened = true;
                 answers.shorten_deadline(answers.sent.elapsed());
             }
         }
-        if tally.lengthened.len() >= majority {
-            voters.clocks.handed_out(lease.token.get());
-            return self.lengthened(lease, &question, tally);
+        if tally.extended.len() >= majority {
+            nodes.clocks.record_number(lease.token.get());
+            return self.extended(lease, &request, tally);
         }
         if tally.against() >= majority {
-            self.forsake(lease, &tally);
+            self.release_remainder(lease, &tally);
             return Ok(RenewOutcome::Gone(tally.before.first().copied()));
         }
-        Err(voters.trouble(true))
+        Err(nodes.no_majority(true))
     }
 
-    fn lengthened(&self, lease: &LeaseKey, asked_for: &Question, tally: Tally) -> Result<RenewOutcome, BackendError> {
-        let voters = &self.shared.voters;
-        let mut left: Vec<Duration> = tally.lengthened.iter().map(|(_, one)| one.left).collect();
+    fn extended(&self, lease: &LeaseKey, renewal: &Request, tally: Tally) -> Result<RenewOutcome, BackendError> {
+        let nodes = &self.shared.nodes;
+        let mut left: Vec<Duration> = tally.extended.iter().map(|(_, one)| one.left).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
-        let (_, one) = &tally.lengthened[0];
+        let (_, one) = &tally.extended[0];
         let lacking: Vec<usize> = tally.behind.iter().chain(&tally.without).copied().collect();
         if !lacking.is_empty() {
             let args = vec![
@@ -114,13 +115,13 @@ impl Core {
                 one.ttl.clone(),
                 one.call.clone(),
                 one.since.clone(),
-                one.shown.clone(),
+                one.description.clone(),
             ];
-            let mut question = self.question(&scripts::REPAIR, &lease.lock.name, args);
-            question.bound.clone_from(&asked_for.bound);
-            drop(voters.ask_some(&question, |at| lacking.contains(&at)));
+            let mut request = self.request(&scripts::REPAIR, &lease.lock.name, args);
+            request.bound.clone_from(&renewal.bound);
+            drop(nodes.query_some(&request, |at| lacking.contains(&at)));
         }
-        let (owner, ..): (Owner, _, _) = shown(&one.shown)?;
+        let (owner, ..): (Owner, _, _) = read_description(&one.description)?;
         Ok(RenewOutcome::Renewed(Grant {
             claim: lease.claim,
             kind: lease.kind,
@@ -128,22 +129,22 @@ impl Core {
             token: lease.token,
             owner,
             // A lease lives for as long as a majority holds it.
-            ttl: granted(left[voters.majority() - 1]),
+            ttl: without_drift(left[nodes.majority() - 1]),
             waited: Duration::ZERO,
             holds: 1,
         }))
     }
 
-    /// A lease that no majority can have any more is let go where it was just lengthened: nobody else
-    /// could have the lock there, and a vote that comes late must not bring it back.
-    fn forsake(&self, lease: &LeaseKey, tally: &Tally) {
-        let held: Vec<usize> = tally.lengthened.iter().map(|(at, _)| *at).collect();
+    /// Releases a lease that can have no majority any more at the nodes that have just extended it.
+    /// Otherwise it would block those nodes, and a late vote could restore it.
+    fn release_remainder(&self, lease: &LeaseKey, tally: &Tally) {
+        let held: Vec<usize> = tally.extended.iter().map(|(at, _)| *at).collect();
         if held.is_empty() {
             return;
         }
         let (secret, claim) = (lease.secret.as_bytes(), lease.claim.as_bytes());
         let args = super::release::args("H", secret, claim, &[], lease.token.get(), self.shared.longest_ttl);
-        let question = self.question(&scripts::RELEASE, &lease.lock.name, args);
-        drop(self.shared.voters.ask_some(&question, |at| held.contains(&at)));
+        let request = self.request(&scripts::RELEASE, &lease.lock.name, args);
+        drop(self.shared.nodes.query_some(&request, |at| held.contains(&at)));
     }
 }

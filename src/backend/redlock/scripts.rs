@@ -1,4 +1,4 @@
-//! The scripts of a node: one per verb, on shared ground.
+//! The scripts of a node: one per step, with a shared prelude.
 
 use std::sync::LazyLock;
 
@@ -8,18 +8,18 @@ const PRELUDE: &str = include_str!("prelude.lua");
 
 /// Votes for an attempt.
 pub static LOCK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("lock.lua")));
-/// Lifts a vote to the token.
+/// Raises a vote to the token.
 pub static RAISE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("raise.lua")));
-/// Lets a lease live on.
+/// Extends a lease.
 pub static RENEW: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("renew.lua")));
-/// Gives a lease its place at a node that lacks it.
+/// Adds a lease at a node that lacks it.
 pub static REPAIR: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("repair.lua")));
 /// Ends a lease, an attempt or a call.
 pub static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("release.lua")));
-/// Says who holds.
+/// Returns the holder.
 pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
-/// Names the locks in use.
+/// Returns the names of the locks in use.
 pub static NAMES: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("names.lua")));
 
-/// All of them, for a node to know before they are called.
+/// All scripts, so that a node loads them before they are called.
 pub static ALL: Scripts = &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &LOOK, &NAMES];

@@ -1,8 +1,7 @@
-//! This replica's waiters: one line per lock, of which only the first contends.
+//! This replica's waiters: one queue per lock, of which only the first waiter attempts to acquire.
 //!
-//! A waiter is known to this replica alone: the nodes only know that somebody wants to hear when the
-//! lock is free. An alarm goes off at the moment at which a holder's time is over, for no node calls
-//! by itself.
+//! The nodes do not know the waiters; they only know that the end of the lease is to be published. A
+//! timer notifies the first waiter when a holder's TTL has run out: no node publishes an expiry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -13,20 +12,20 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::Core;
-use super::answer::{asked, granted};
+use super::answer::{with_drift, without_drift};
 use crate::backend::redis_server::notifications::NotificationSender;
-use crate::backend::{QueuePosition, CLAIM_LIMIT, Grant, NewClaim, AcquireOutcome, Refusal, Notification};
+use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, ClaimId, LockName, Mode};
 
 #[cfg(test)]
 mod tests;
 
-/// How long after a holder's time the first waiter is told.
-const PAST_THE_END: Duration = Duration::from_millis(5);
+/// How long after a holder's expiry the first waiter is notified.
+const AFTER_EXPIRY: Duration = Duration::from_millis(5);
 
-/// The least that a waiter is told to wait.
-const SOON: Duration = Duration::from_millis(1);
+/// The minimum wait that is reported to a waiter.
+const MIN_WAIT: Duration = Duration::from_millis(1);
 
 /// One waiting call.
 #[derive(Debug)]
@@ -34,47 +33,47 @@ struct WaitingCall {
     claim: NewClaim,
     /// The number of its last attempt.
     round: u32,
-    /// Whether a node may have heard of it.
-    contended: bool,
+    /// Whether a node may know of it.
+    attempted: bool,
     since: SystemTime,
 }
 
-/// The waiters of one lock, by turn.
+/// The waiters of one lock, by position.
 #[derive(Debug, Default)]
 struct LockWaiters {
     queue: BTreeMap<u64, WaitingCall>,
-    /// Who contends now; the others of this replica let it.
-    contends: Option<CallId>,
-    /// Whether the lock may have been freed since that began.
-    missed: bool,
-    /// The last token of this replica while somebody waits here.
-    granted: u64,
+    /// The call that attempts to acquire now; other calls of this replica wait meanwhile.
+    contender: Option<CallId>,
+    /// Whether the lock may have become free since that attempt began.
+    changed: bool,
+    /// The last token that this replica was granted while others wait here.
+    last_token: u64,
     frees_at: Option<Instant>,
 }
 
 impl LockWaiters {
     fn begin(&mut self, call: CallId) {
-        (self.contends, self.missed) = (Some(call), false);
+        (self.contender, self.changed) = (Some(call), false);
     }
 
     fn first(&self) -> Option<ClaimId> {
         self.queue.values().next().map(|first| first.claim.id)
     }
 
-    fn turn_of(&self, call: CallId) -> Option<u64> {
+    fn position_of(&self, call: CallId) -> Option<u64> {
         self.queue
             .iter()
             .find(|(_, entry)| entry.claim.call == call)
-            .map(|(turn, _)| *turn)
+            .map(|(position, _)| *position)
     }
 
-    fn ahead(&self, turn: u64) -> QueuePosition {
+    fn ahead(&self, position: u64) -> QueuePosition {
         QueuePosition {
-            position: turn,
-            // No more than the lease shows of itself.
+            position,
+            // Without the drift allowance, like the TTL of the lease.
             frees_in: self
                 .frees_at
-                .map(|at| granted(at.saturating_duration_since(Instant::now())).max(SOON)),
+                .map(|at| without_drift(at.saturating_duration_since(Instant::now())).max(MIN_WAIT)),
         }
     }
 }
@@ -82,203 +81,202 @@ impl LockWaiters {
 #[derive(Debug, Default)]
 struct AllWaiters {
     by_lock: HashMap<LockName, LockWaiters>,
-    turns: u64,
+    last_position: u64,
     waiting: u32,
 }
 
-/// All lines of a namespace.
+/// The waiters of all locks of a namespace.
 #[derive(Debug)]
 pub struct Waiting {
-    lines: Mutex<AllWaiters>,
+    state: Mutex<AllWaiters>,
     notifications: Arc<NotificationSender>,
-    sooner: Notify,
+    timer_changed: Notify,
 }
 
-/// What a newcomer, or one that asks again, may do.
+/// The next action of a new or retrying call.
 pub enum NextAction<'a> {
-    /// Contend, as nobody else does here.
+    /// Attempt to acquire, because no other call of this replica does.
     Contend(AttemptPermit<'a>),
-    /// Wait behind others of this replica.
+    /// Wait behind other calls of this replica.
     Wait(QueuePosition),
-    /// Not even that.
+    /// The call cannot wait either.
     Refused(Refusal),
-    /// It is not in the line.
+    /// The call is not in the queue.
     Unknown,
 }
 
-/// The one of a line that contends, until this is dropped.
+/// The permit to attempt to acquire, held by one call of a lock until it is dropped.
 pub struct AttemptPermit<'a> {
     waiting: &'a Waiting,
     lock: LockName,
     call: CallId,
-    turn: u64,
-    /// The number of the attempt that is due.
+    position: u64,
+    /// The number of the next attempt.
     pub round: u32,
-    /// It was never in the line.
-    newcomer: bool,
-    /// Whether the nodes were told that others wait behind it.
+    /// Whether the call was not in the queue before.
+    is_new: bool,
+    /// Whether the nodes were informed that others wait behind it.
     awaited: bool,
-    over: bool,
+    finished: bool,
 }
 
 impl Waiting {
-    /// Nobody waits.
+    /// No waiters.
     pub fn new(notifications: Arc<NotificationSender>) -> Self {
         Self {
-            lines: Mutex::default(),
+            state: Mutex::default(),
             notifications,
-            sooner: Notify::new(),
+            timer_changed: Notify::new(),
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, AllWaiters> {
-        self.lines.lock()
+    fn state(&self) -> MutexGuard<'_, AllWaiters> {
+        self.state.lock()
     }
 
-    /// A newcomer that would wait.
+    /// Decides about a new call that would wait.
     pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> NextAction<'_> {
-        let mut lines = self.lines();
-        if lines.waiting >= CLAIM_LIMIT {
+        let mut state = self.state();
+        if state.waiting >= CLAIM_LIMIT {
             return NextAction::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
         }
-        lines.turns += 1;
-        let turn = lines.turns;
-        let line = lines.by_lock.entry(lock.clone()).or_default();
-        if line.queue.is_empty() && line.contends.is_none() {
-            line.begin(claim.call);
-            return NextAction::Contend(self.contending(lock, claim.call, turn, None));
+        state.last_position += 1;
+        let position = state.last_position;
+        let waiters = state.by_lock.entry(lock.clone()).or_default();
+        if waiters.queue.is_empty() && waiters.contender.is_none() {
+            waiters.begin(claim.call);
+            return NextAction::Contend(self.permit(lock, claim.call, position, None));
         }
-        // Whoever holds counts too.
+        // The holder counts too.
         let limit = claim.limits.queue;
-        let there = line.queue.len() + 1;
-        if u32::try_from(there).is_ok_and(|there| there >= limit) {
+        let count = waiters.queue.len() + 1;
+        if u32::try_from(count).is_ok_and(|count| count >= limit) {
             return NextAction::Refused(Refusal::Full { limit });
         }
-        line.queue.insert(turn, entry(claim, false));
-        let ahead = line.ahead(turn);
-        lines.waiting += 1;
+        waiters.queue.insert(position, entry(claim, false));
+        let ahead = waiters.ahead(position);
+        state.waiting += 1;
         NextAction::Wait(ahead)
     }
 
-    /// A newcomer that would not wait: nothing where others of this replica come before it.
+    /// Decides about a new call that would not wait: `None` if other calls are ahead of it.
     pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<AttemptPermit<'_>> {
-        let mut lines = self.lines();
-        lines.turns += 1;
-        let turn = lines.turns;
-        let line = lines.by_lock.entry(lock.clone()).or_default();
-        if !line.queue.is_empty() || line.contends.is_some() {
+        let mut state = self.state();
+        state.last_position += 1;
+        let position = state.last_position;
+        let waiters = state.by_lock.entry(lock.clone()).or_default();
+        if !waiters.queue.is_empty() || waiters.contender.is_some() {
             return None;
         }
-        line.begin(claim.call);
-        Some(self.contending(lock, claim.call, turn, None))
+        waiters.begin(claim.call);
+        Some(self.permit(lock, claim.call, position, None))
     }
 
-    /// One that asks again.
-    pub fn again(&self, lock: &LockName, call: CallId) -> NextAction<'_> {
-        let mut lines = self.lines();
-        let Some(line) = lines.by_lock.get_mut(lock) else {
+    /// Decides about a call that retries.
+    pub fn retry(&self, lock: &LockName, call: CallId) -> NextAction<'_> {
+        let mut state = self.state();
+        let Some(waiters) = state.by_lock.get_mut(lock) else {
             return NextAction::Unknown;
         };
-        let Some(turn) = line.turn_of(call) else {
+        let Some(position) = waiters.position_of(call) else {
             return NextAction::Unknown;
         };
-        let first = line.queue.first_entry().filter(|first| *first.key() == turn);
+        let first = waiters.queue.first_entry().filter(|first| *first.key() == position);
         match first {
-            Some(mut first) if line.contends.is_none() => {
+            Some(mut first) if waiters.contender.is_none() => {
                 let entry = first.get_mut();
                 entry.round += 1;
-                entry.contended = true;
+                entry.attempted = true;
                 let round = entry.round;
-                line.begin(call);
-                NextAction::Contend(self.contending(lock, call, turn, Some(round)))
+                waiters.begin(call);
+                NextAction::Contend(self.permit(lock, call, position, Some(round)))
             }
-            _ => NextAction::Wait(line.ahead(turn)),
+            _ => NextAction::Wait(waiters.ahead(position)),
         }
     }
 
-    /// `round`: of one in the line.
-    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: Option<u32>) -> AttemptPermit<'_> {
+    /// `round` is absent for a call that is not in the queue.
+    fn permit(&self, lock: &LockName, call: CallId, position: u64, round: Option<u32>) -> AttemptPermit<'_> {
         AttemptPermit {
             waiting: self,
             lock: lock.clone(),
             call,
-            turn,
+            position,
             round: round.unwrap_or(0),
-            newcomer: round.is_none(),
+            is_new: round.is_none(),
             awaited: false,
-            over: false,
+            finished: false,
         }
     }
 
-    fn tell(&self, lock: &LockName, next: Option<ClaimId>) {
+    fn notify(&self, lock: &LockName, next: Option<ClaimId>) {
         if let Some(next) = next {
             self.notifications.send(Notification::Next(lock.clone(), next));
         }
     }
 
-    /// Takes a waiting call out; whether it was in the line, and has contended before.
+    /// Removes a waiting call. Returns whether it has attempted to acquire, if it was in the queue.
     pub fn release(&self, lock: &LockName, call: CallId) -> Option<bool> {
-        let mut lines = self.lines();
-        let line = lines.by_lock.get_mut(lock)?;
-        let turn = line.turn_of(call)?;
-        let was_first = line.queue.keys().next() == Some(&turn);
-        let gone = line.queue.remove(&turn)?;
-        let next = line.first().filter(|_| was_first);
-        tidy(&mut lines, lock);
-        lines.waiting = lines.waiting.saturating_sub(1);
-        drop(lines);
-        self.tell(lock, next);
-        Some(gone.contended)
+        let mut state = self.state();
+        let waiters = state.by_lock.get_mut(lock)?;
+        let position = waiters.position_of(call)?;
+        let was_first = waiters.queue.keys().next() == Some(&position);
+        let removed = waiters.queue.remove(&position)?;
+        let next = waiters.first().filter(|_| was_first);
+        remove_if_idle(&mut state, lock);
+        state.waiting = state.waiting.saturating_sub(1);
+        drop(state);
+        self.notify(lock, next);
+        Some(removed.attempted)
     }
 
-    /// The lock may be free, as a lease ended with this number at a node, or in general: its first waiter
-    /// here is told.
-    pub fn freed(&self, lock: &LockName, number: Option<u64>) {
-        let mut lines = self.lines();
-        let Some(line) = lines.by_lock.get_mut(lock) else {
+    /// Notifies the first waiter that a lease with this token, or an unknown one, has ended at a node.
+    pub fn freed(&self, lock: &LockName, token: Option<u64>) {
+        let mut state = self.state();
+        let Some(waiters) = state.by_lock.get_mut(lock) else {
             return;
         };
-        // Somebody of this replica has had it since.
-        if number.is_some_and(|number| number < line.granted) {
+        // This replica has been granted the lock since.
+        if token.is_some_and(|token| token < waiters.last_token) {
             return;
         }
-        line.frees_at = None;
-        // Who contends may have its answers from before.
-        line.missed = true;
-        self.tell(lock, line.first());
+        waiters.frees_at = None;
+        // The current attempt may have replies from before.
+        waiters.changed = true;
+        self.notify(lock, waiters.first());
     }
 
-    /// Everybody who waits may have missed something.
+    /// Notifies all waiters that they may have missed a message.
     pub fn gap(&self) {
-        let mut lines = self.lines();
-        for line in lines.by_lock.values_mut() {
-            line.missed = true;
+        let mut state = self.state();
+        for waiters in state.by_lock.values_mut() {
+            waiters.changed = true;
         }
-        if lines.waiting > 0 {
+        if state.waiting > 0 {
             self.notifications.send(Notification::Gap);
         }
     }
 
-    /// Whether somebody waits for a lock here.
+    /// Whether a call waits for the lock here.
     pub fn is_waited_for(&self, lock: &LockName) -> bool {
-        self.lines()
+        self.state()
             .by_lock
             .get(lock)
-            .is_some_and(|line| !line.queue.is_empty())
+            .is_some_and(|waiters| !waiters.queue.is_empty())
     }
 
     /// Adds this replica's waiters to a queue.
-    pub fn show(&self, lock: &LockName, most: usize, queue: &mut Queue) {
-        let lines = self.lines();
-        let Some(line) = lines.by_lock.get(lock) else { return };
-        queue.waiter_count = line.queue.len();
-        queue.waiters = line.queue.values().take(most).map(shown).collect();
+    pub fn add_to(&self, lock: &LockName, limit: usize, queue: &mut Queue) {
+        let state = self.state();
+        let Some(waiters) = state.by_lock.get(lock) else { return };
+        queue.waiter_count = waiters.queue.len();
+        queue.waiters = waiters.queue.values().take(limit).map(waiter).collect();
     }
 
-    /// The locks with waiters here whose names begin so.
+    /// The locks with waiters here whose names begin with `prefix`.
     pub fn names(&self, prefix: &str) -> Vec<LockName> {
-        let lines = self.lines();
-        let waited = lines.by_lock.iter().filter(|(_, line)| !line.queue.is_empty());
+        let state = self.state();
+        let waited = state.by_lock.iter().filter(|(_, waiters)| !waiters.queue.is_empty());
         waited
             .map(|(lock, _)| lock)
             .filter(|lock| lock.as_str().starts_with(prefix))
@@ -286,98 +284,99 @@ impl Waiting {
             .collect()
     }
 
-    /// The next moment at which a holder's time is over; whoever is due is told.
-    fn ring(&self) -> Option<Instant> {
+    /// Notifies the first waiter of each lock whose holder expired. Returns the next expiry.
+    fn notify_expired(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut lines = self.lines();
+        let mut state = self.state();
         let mut next = None;
-        for (lock, line) in &mut lines.by_lock {
-            let Some(at) = line.frees_at.map(|at| at + PAST_THE_END) else {
+        for (lock, waiters) in &mut state.by_lock {
+            let Some(at) = waiters.frees_at.map(|at| at + AFTER_EXPIRY) else {
                 continue;
             };
             if at > now {
                 next = Some(next.map_or(at, |next: Instant| next.min(at)));
                 continue;
             }
-            line.frees_at = None;
-            self.tell(lock, line.first());
+            waiters.frees_at = None;
+            self.notify(lock, waiters.first());
         }
         next
     }
 }
 
 impl AttemptPermit<'_> {
-    /// The attempt failed: its call waits, and is told when somebody may be gone. One that has left the line
-    /// meanwhile stays out of it.
-    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> AcquireOutcome {
-        self.over = true;
-        let mut lines = self.waiting.lines();
-        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+    /// Enqueues the call after a failed attempt; it is notified when the lock may be free. A call
+    /// that was removed from the queue meanwhile stays out of it.
+    pub fn enqueue(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> AcquireOutcome {
+        self.finished = true;
+        let mut state = self.waiting.state();
+        let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return AcquireOutcome::Gone;
         };
-        line.contends = None;
-        let frees_in = if line.missed { Some(SOON) } else { frees_in };
-        line.frees_at = frees_in.map(|left| Instant::now() + left);
-        let known = line.queue.contains_key(&self.turn);
-        if !known && !self.newcomer {
-            let next = line.first();
-            tidy(&mut lines, &self.lock);
-            drop(lines);
-            self.waiting.tell(&self.lock, next);
+        waiters.contender = None;
+        let frees_in = if waiters.changed { Some(MIN_WAIT) } else { frees_in };
+        waiters.frees_at = frees_in.map(|left| Instant::now() + left);
+        let known = waiters.queue.contains_key(&self.position);
+        if !known && !self.is_new {
+            let next = waiters.first();
+            remove_if_idle(&mut state, &self.lock);
+            drop(state);
+            self.waiting.notify(&self.lock, next);
             return AcquireOutcome::Cancelled;
         }
         let limit = claim.limits.queue;
-        if !known && u32::try_from(line.queue.len() + 1).is_ok_and(|there| there >= limit) {
-            tidy(&mut lines, &self.lock);
+        if !known && u32::try_from(waiters.queue.len() + 1).is_ok_and(|count| count >= limit) {
+            remove_if_idle(&mut state, &self.lock);
             return AcquireOutcome::Refused(Refusal::Full { limit });
         }
-        line.queue.entry(self.turn).or_insert_with(|| entry(claim, true));
-        if let Some(entry) = line.queue.get_mut(&self.turn) {
+        waiters.queue.entry(self.position).or_insert_with(|| entry(claim, true));
+        if let Some(entry) = waiters.queue.get_mut(&self.position) {
             entry.round = entry.round.max(self.round);
         }
-        let ahead = line.ahead(self.turn);
-        lines.waiting += u32::from(!known);
-        drop(lines);
-        self.waiting.sooner.notify_one();
+        let ahead = waiters.ahead(self.position);
+        state.waiting += u32::from(!known);
+        drop(state);
+        self.waiting.timer_changed.notify_one();
         AcquireOutcome::Waiting(ahead)
     }
 
-    /// Whether others of this replica wait behind it: the nodes are to be told with its attempt.
+    /// Whether other calls of this replica wait behind this one; the attempt informs the nodes.
     pub fn is_awaited(&mut self) -> bool {
-        let lines = self.waiting.lines();
-        let line = lines.by_lock.get(&self.lock);
-        self.awaited = line.is_some_and(|line| line.queue.keys().any(|turn| *turn != self.turn));
+        let state = self.waiting.state();
+        let waiters = state.by_lock.get(&self.lock);
+        self.awaited = waiters.is_some_and(|waiters| waiters.queue.keys().any(|position| *position != self.position));
         self.awaited
     }
 
-    /// The call holds, or is over: it leaves the line. The others wait for the end of its lease.
-    pub fn is_over(mut self, held: Option<&Grant>) {
-        self.over = true;
-        let mut lines = self.waiting.lines();
-        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+    /// Removes the call, which holds or has ended. The others wait for the end of its lease.
+    pub fn finish(mut self, held: Option<&Grant>) {
+        self.finished = true;
+        let mut state = self.waiting.state();
+        let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return;
         };
-        line.contends = None;
-        line.frees_at = held.map(|grant| Instant::now() + asked(grant.ttl));
-        line.granted = held.map_or(line.granted, |grant| grant.token.get());
-        let known = line.queue.remove(&self.turn).is_some();
-        let next = line.first();
-        tidy(&mut lines, &self.lock);
-        lines.waiting = lines.waiting.saturating_sub(u32::from(known));
-        drop(lines);
+        waiters.contender = None;
+        waiters.frees_at = held.map(|grant| Instant::now() + with_drift(grant.ttl));
+        waiters.last_token = held.map_or(waiters.last_token, |grant| grant.token.get());
+        let known = waiters.queue.remove(&self.position).is_some();
+        let next = waiters.first();
+        remove_if_idle(&mut state, &self.lock);
+        state.waiting = state.waiting.saturating_sub(u32::from(known));
+        drop(state);
         if next.is_some() {
-            self.waiting.sooner.notify_one();
+            self.waiting.timer_changed.notify_one();
         }
-        // Who came after the nodes were asked tells them by an attempt of its own that it waits.
+        // A waiter that arrived after the attempt was sent is unknown to the nodes: its own attempt
+        // informs them.
         let next = next.filter(|_| held.is_none() || !self.awaited);
-        self.waiting.tell(&self.lock, next);
+        self.waiting.notify(&self.lock, next);
     }
 
-    /// One more attempt of the same call.
+    /// Counts one more attempt of the same call.
     pub fn next_round(&mut self) -> u32 {
         self.round += 1;
-        if let Some(line) = self.waiting.lines().by_lock.get_mut(&self.lock)
-            && let Some(entry) = line.queue.get_mut(&self.turn)
+        if let Some(waiters) = self.waiting.state().by_lock.get_mut(&self.lock)
+            && let Some(entry) = waiters.queue.get_mut(&self.position)
         {
             entry.round = self.round;
         }
@@ -386,39 +385,39 @@ impl AttemptPermit<'_> {
 }
 
 impl Drop for AttemptPermit<'_> {
-    /// The attempt was dropped, or failed with the store: the first of the line may contend. Where that is
-    /// its own call, the call asks again in its own time, as the store is in trouble.
+    /// The attempt was dropped or failed with a store error: the first waiter may attempt next. If
+    /// that is this call itself, it is not notified; it retries after its own back-off.
     fn drop(&mut self) {
-        if self.over {
+        if self.finished {
             return;
         }
-        let mut lines = self.waiting.lines();
-        let Some(line) = lines.by_lock.get_mut(&self.lock) else {
+        let mut state = self.waiting.state();
+        let Some(waiters) = state.by_lock.get_mut(&self.lock) else {
             return;
         };
-        if line.contends == Some(self.call) {
-            line.contends = None;
+        if waiters.contender == Some(self.call) {
+            waiters.contender = None;
         }
-        let first = line.queue.values().next();
+        let first = waiters.queue.values().next();
         let next = first
             .filter(|first| first.claim.call != self.call)
             .map(|first| first.claim.id);
-        tidy(&mut lines, &self.lock);
-        drop(lines);
-        self.waiting.tell(&self.lock, next);
+        remove_if_idle(&mut state, &self.lock);
+        drop(state);
+        self.waiting.notify(&self.lock, next);
     }
 }
 
-fn entry(claim: &NewClaim, contended: bool) -> WaitingCall {
+fn entry(claim: &NewClaim, attempted: bool) -> WaitingCall {
     WaitingCall {
         claim: claim.clone(),
         round: 0,
-        contended,
+        attempted,
         since: super::clock::date(),
     }
 }
 
-fn shown(entry: &WaitingCall) -> Waiter {
+fn waiter(entry: &WaitingCall) -> Waiter {
     let claim = &entry.claim;
     Waiter {
         claim: claim.id,
@@ -430,22 +429,22 @@ fn shown(entry: &WaitingCall) -> Waiter {
     }
 }
 
-fn tidy(lines: &mut AllWaiters, lock: &LockName) {
-    let idle = |line: &LockWaiters| line.queue.is_empty() && line.contends.is_none();
-    if lines.by_lock.get(lock).is_some_and(idle) {
-        lines.by_lock.remove(lock);
+fn remove_if_idle(state: &mut AllWaiters, lock: &LockName) {
+    let idle = |waiters: &LockWaiters| waiters.queue.is_empty() && waiters.contender.is_none();
+    if state.by_lock.get(lock).is_some_and(idle) {
+        state.by_lock.remove(lock);
     }
 }
 
-/// Tells first waiters that a holder's time is over, until the namespace is closed.
-pub async fn alarm(core: Weak<Core>) {
+/// Notifies first waiters of expired holders, until the namespace is closed.
+pub async fn notify_at_expiry(core: Weak<Core>) {
     while let Some(core) = core.upgrade() {
-        let next = core.waiting.ring();
-        // The core is not kept alive by one who sleeps.
+        let next = core.waiting.notify_expired();
+        // The sleeping task does not keep the core alive.
         let far = Instant::now() + Duration::from_secs(1);
         tokio::select! {
             () = sleep_until(next.map_or(far, |next| next.min(far))) => {}
-            () = core.waiting.sooner.notified() => {}
+            () = core.waiting.timer_changed.notified() => {}
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Changes of a lock, for people who watch: what differs between two looks.
+//! Changes of a lock, for watchers: the difference between two inspections.
 //!
-//! Nodes publish that something changed, and the watcher looks. Where more than one lease may have
-//! come and gone between two looks, the full state is told.
+//! Nodes publish that something changed, and the watcher then inspects the lock. If more than one
+//! lease may have started and ended between two inspections, the watcher sends the full state.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -18,181 +18,181 @@ use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent}
 use crate::claim::{Cause, Queue, Waiter};
 use crate::name::{FencingToken, LockName, Owner};
 
-/// For how long one says that one watches, and how often one looks whatever is published.
-const WATCHED: Duration = Duration::from_secs(20);
-const AGAIN: Duration = Duration::from_secs(2);
-/// How long after a holder's time one looks.
-const PAST_THE_END: Duration = Duration::from_millis(20);
-/// How many waiters a state names at most.
-const MOST: InspectLimit = InspectLimit {
+/// For how long a watcher asks nodes to publish changes, and how often it inspects in any case.
+const WATCH_TIME: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// How long after a holder's expiry the watcher inspects.
+const AFTER_EXPIRY: Duration = Duration::from_millis(20);
+/// The maximum number of waiters in a full state.
+const STATE_LIMIT: InspectLimit = InspectLimit {
     holders: 1,
     waiters: 1_000,
 };
 
-/// Who watches which lock.
+/// The watchers by lock.
 #[derive(Debug, Default)]
 pub struct Watchers {
     by_lock: Mutex<HashMap<LockName, Vec<Weak<Notify>>>>,
 }
 
 impl Watchers {
-    fn add(&self, lock: &LockName, bell: &Arc<Notify>) {
+    fn add(&self, lock: &LockName, notify: &Arc<Notify>) {
         let mut by_lock = self.by_lock.lock();
-        let bells = by_lock.entry(lock.clone()).or_default();
-        bells.retain(|bell| bell.strong_count() > 0);
-        bells.push(Arc::downgrade(bell));
+        let all = by_lock.entry(lock.clone()).or_default();
+        all.retain(|notify| notify.strong_count() > 0);
+        all.push(Arc::downgrade(notify));
     }
 
-    fn drop_dead(&self, lock: &LockName) {
+    fn remove_dropped(&self, lock: &LockName) {
         let mut by_lock = self.by_lock.lock();
-        if let Some(bells) = by_lock.get_mut(lock) {
-            bells.retain(|bell| bell.strong_count() > 0);
-            if bells.is_empty() {
+        if let Some(all) = by_lock.get_mut(lock) {
+            all.retain(|notify| notify.strong_count() > 0);
+            if all.is_empty() {
                 by_lock.remove(lock);
             }
         }
     }
 
-    /// Something changed on this lock.
+    /// Notifies the watchers of this lock.
     pub fn changed(&self, lock: &LockName) {
         let by_lock = self.by_lock.lock();
-        for bell in by_lock.get(lock).into_iter().flatten().filter_map(Weak::upgrade) {
-            bell.notify_one();
+        for notify in by_lock.get(lock).into_iter().flatten().filter_map(Weak::upgrade) {
+            notify.notify_one();
         }
     }
 
-    /// Something may have changed on any.
+    /// Notifies all watchers that messages may have been lost.
     pub fn gap(&self) {
         let by_lock = self.by_lock.lock();
-        for bell in by_lock.values().flatten().filter_map(Weak::upgrade) {
-            bell.notify_one();
+        for notify in by_lock.values().flatten().filter_map(Weak::upgrade) {
+            notify.notify_one();
         }
     }
 }
 
-/// Watches a lock: the state, then its changes.
+/// Watches a lock: the full state, then its changes.
 pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
-    let bell = Arc::new(Notify::new());
-    core.watchers.add(&lock, &bell);
-    let watching = Watching {
+    let notify = Arc::new(Notify::new());
+    core.watchers.add(&lock, &notify);
+    let watch_state = WatchState {
         core,
         lock,
-        bell: Some(bell),
+        notify: Some(notify),
         before: None,
-        again: Instant::now(),
-        told: VecDeque::new(),
+        poll_at: Instant::now(),
+        events: VecDeque::new(),
     };
-    stream::unfold(watching, |mut watching| async move {
-        let seen = watching.next().await;
-        Some((seen, watching))
+    stream::unfold(watch_state, |mut watch_state| async move {
+        let event = watch_state.next().await;
+        Some((event, watch_state))
     })
     .boxed()
 }
 
-/// What one look showed.
+/// The result of one inspection.
 #[derive(Debug, Clone)]
 struct Snapshot {
     queue: Queue,
     last: Option<LastEnd>,
 }
 
-struct Watching {
+struct WatchState {
     core: Arc<Core>,
     lock: LockName,
-    bell: Option<Arc<Notify>>,
+    notify: Option<Arc<Notify>>,
     before: Option<Snapshot>,
-    again: Instant,
-    told: VecDeque<WatchEvent>,
+    poll_at: Instant,
+    events: VecDeque<WatchEvent>,
 }
 
-impl Drop for Watching {
+impl Drop for WatchState {
     fn drop(&mut self) {
-        self.bell = None;
-        self.core.watchers.drop_dead(&self.lock);
+        self.notify = None;
+        self.core.watchers.remove_dropped(&self.lock);
     }
 }
 
-impl Watching {
+impl WatchState {
     async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         loop {
-            if let Some(seen) = self.told.pop_front() {
-                return Ok(seen);
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
             }
-            if let (Some(bell), Some(_)) = (&self.bell, &self.before) {
-                // Either way it is time to look.
-                let _ = timeout_at(self.again, bell.notified()).await;
+            if let (Some(notify), Some(_)) = (&self.notify, &self.before) {
+                // A notification and the timeout both lead to an inspection.
+                let _ = timeout_at(self.poll_at, notify.notified()).await;
             }
             self.inspect().await?;
         }
     }
 
     async fn inspect(&mut self) -> Result<(), BackendError> {
-        let mut look = self.core.inspect(&self.lock, WATCHED).await?;
-        let frees_in = look.frees_in.map_or(AGAIN, |left| left + PAST_THE_END);
-        self.again = Instant::now() + frees_in.min(AGAIN);
-        let last = look.last.take();
-        let queue = self.core.with_waiters(&self.lock, MOST, look);
+        let mut view = self.core.inspect(&self.lock, WATCH_TIME).await?;
+        let frees_in = view.frees_in.map_or(POLL_INTERVAL, |left| left + AFTER_EXPIRY);
+        self.poll_at = Instant::now() + frees_in.min(POLL_INTERVAL);
+        let last = view.last.take();
+        let queue = self.core.with_waiters(&self.lock, STATE_LIMIT, view);
         let now = Snapshot { queue, last };
         match self.before.replace(now.clone()) {
-            None => self.told.push_back(WatchEvent::State(now.queue)),
+            None => self.events.push_back(WatchEvent::State(now.queue)),
             Some(before) => match changes(&before, &now) {
-                Some(changes) => self.told.extend(changes.into_iter().map(WatchEvent::Change)),
-                None => self.told.push_back(WatchEvent::State(now.queue)),
+                Some(changes) => self.events.extend(changes.into_iter().map(WatchEvent::Change)),
+                None => self.events.push_back(WatchEvent::State(now.queue)),
             },
         }
         Ok(())
     }
 }
 
-/// What happened between two looks; nothing where that cannot be said in full.
+/// The changes between two inspections; `None` if they are not fully known.
 fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
     let (was, is) = (before.queue.holders.first(), now.queue.holders.first());
     let same = was.map(|one| one.token) == is.map(|one| one.token);
-    let last_token = |shot: &Snapshot| shot.last.as_ref().map(|last| last.token);
-    let mut story = Story {
+    let last_token = |snapshot: &Snapshot| snapshot.last.as_ref().map(|last| last.token);
+    let mut log = ChangeLog {
         holders: before.queue.holder_count,
         waiters: before.queue.waiter_count,
-        told: Vec::new(),
+        changes: Vec::new(),
     };
     match was {
         _ if same && last_token(before) == last_token(now) => {}
         Some(was) if !same => {
             let last = now.last.as_ref().filter(|last| last.token == was.token.get())?;
-            story.holders = 0;
-            story.tell(ChangeKind::Ended(last.cause), &was.owner, Some(was.token));
+            log.holders = 0;
+            log.push(ChangeKind::Ended(last.cause), &was.owner, Some(was.token));
         }
         None if !same && last_token(before) == last_token(now) => {}
-        // A lease came and went.
+        // A lease started and ended in between.
         _ => return None,
     }
     let missing = |waiter: &&Waiter, others: &Queue| !others.waiters.iter().any(|other| other.claim == waiter.claim);
     for gone in before.queue.waiters.iter().filter(|waiter| missing(waiter, &now.queue)) {
-        story.waiters = story.waiters.saturating_sub(1);
+        log.waiters = log.waiters.saturating_sub(1);
         if is.is_none_or(|is| is.claim != gone.claim) {
-            story.tell(ChangeKind::Ended(Cause::Left), &gone.owner, None);
+            log.push(ChangeKind::Ended(Cause::Left), &gone.owner, None);
         }
     }
     if let Some(is) = is.filter(|_| !same) {
-        story.holders = 1;
-        story.tell(ChangeKind::Granted, &is.owner, Some(is.token));
+        log.holders = 1;
+        log.push(ChangeKind::Granted, &is.owner, Some(is.token));
     }
     for new in now.queue.waiters.iter().filter(|waiter| missing(waiter, &before.queue)) {
-        story.waiters += 1;
-        story.tell(ChangeKind::Queued, &new.owner, None);
+        log.waiters += 1;
+        log.push(ChangeKind::Queued, &new.owner, None);
     }
-    // More waiters than a look names.
-    (story.waiters == now.queue.waiter_count).then_some(story.told)
+    // `None` if there are more waiters than an inspection names.
+    (log.waiters == now.queue.waiter_count).then_some(log.changes)
 }
 
-struct Story {
+struct ChangeLog {
     holders: usize,
     waiters: usize,
-    told: Vec<Change>,
+    changes: Vec<Change>,
 }
 
-impl Story {
-    fn tell(&mut self, kind: ChangeKind, owner: &Owner, token: Option<FencingToken>) {
-        self.told.push(Change {
+impl ChangeLog {
+    fn push(&mut self, kind: ChangeKind, owner: &Owner, token: Option<FencingToken>) {
+        self.changes.push(Change {
             kind,
             owner: owner.clone(),
             token,

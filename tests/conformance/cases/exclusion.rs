@@ -7,8 +7,8 @@ use fencepost::claim::Cause;
 use futures::future::join_all;
 use tokio::task::unconstrained;
 
-use crate::fixture::{Fixture, LONG};
 use crate::claims::{Asking, ROOMY, claim};
+use crate::fixture::{Fixture, LONG};
 use crate::replica::{busy, held, waiting};
 
 /// How many come in one moment.

@@ -1,10 +1,10 @@
 //! The short cut of a hot lock: a leave that takes its `next` up in the same step.
 
-use fencepost::backend::{Released, ReleaseTarget, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, ReleaseTarget, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
+use crate::fixture::Fixture;
 use crate::replica::waiting;
 
 pub async fn a_release_hands_over_to_the_next(fixture: &Fixture) {
@@ -36,7 +36,10 @@ pub async fn a_next_that_is_not_first_is_passed(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     let c = fixture.here().queue(claim("c")).await;
     let departure = fixture.here().release_to(&a, &c).await;
-    assert_eq!((departure.found, departure.next), (Released::Ended(Cause::Released), None));
+    assert_eq!(
+        (departure.found, departure.next),
+        (Released::Ended(Cause::Released), None)
+    );
     waiting(fixture.here().promote(&c).await);
     fixture.here().take(&b).await;
 }
@@ -46,7 +49,10 @@ pub async fn a_next_that_another_call_adopted_is_passed(fixture: &Fixture) {
     let older = fixture.here().queue(claim("b")).await;
     let newer = fixture.there().queue(older.again()).await;
     let departure = fixture.here().release_to(&a, &older).await;
-    assert_eq!((departure.found, departure.next), (Released::Ended(Cause::Released), None));
+    assert_eq!(
+        (departure.found, departure.next),
+        (Released::Ended(Cause::Released), None)
+    );
     fixture.there().take(&newer).await;
 }
 
@@ -82,7 +88,10 @@ pub async fn a_hold_that_leaves_its_claim_hands_nothing_over(fixture: &Fixture) 
     let more = fixture.here().hold(claim("a").reentrant()).await;
     let b = fixture.here().queue(claim("b")).await;
     let departure = fixture.here().release_to(&more, &b).await;
-    assert_eq!((departure.found, departure.next), (Released::Ended(Cause::Released), None));
+    assert_eq!(
+        (departure.found, departure.next),
+        (Released::Ended(Cause::Released), None)
+    );
     waiting(fixture.here().promote(&b).await);
     assert_eq!(
         fixture.here().release_to(&a, &b).await.next.expect("handed over").claim,
@@ -127,7 +136,13 @@ pub async fn what_was_handed_over_has_waited(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     fixture.sleep(fixture.short()).await;
-    let waited = fixture.here().release_to(&a, &b).await.next.expect("handed over").waited;
+    let waited = fixture
+        .here()
+        .release_to(&a, &b)
+        .await
+        .next
+        .expect("handed over")
+        .waited;
     assert!((fixture.short()..4 * fixture.short()).contains(&waited), "{waited:?}");
 }
 

@@ -1,10 +1,10 @@
 //! What a store declares, refuses and says when it is closed.
 
-use fencepost::backend::{BackendError, Health, ReleaseTarget, InspectLimit, PageRequest, AcquireOutcome, Refusal};
+use fencepost::backend::{AcquireOutcome, BackendError, Health, InspectLimit, PageRequest, Refusal, ReleaseTarget};
 use fencepost::name::Mode;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, semaphore};
+use crate::fixture::Fixture;
 use crate::replica::refused;
 
 /// Asserts that a claim was refused at a limit of this size.
@@ -34,7 +34,10 @@ pub async fn a_mode_is_offered_or_refused(fixture: &Fixture) {
 }
 
 pub async fn re_entry_is_offered_or_refused(fixture: &Fixture) {
-    let answer = fixture.first.acquire(fixture.here().name(), &claim("a").reentrant()).await;
+    let answer = fixture
+        .first
+        .acquire(fixture.here().name(), &claim("a").reentrant())
+        .await;
     match fixture.capabilities().reentry {
         true => assert!(matches!(answer, Ok(AcquireOutcome::Held(_))), "{answer:?}"),
         false => assert!(matches!(answer, Err(BackendError::Unsupported { .. })), "{answer:?}"),
@@ -58,7 +61,12 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
     fixture.first.close().await;
     is_away(fixture.first.acquire(lock.name(), &b).await);
     is_away(fixture.first.promote(lock.name(), &b).await);
-    is_away(fixture.first.release(lock.name(), ReleaseTarget::Hold(&a.lease), None).await);
+    is_away(
+        fixture
+            .first
+            .release(lock.name(), ReleaseTarget::Hold(&a.lease), None)
+            .await,
+    );
     is_away(fixture.first.renew(&a.lease, None).await);
     is_away(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
     is_away(fixture.first.list("", PageRequest { after: None, size: 1 }).await);
@@ -68,7 +76,10 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
 #[track_caller]
 fn is_away<T: std::fmt::Debug>(answer: Result<T, BackendError>) {
     assert!(
-        matches!(answer, Err(BackendError::Unavailable { .. } | BackendError::NotSent { .. })),
+        matches!(
+            answer,
+            Err(BackendError::Unavailable { .. } | BackendError::NotSent { .. })
+        ),
         "{answer:?}"
     );
 }

@@ -4,8 +4,8 @@ use fencepost::backend::{ChangeKind, InspectLimit, PageRequest};
 use fencepost::claim::Cause;
 use fencepost::name::LockName;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, note_of};
+use crate::fixture::Fixture;
 use crate::streams::Watching;
 
 pub async fn a_lock_that_nobody_uses_is_free(fixture: &Fixture) {
@@ -66,7 +66,11 @@ async fn names(fixture: &Fixture, prefix: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut page = PageRequest { after: None, size: 2 };
     loop {
-        let listing = fixture.first.list(prefix, page.clone()).await.expect("the store answers");
+        let listing = fixture
+            .first
+            .list(prefix, page.clone())
+            .await
+            .expect("the store answers");
         assert!(listing.locks.len() <= page.size, "{listing:?}");
         names.extend(listing.locks.iter().map(|summary| summary.lock.to_string()));
         match listing.next {

@@ -3,8 +3,8 @@
 use fencepost::backend::{AcquireOutcome, Refusal};
 use fencepost::name::Mode;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, semaphore};
+use crate::fixture::Fixture;
 use crate::replica::{busy, refused, waiting};
 
 pub async fn readers_hold_together(fixture: &Fixture) {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{ClaimLimits, FINISHED_KEPT, Released, Refusal, RenewOutcome};
+use fencepost::backend::{ClaimLimits, FINISHED_KEPT, Refusal, Released, RenewOutcome};
 use fencepost::claim::Cause;
 
-use crate::fixture::{Fixture, LONG};
 use crate::claims::{Asking, ROOMY, claim};
+use crate::fixture::{Fixture, LONG};
 use crate::replica::{busy, refused, waiting};
 
 pub async fn a_reentry_adds_a_hold_with_the_same_token(fixture: &Fixture) {
@@ -36,7 +36,10 @@ pub async fn a_repeated_release_of_a_hold_leaves_the_others(fixture: &Fixture) {
     let more = fixture.here().hold(claim("a").reentrant()).await;
     fixture.here().release(&more).await;
     for _ in 0..2 {
-        assert_eq!(fixture.here().release(&more).await, Released::EndedBefore(Cause::Released));
+        assert_eq!(
+            fixture.here().release(&more).await,
+            Released::EndedBefore(Cause::Released)
+        );
     }
     assert_eq!(
         fixture.here().renew(&more, None).await,
@@ -65,7 +68,8 @@ pub async fn another_owner_or_identity_does_not_reenter(fixture: &Fixture) {
 
 pub async fn a_reentry_of_another_mode_is_refused(fixture: &Fixture) {
     fixture.here().on("exclusive").hold(claim("a").reentrant()).await;
-    fixture.here()
+    fixture
+        .here()
         .on("permits")
         .hold(claim("a").semaphore(1, 5).reentrant())
         .await;
@@ -101,7 +105,10 @@ pub async fn a_waiting_claim_is_not_reentered(fixture: &Fixture) {
 
 pub async fn the_holds_share_the_later_expiry(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
-    let shorter = fixture.here().hold(claim("a").reentrant().living(fixture.short())).await;
+    let shorter = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.short()))
+        .await;
     assert!(shorter.grant.ttl > LONG / 2, "{:?}", shorter.grant.ttl);
     let longer = fixture.here().hold(claim("a").reentrant().living(3 * LONG)).await;
     assert!(longer.grant.ttl >= 3 * LONG, "{:?}", longer.grant.ttl);
@@ -109,8 +116,14 @@ pub async fn the_holds_share_the_later_expiry(fixture: &Fixture) {
 }
 
 pub async fn any_hold_renews_for_all(fixture: &Fixture) {
-    let a = fixture.here().hold(claim("a").reentrant().living(fixture.ample())).await;
-    let more = fixture.here().hold(claim("a").reentrant().living(fixture.ample())).await;
+    let a = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.ample()))
+        .await;
+    let more = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.ample()))
+        .await;
     assert_eq!(fixture.there().renewed(&more, Some(LONG)).await.holds, 2);
     fixture.outlive(fixture.ample()).await;
     fixture.here().renewed(&a, None).await;
@@ -118,12 +131,24 @@ pub async fn any_hold_renews_for_all(fixture: &Fixture) {
 }
 
 pub async fn an_expiry_ends_every_hold(fixture: &Fixture) {
-    let a = fixture.here().hold(claim("a").reentrant().living(fixture.ample())).await;
-    let more = fixture.here().hold(claim("a").reentrant().living(fixture.ample())).await;
+    let a = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.ample()))
+        .await;
+    let more = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.ample()))
+        .await;
     fixture.outlive(fixture.ample()).await;
     for hold in [&a, &more] {
-        assert_eq!(fixture.here().renew(hold, None).await, RenewOutcome::Gone(Some(Cause::Expired)));
-        assert_eq!(fixture.here().release(hold).await, Released::EndedBefore(Cause::Expired));
+        assert_eq!(
+            fixture.here().renew(hold, None).await,
+            RenewOutcome::Gone(Some(Cause::Expired))
+        );
+        assert_eq!(
+            fixture.here().release(hold).await,
+            Released::EndedBefore(Cause::Expired)
+        );
     }
     assert!(fixture.here().is_free().await);
 }
@@ -133,7 +158,10 @@ pub async fn a_force_ends_every_hold(fixture: &Fixture) {
     let more = fixture.here().hold(claim("a").reentrant()).await;
     assert_eq!(fixture.here().force(a.token()).await, Released::Ended(Cause::Forced));
     for hold in [&a, &more] {
-        assert_eq!(fixture.here().renew(hold, None).await, RenewOutcome::Gone(Some(Cause::Forced)));
+        assert_eq!(
+            fixture.here().renew(hold, None).await,
+            RenewOutcome::Gone(Some(Cause::Forced))
+        );
         assert_eq!(fixture.here().release(hold).await, Released::EndedBefore(Cause::Forced));
     }
     assert!(fixture.here().is_free().await);
@@ -191,7 +219,10 @@ pub async fn a_first_hold_that_is_forgotten_may_come_again(fixture: &Fixture) {
 
 pub async fn a_renewal_gives_a_hold_the_ttl_that_it_was_last_given(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant().living(LONG)).await;
-    let more = fixture.here().hold(claim("a").reentrant().living(fixture.short())).await;
+    let more = fixture
+        .here()
+        .hold(claim("a").reentrant().living(fixture.short()))
+        .await;
     fixture.sleep(fixture.short()).await;
     let renewed = fixture.here().renewed(&a, None).await;
     assert!(renewed.ttl > LONG - fixture.short(), "{renewed:?}");

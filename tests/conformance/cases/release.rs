@@ -1,11 +1,11 @@
 //! Release and force: exactly the named hold ends, and no late or false release frees anybody's.
 
-use fencepost::backend::{Released, ReleaseTarget};
+use fencepost::backend::{ReleaseTarget, Released};
 use fencepost::claim::Cause;
 use fencepost::name::{FencingToken, LeaseKey, Secret};
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, random};
+use crate::fixture::Fixture;
 use crate::replica::Held;
 
 pub async fn a_release_frees_the_lock(fixture: &Fixture) {
@@ -89,11 +89,17 @@ pub async fn a_lease_of_another_lock_releases_nothing(fixture: &Fixture) {
         lock: b.lease.lock.clone(),
         ..a.lease.clone()
     };
-    assert_eq!(other.end(ReleaseTarget::Hold(&mixed), None).await.found, Released::Nothing);
+    assert_eq!(
+        other.end(ReleaseTarget::Hold(&mixed), None).await.found,
+        Released::Nothing
+    );
     assert_eq!(other.tokens().await, [b.token()]);
     assert_eq!(fixture.here().tokens().await, [a.token()]);
     fixture.here().release(&a).await;
-    assert_eq!(other.end(ReleaseTarget::Hold(&mixed), None).await.found, Released::Nothing);
+    assert_eq!(
+        other.end(ReleaseTarget::Hold(&mixed), None).await.found,
+        Released::Nothing
+    );
 }
 
 pub async fn a_released_lease_with_another_token_is_unknown(fixture: &Fixture) {
@@ -114,13 +120,22 @@ pub async fn a_force_removes_whoever_holds_the_token(fixture: &Fixture) {
 pub async fn a_force_of_a_token_that_ended_says_how(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
-    assert_eq!(fixture.here().force(a.token()).await, Released::EndedBefore(Cause::Released));
+    assert_eq!(
+        fixture.here().force(a.token()).await,
+        Released::EndedBefore(Cause::Released)
+    );
     let b = fixture.here().hold(claim("b")).await;
     fixture.here().force(b.token()).await;
-    assert_eq!(fixture.here().force(b.token()).await, Released::EndedBefore(Cause::Forced));
+    assert_eq!(
+        fixture.here().force(b.token()).await,
+        Released::EndedBefore(Cause::Forced)
+    );
     let c = fixture.here().hold(claim("c").living(fixture.short())).await;
     fixture.outlive(fixture.short()).await;
-    assert_eq!(fixture.here().force(c.token()).await, Released::EndedBefore(Cause::Expired));
+    assert_eq!(
+        fixture.here().force(c.token()).await,
+        Released::EndedBefore(Cause::Expired)
+    );
 }
 
 pub async fn a_force_of_an_unknown_token_removes_nobody(fixture: &Fixture) {

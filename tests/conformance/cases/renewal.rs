@@ -6,8 +6,8 @@ use fencepost::backend::RenewOutcome;
 use fencepost::claim::Cause;
 
 use super::release::forgeries;
-use crate::fixture::{Fixture, LONG};
 use crate::claims::{Asking, claim, ttl};
+use crate::fixture::{Fixture, LONG};
 use crate::replica::{Held, busy};
 
 pub async fn a_renewal_gives_the_time_that_was_asked(fixture: &Fixture) {
@@ -99,16 +99,26 @@ pub async fn a_late_renewal_gives_nothing_to_the_next_holder(fixture: &Fixture) 
     );
     let holders = fixture.here().holders().await;
     assert_eq!(holders[0].token, b.token());
-    assert!(holders[0].remaining <= LONG + fixture.short(), "{:?}", holders[0].remaining);
+    assert!(
+        holders[0].remaining <= LONG + fixture.short(),
+        "{:?}",
+        holders[0].remaining
+    );
 }
 
 pub async fn a_lease_that_was_given_back_or_forced_is_gone(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
-    assert_eq!(fixture.here().renew(&a, None).await, RenewOutcome::Gone(Some(Cause::Released)));
+    assert_eq!(
+        fixture.here().renew(&a, None).await,
+        RenewOutcome::Gone(Some(Cause::Released))
+    );
     let b = fixture.here().hold(claim("b")).await;
     fixture.here().force(b.token()).await;
-    assert_eq!(fixture.here().renew(&b, None).await, RenewOutcome::Gone(Some(Cause::Forced)));
+    assert_eq!(
+        fixture.here().renew(&b, None).await,
+        RenewOutcome::Gone(Some(Cause::Forced))
+    );
     assert!(fixture.here().is_free().await);
 }
 

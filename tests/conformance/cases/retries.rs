@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{ClaimLimits, FINISHED_KEPT, Released, NewClaim, AcquireOutcome, Refusal};
+use fencepost::backend::{AcquireOutcome, ClaimLimits, FINISHED_KEPT, NewClaim, Refusal, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::{Fixture, LONG};
 use crate::claims::{Asking, ROOMY, claim, note_of};
+use crate::fixture::{Fixture, LONG};
 use crate::replica::{busy, held, refused, waiting};
 
 /// Asserts that a retry was answered with the end of its request.
@@ -20,7 +20,10 @@ pub fn is_finished(place: AcquireOutcome, cause: Cause) {
 
 pub async fn a_retry_finds_its_hold(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
-    let again = fixture.there().hold(a.claim.again().living(5 * LONG).noting("later")).await;
+    let again = fixture
+        .there()
+        .hold(a.claim.again().living(5 * LONG).noting("later"))
+        .await;
     assert_eq!(again.lease, a.lease);
     assert_eq!((again.grant.holds, again.grant.waited), (1, Duration::ZERO));
     assert!(again.grant.ttl <= a.grant.ttl, "{:?}", again.grant.ttl);
@@ -68,7 +71,10 @@ pub async fn a_retry_that_fits_by_now_is_held_at_once(fixture: &Fixture) {
     let again = fixture.there().hold(b.again()).await;
     assert_eq!(fixture.here().tokens().await, [again.token()]);
     let older = fixture.here().promote(&b).await;
-    assert!(matches!(older, AcquireOutcome::Superseded | AcquireOutcome::Cancelled), "{older:?}");
+    assert!(
+        matches!(older, AcquireOutcome::Superseded | AcquireOutcome::Cancelled),
+        "{older:?}"
+    );
 }
 
 pub async fn a_try_that_fits_by_now_is_held_at_once(fixture: &Fixture) {

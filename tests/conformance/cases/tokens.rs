@@ -6,8 +6,8 @@ use fencepost::backend::Released;
 use fencepost::claim::Cause;
 use fencepost::name::FencingToken;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
+use crate::fixture::Fixture;
 
 /// Microseconds since 1970 in September 2001: what is below it lies on another scale.
 const A_BILLION_SECONDS: u64 = 1_000_000_000_000_000;

@@ -1,17 +1,20 @@
 //! Undoing a call: it ends what the call entered, and nothing that another call has found.
 
-use fencepost::backend::{Released, MARKS_KEPT, NewClaim, AcquireOutcome, RenewOutcome};
+use fencepost::backend::{AcquireOutcome, MARKS_KEPT, NewClaim, Released, RenewOutcome};
 use fencepost::claim::Cause;
 use std::time::Duration;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
+use crate::fixture::Fixture;
 use crate::replica::waiting;
 
 /// Asserts that a call has no claim any more, by its mark or because nothing is left of it.
 async fn is_over(fixture: &Fixture, call: &NewClaim) {
     let place = fixture.here().promote(call).await;
-    assert!(matches!(place, AcquireOutcome::Cancelled | AcquireOutcome::Gone), "{place:?}");
+    assert!(
+        matches!(place, AcquireOutcome::Cancelled | AcquireOutcome::Gone),
+        "{place:?}"
+    );
 }
 
 pub async fn a_waiter_that_is_undone_leaves_the_queue(fixture: &Fixture) {
@@ -46,7 +49,10 @@ pub async fn an_undo_that_comes_first_keeps_its_enter_out(fixture: &Fixture) {
     for _ in 0..2 {
         assert!(matches!(fixture.here().acquire(&late).await, AcquireOutcome::Cancelled));
     }
-    assert!(matches!(fixture.here().acquire(&late.clone().trying()).await, AcquireOutcome::Cancelled));
+    assert!(matches!(
+        fixture.here().acquire(&late.clone().trying()).await,
+        AcquireOutcome::Cancelled
+    ));
     assert!(fixture.here().is_free().await);
     fixture.here().hold(claim("b").trying()).await;
 }
@@ -100,7 +106,10 @@ pub async fn an_undo_of_the_newer_call_takes_an_adopted_waiter_out(fixture: &Fix
     assert!(fixture.here().waiters().await.is_empty());
     let place = fixture.here().promote(&older).await;
     assert!(
-        matches!(place, AcquireOutcome::Cancelled | AcquireOutcome::Gone | AcquireOutcome::Superseded),
+        matches!(
+            place,
+            AcquireOutcome::Cancelled | AcquireOutcome::Gone | AcquireOutcome::Superseded
+        ),
         "{place:?}"
     );
 }
@@ -131,11 +140,20 @@ pub async fn an_undo_that_comes_first_keeps_its_retry_from_adopting(fixture: &Fi
     let older = fixture.here().queue(claim("b")).await;
     let newer = older.again();
     assert_eq!(fixture.there().undo(&newer).await, Released::Adopted);
-    assert!(matches!(fixture.there().acquire(&newer).await, AcquireOutcome::Cancelled));
+    assert!(matches!(
+        fixture.there().acquire(&newer).await,
+        AcquireOutcome::Cancelled
+    ));
     fixture.here().release(&a).await;
     let held = fixture.here().take(&older).await;
-    assert!(matches!(fixture.there().acquire(&newer).await, AcquireOutcome::Cancelled));
-    assert_eq!(fixture.here().undo(&held.claim).await, Released::Ended(Cause::TakenBack));
+    assert!(matches!(
+        fixture.there().acquire(&newer).await,
+        AcquireOutcome::Cancelled
+    ));
+    assert_eq!(
+        fixture.here().undo(&held.claim).await,
+        Released::Ended(Cause::TakenBack)
+    );
 }
 
 pub async fn a_try_that_takes_its_claim_out_ends_the_older_call(fixture: &Fixture) {
@@ -144,10 +162,19 @@ pub async fn a_try_that_takes_its_claim_out_ends_the_older_call(fixture: &Fixtur
     let place = fixture.there().acquire(&older.again().trying()).await;
     assert_eq!(crate::replica::busy(place).expect("somebody holds").token, a.token());
     assert!(fixture.here().waiters().await.is_empty());
-    assert!(matches!(fixture.here().promote(&older).await, AcquireOutcome::Cancelled));
-    assert!(matches!(fixture.here().acquire(&older).await, AcquireOutcome::Cancelled));
+    assert!(matches!(
+        fixture.here().promote(&older).await,
+        AcquireOutcome::Cancelled
+    ));
+    assert!(matches!(
+        fixture.here().acquire(&older).await,
+        AcquireOutcome::Cancelled
+    ));
     fixture.here().release(&a).await;
-    assert!(matches!(fixture.here().promote(&older).await, AcquireOutcome::Cancelled));
+    assert!(matches!(
+        fixture.here().promote(&older).await,
+        AcquireOutcome::Cancelled
+    ));
     assert!(fixture.here().is_free().await);
 }
 
@@ -158,7 +185,10 @@ pub async fn a_try_that_takes_its_claim_out_wakes_the_older_call(fixture: &Fixtu
     notifications.all().await;
     crate::replica::busy(fixture.there().acquire(&older.again().trying()).await);
     notifications.until(fixture.here().name(), &older).await;
-    assert!(matches!(fixture.here().promote(&older).await, AcquireOutcome::Cancelled));
+    assert!(matches!(
+        fixture.here().promote(&older).await,
+        AcquireOutcome::Cancelled
+    ));
 }
 
 pub async fn an_undo_of_a_call_that_nobody_knows_harms_nobody(fixture: &Fixture) {
@@ -201,7 +231,10 @@ pub async fn an_undo_of_a_failed_try_harms_nobody(fixture: &Fixture) {
 pub async fn a_reentry_that_is_undone_takes_only_its_hold(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;
-    assert_eq!(fixture.here().undo(&more.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(
+        fixture.here().undo(&more.claim).await,
+        Released::Ended(Cause::TakenBack)
+    );
     let holders = fixture.here().holders().await;
     assert_eq!((holders[0].token, holders[0].holds), (a.token(), 1));
     assert!(matches!(fixture.here().renew(&more, None).await, RenewOutcome::Gone(_)));

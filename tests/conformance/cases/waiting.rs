@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{NewClaim, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, NewClaim};
 
-use crate::fixture::{Fixture, LONG};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, LONG};
 use crate::replica::{Replica, waiting};
 
 /// Queues claims of these owners, in order.
@@ -163,7 +163,10 @@ pub async fn an_adoption_wakes_the_older_call(fixture: &Fixture) {
     notifications.all().await;
     waiting(fixture.there().acquire(&older.again()).await);
     notifications.until(fixture.here().name(), &older).await;
-    assert!(matches!(fixture.here().promote(&older).await, AcquireOutcome::Superseded));
+    assert!(matches!(
+        fixture.here().promote(&older).await,
+        AcquireOutcome::Superseded
+    ));
 }
 
 pub async fn a_waiter_learns_its_turn_and_when_it_may_be_free(fixture: &Fixture) {
@@ -184,7 +187,10 @@ pub async fn a_waiter_learns_its_turn_and_when_it_may_be_free(fixture: &Fixture)
 }
 
 pub async fn a_take_up_of_an_unknown_claim_finds_nothing(fixture: &Fixture) {
-    assert!(matches!(fixture.here().promote(&claim("a")).await, AcquireOutcome::Gone));
+    assert!(matches!(
+        fixture.here().promote(&claim("a")).await,
+        AcquireOutcome::Gone
+    ));
     assert!(fixture.here().is_free().await);
 }
 

@@ -12,7 +12,7 @@ use super::service::{
     DEFAULT_TTL, Service, acquire, acquire_elsewhere, check_token, get_lock, list_locks, living, named, reentrant,
     semaphore, shared, waiting,
 };
-use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE};
+use crate::fixture::{ELSEWHERE, Fixture, NAMESPACE};
 
 pub async fn lock_held_names_the_holder(fixture: &Fixture) {
     let service = Service::start(fixture).await;

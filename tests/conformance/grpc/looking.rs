@@ -12,7 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 use super::service::{
     LOCK, Service, acquire, check_token, list_locks, living, narrow, shared, time, waiting, watch_lock,
 };
-use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE};
+use crate::fixture::{ELSEWHERE, Fixture, NAMESPACE};
 
 pub async fn get_lock_shows_holders_and_waiters(fixture: &Fixture) {
     let service = Service::start(fixture).await;
@@ -202,7 +202,10 @@ pub async fn namespaces_show_their_store_and_limits(fixture: &Fixture) {
         (limits.name_limit, time(limits.max_wait)),
         (expected.name_bytes, expected.wait_max)
     );
-    assert_eq!(info.modes.contains(&"semaphore".to_owned()), fixture.capabilities().sharing);
+    assert_eq!(
+        info.modes.contains(&"semaphore".to_owned()),
+        fixture.capabilities().sharing
+    );
     let nodes = info.nodes.iter().map(|node| node.name.clone());
     assert!(nodes.eq(fixture.first.nodes().into_iter().map(|(name, _)| name)));
 }

@@ -22,8 +22,8 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::asks;
 pub use crate::asks::{living, named, reason, time};
-use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE, namespace};
 use crate::calls::Calls;
+use crate::fixture::{ELSEWHERE, Fixture, NAMESPACE, namespace};
 
 /// The lock of a case that names no other.
 pub const LOCK: &str = "lock";

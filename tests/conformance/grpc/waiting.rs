@@ -82,7 +82,11 @@ pub async fn an_expiry_serves_the_next(fixture: &Fixture) {
     let a = service.acquire(living(fixture.short(), acquire("a"))).await;
     let b = service.acquire(waiting(30, acquire("b"))).await;
     assert!(b.fencing_token > a.fencing_token);
-    assert!(time(b.waited) < fixture.short() + Duration::from_secs(5), "{:?}", b.waited);
+    assert!(
+        time(b.waited) < fixture.short() + Duration::from_secs(5),
+        "{:?}",
+        b.waited
+    );
 }
 
 pub async fn a_force_serves_the_next(fixture: &Fixture) {

@@ -1,10 +1,10 @@
 //! What a step that grants asks of its own claim, its request and its token.
 
-use fencepost::backend::{Released, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::{Fixture, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, step};
 use crate::proxy::Fate;
 use crate::replica::held;
 

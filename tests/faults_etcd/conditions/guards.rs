@@ -1,9 +1,9 @@
 //! What a step that grants asks of the lock: nobody holds or waits there whom its decision did not know.
 
-use fencepost::backend::{NewClaim, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, NewClaim};
 
-use crate::fixture::{Fixture, FORGETFUL, fitting, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{FORGETFUL, Fixture, fitting, step};
 use crate::proxy::Fate;
 use crate::replica::{busy, held, waiting};
 
@@ -161,7 +161,9 @@ async fn not_beside(waiter: NewClaim, kind: &str, holder: NewClaim) {
     fixture.there().on("other").hold(holder).await;
     let here = fixture.here();
     let planted = fixture.plant_holder("other");
-    let place = fixture.while_held(&step(&next, kind), here.promote(&next), planted).await;
+    let place = fixture
+        .while_held(&step(&next, kind), here.promote(&next), planted)
+        .await;
     waiting(place);
     assert_eq!(fixture.there().owners().await.0, ["there"]);
 }

@@ -1,14 +1,19 @@
 //! What a hand-over asks of the holder that ends and of the waiter that is next.
 
-use fencepost::backend::{ReleaseOutcome, Released, NewClaim};
+use fencepost::backend::{NewClaim, ReleaseOutcome, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::{Fixture, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, step};
 use crate::replica::{Held, waiting};
 
 /// Releases to the next waiter; `meanwhile` happens before that reaches etcd, so that nothing is handed over.
-async fn not_handed_over(fixture: &Fixture, (hold, next): (&Held, &NewClaim), kind: &str, meanwhile: impl Future<Output = ()>) {
+async fn not_handed_over(
+    fixture: &Fixture,
+    (hold, next): (&Held, &NewClaim),
+    kind: &str,
+    meanwhile: impl Future<Output = ()>,
+) {
     let here = fixture.here();
     let ReleaseOutcome { found, next } = fixture
         .while_held(&step(next, kind), here.release_to(hold, next), meanwhile)

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::{BackendError, ReleaseTarget};
 
-use crate::fixture::{Fixture, LONG, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, LONG, step};
 use crate::proxy::{Fate, varint};
 use crate::replica::{Held, held};
 

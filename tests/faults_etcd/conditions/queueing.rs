@@ -1,10 +1,10 @@
 //! What a step that queues, adopts or joins asks of the claims that it found.
 
-use fencepost::backend::{Released, AcquireOutcome, Refusal};
+use fencepost::backend::{AcquireOutcome, Refusal, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
+use crate::fixture::Fixture;
 use crate::replica::{Held, busy, held, refused, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,7 +119,9 @@ async fn a_hold_that_was_released_meanwhile_is_not_brought_back_by_its_adoption(
     let hold = fixture.there().hold(claim("holder")).await;
     let (here, late) = (fixture.here(), hold.claim.again());
     let released = async { assert_eq!(fixture.there().release(&hold).await, Released::Ended(Cause::Released)) };
-    let place = fixture.while_held(&rewriting(&hold), here.acquire(&late), released).await;
+    let place = fixture
+        .while_held(&rewriting(&hold), here.acquire(&late), released)
+        .await;
     assert!(matches!(place, AcquireOutcome::Finished(Cause::Released)), "{place:?}");
     assert!(fixture.there().is_free().await);
 }
@@ -131,7 +133,9 @@ async fn a_reentry_does_not_undo_another_that_came_meanwhile() {
     let first = fixture.there().hold(owner()).await;
     let (here, mut second) = (fixture.here(), None);
     let came = async { second = Some(fixture.there().hold(owner()).await) };
-    let place = fixture.while_held(&rewriting(&first), here.acquire(&owner()), came).await;
+    let place = fixture
+        .while_held(&rewriting(&first), here.acquire(&owner()), came)
+        .await;
     assert_eq!(held(place).holds, 3);
     fixture.there().renewed(&second.expect("it was granted"), None).await;
 }

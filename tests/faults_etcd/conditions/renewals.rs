@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{BackendError, Released, AcquireOutcome, RenewOutcome};
+use fencepost::backend::{AcquireOutcome, BackendError, Released, RenewOutcome};
 use fencepost::claim::Cause;
 
-use crate::fixture::{Fixture, LONG, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, LONG, step};
 use crate::proxy::{Caught, Fate, Proxy, varint};
 
 /// The next sign of life for this lease.
@@ -78,7 +78,10 @@ async fn a_holder_that_was_released_meanwhile_is_not_brought_back_by_its_renewal
     let released = async { assert_eq!(fixture.there().release(&hold).await, Released::Ended(Cause::Released)) };
     let renewing = here.renew(&hold, Some(LONG / 2));
     let renewed = fixture.while_held(&step(&hold.claim, "h/x/"), renewing, released).await;
-    assert!(matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))), "{renewed:?}");
+    assert!(
+        matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))),
+        "{renewed:?}"
+    );
     assert!(fixture.there().is_free().await);
 }
 
@@ -95,7 +98,10 @@ async fn a_hold_that_was_released_meanwhile_is_not_renewed_by_another_of_its_cla
     };
     let here = fixture.here();
     let (renewed, ()) = tokio::join!(here.renew(&hold, None), released);
-    assert!(matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))), "{renewed:?}");
+    assert!(
+        matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))),
+        "{renewed:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,6 +131,8 @@ async fn a_retry_is_not_told_of_a_hold_whose_lease_ended_meanwhile() {
     let here = fixture.here();
     let retry = hold.claim.again();
     let ended = fixture.revoke(lease);
-    let place = fixture.while_held(&["LeaseTimeToLive"], here.acquire(&retry), ended).await;
+    let place = fixture
+        .while_held(&["LeaseTimeToLive"], here.acquire(&retry), ended)
+        .await;
     assert!(matches!(place, AcquireOutcome::Finished(Cause::Expired)), "{place:?}");
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fencepost::backend::BackendError;
 
-use crate::fixture::{Fixture, step};
 use crate::claims::{Asking, claim};
+use crate::fixture::{Fixture, step};
 use crate::proxy::Fate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,10 +1,10 @@
 //! What an undo, or a release, asks of the claim that it found: what came late, or another call, may have changed it.
 
-use fencepost::backend::{Released, NewClaim};
+use fencepost::backend::{NewClaim, Released};
 use fencepost::claim::Cause;
 
-use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
+use crate::fixture::Fixture;
 use crate::replica::{held, waiting};
 
 /// The parts of the step that leaves this call's mark.
@@ -57,7 +57,10 @@ async fn a_grant_that_comes_after_the_undo_of_its_call_and_the_end_of_another_ta
     let late = fixture.acquire_late(&new, "h/x/").await;
     let retry = fixture.there().hold(new.again()).await;
     assert_eq!(fixture.here().undo(&new).await, Released::Adopted);
-    assert_eq!(fixture.there().undo(&retry.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(
+        fixture.there().undo(&retry.claim).await,
+        Released::Ended(Cause::TakenBack)
+    );
     late.let_go().await;
     assert!(fixture.there().is_free().await);
 }
@@ -111,7 +114,9 @@ async fn an_undo_takes_back_a_grant_that_came_while_it_found_anothers() {
         fixture.there().undo(&retry.claim).await;
         late.let_go().await;
     };
-    let undone = fixture.while_held(&marking(&fixture, &new), here.undo(&new), replaced).await;
+    let undone = fixture
+        .while_held(&marking(&fixture, &new), here.undo(&new), replaced)
+        .await;
     assert_eq!(undone, Released::Ended(Cause::TakenBack));
     assert!(fixture.there().is_free().await);
 }
@@ -123,7 +128,9 @@ async fn an_undo_leaves_a_waiter_that_a_retry_adopted_meanwhile() {
     let waiter = fixture.here().queue(claim("waiter")).await;
     let (here, retry) = (fixture.here(), waiter.again());
     let adopted = async { drop(fixture.there().queue(retry.clone()).await) };
-    let undone = fixture.while_held(&about(&waiter, "q/"), here.undo(&waiter), adopted).await;
+    let undone = fixture
+        .while_held(&about(&waiter, "q/"), here.undo(&waiter), adopted)
+        .await;
     assert_eq!(undone, Released::Adopted);
     waiting(fixture.there().promote(&retry).await);
 }

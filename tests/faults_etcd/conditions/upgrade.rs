@@ -1,12 +1,12 @@
 //! Other releases on the same namespace. Those before kept readers among the semaphore claims, and the base of their tokens
 //! at another key. What they leave is written here by hand.
 
-use fencepost::backend::{Released, AcquireOutcome};
+use fencepost::backend::{AcquireOutcome, Released};
 use fencepost::claim::Cause;
 use fencepost::name::FencingToken;
 
-use crate::fixture::{Fixture, FORGETFUL};
 use crate::claims::{Asking, claim};
+use crate::fixture::{FORGETFUL, Fixture};
 use crate::replica::{Held, held};
 
 /// A base of a release before that is an hour ahead.
@@ -53,7 +53,10 @@ async fn a_reader_of_a_release_before_is_renewed_found_and_released() {
     let found = held(fixture.here().acquire(&reader.claim.again()).await);
     assert_eq!((found.token, found.secret), (reader.lease.token, reader.lease.secret));
     assert_eq!(fixture.here().release(&reader).await, Released::Ended(Cause::Released));
-    assert_eq!(fixture.there().release(&reader).await, Released::EndedBefore(Cause::Released));
+    assert_eq!(
+        fixture.there().release(&reader).await,
+        Released::EndedBefore(Cause::Released)
+    );
     assert!(fixture.here().is_free().await);
 }
 

@@ -1,7 +1,8 @@
 //! What may happen next.
 
 use super::deciding::{
-    decide, deliver, give_back, hand_over, remove, leave_settled, leave_unread, inspect, release, revoke, stop_counting, to,
+    decide, deliver, give_back, hand_over, inspect, leave_settled, leave_unread, release, remove, revoke,
+    stop_counting, to,
 };
 use super::store::{Lease, Step};
 use super::transactions::{act, arrive, give_up, holds, together};
@@ -101,7 +102,10 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
             }
             Stage::Granted { lease } => {
                 then(Event::GetsItsAnswer(at), Some(deliver(state, at, lease)));
-                then(Event::EndsBeforeItsAnswer(at), Some(to(state, at, Stage::ReleaseTarget)));
+                then(
+                    Event::EndsBeforeItsAnswer(at),
+                    Some(to(state, at, Stage::ReleaseTarget)),
+                );
             }
             Stage::Held { lease } => {
                 then(Event::Releases(at), Some(give_back(state, at, lease)));

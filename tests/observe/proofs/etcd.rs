@@ -3,9 +3,9 @@
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 
 use super::{APPLIED, FAILED, Kept, fails, file, replace, served, serves};
-use crate::fixture::eventually;
 use crate::certificates::Certificates;
 use crate::etcd_servers::{Cluster, program};
+use crate::fixture::eventually;
 
 const TAKEN: &str = "etcd takes what proves this server now";
 

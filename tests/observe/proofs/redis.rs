@@ -1,8 +1,8 @@
 //! A Redis whose users and certificates change.
 
 use super::{APPLIED, FAILED, Kept, fails, file, grants, replace, served, serves};
-use crate::fixture::eventually;
 use crate::certificates::Certificates;
+use crate::fixture::eventually;
 use crate::redis_servers::{RedisServer, Sentinels, available, free_port};
 
 /// Lets a user log in with one more password.

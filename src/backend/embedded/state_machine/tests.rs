@@ -3,14 +3,14 @@ use std::time::SystemTime;
 use super::*;
 use crate::backend::embedded::lock::Claim;
 use crate::backend::embedded::namespace_state::IncomingClaim;
-use crate::backend::{Released, ReleaseTarget, NewClaim, AcquireOutcome};
+use crate::backend::{AcquireOutcome, NewClaim, ReleaseTarget, Released};
 use crate::name::{CallId, ClaimId, LeaseKey, LockKey, LockName};
 
-/// A clock that stands where it is put.
+/// A clock that only the test moves.
 #[derive(Debug, Clone, Default)]
-struct TestCaller(Arc<std::sync::Mutex<Duration>>);
+struct ManualClock(Arc<std::sync::Mutex<Duration>>);
 
-impl Clock for TestCaller {
+impl Clock for ManualClock {
     fn now(&self) -> Duration {
         *self.0.lock().unwrap()
     }
@@ -26,13 +26,13 @@ impl Clock for TestCaller {
 
 struct Fixture {
     machine: StateMachine,
-    clock: TestCaller,
+    clock: ManualClock,
     id: NamespaceId,
     name: LockName,
 }
 
 fn fixture() -> Fixture {
-    let clock = TestCaller::default();
+    let clock = ManualClock::default();
     let mut machine = StateMachine::new(Arc::new(clock.clone()), true);
     let id = machine.namespace_id(&Namespace::new("n").unwrap());
     Fixture {
@@ -52,12 +52,12 @@ fn claim(number: u8) -> NewClaim {
 
 impl Fixture {
     fn acquire(&mut self, claim: &NewClaim) -> AcquireOutcome {
-        let coming = IncomingClaim {
+        let incoming = IncomingClaim {
             claim,
             waited: Duration::ZERO,
         };
-        let (space, ctx) = self.machine.at(self.id);
-        space.acquire(ctx, &self.name, &coming, 1000)
+        let (state, ctx) = self.machine.at(self.id);
+        state.acquire(ctx, &self.name, &incoming, 1000)
     }
 
     /// The lease of a claim that must be granted.
@@ -78,31 +78,31 @@ impl Fixture {
     }
 
     fn release(&mut self, who: ReleaseTarget<'_>) -> Released {
-        let (space, ctx) = self.machine.at(self.id);
-        space.release(ctx, &self.name, who, None).found
+        let (state, ctx) = self.machine.at(self.id);
+        state.release(ctx, &self.name, who, None).found
     }
 
-    /// The only holder as the file has it, with its place.
+    /// The only holder, as the file has it, with its position.
     fn written(&self) -> (u64, Claim) {
-        let lock = &self.machine.spaces[self.id].locks[&self.name];
+        let lock = &self.machine.namespaces[self.id].locks[&self.name];
         let mut holders = lock.iter().filter(|(_, claim)| claim.holding().is_some());
-        let (place, claim) = holders.next().unwrap();
+        let (position, claim) = holders.next().unwrap();
         assert!(holders.next().is_none());
-        (place, claim.clone())
+        (position, claim.clone())
     }
 
-    /// A turn could not be written: the file still says who held before.
-    fn lose_turn(&mut self, (place, claim): (u64, Claim)) {
+    /// Simulates a batch that could not be written: the file still contains the earlier holder.
+    fn lose_batch(&mut self, (position, claim): (u64, Claim)) {
         let namespace = Namespace::new("n").unwrap();
-        let holders = vec![(namespace, self.name.clone(), place, claim)];
+        let holders = vec![(namespace, self.name.clone(), position, claim)];
         self.machine.rebuild(Loaded::of(holders));
     }
 }
 
 #[test]
-fn nobody_overtakes_the_holder_that_a_lost_turn_brings_back() {
+fn waiters_queue_behind_a_holder_that_a_lost_batch_restores() {
     let mut fixture = fixture();
-    // A lock in use for a while: its places have counted on.
+    // A lock that has been in use for a while: its positions have grown.
     let mut held = fixture.take(&claim(0));
     for number in 1..6 {
         assert!(matches!(fixture.acquire(&claim(number)), AcquireOutcome::Waiting(_)));
@@ -111,31 +111,40 @@ fn nobody_overtakes_the_holder_that_a_lost_turn_brings_back() {
     }
     let file = fixture.written();
     fixture.machine.take_writes();
-    // In one turn it falls free, and the places count from the start again.
-    assert!(matches!(fixture.release(ReleaseTarget::Hold(&held)), Released::Ended(_)));
+    // In one batch the lock becomes free, and its positions count from 0 again.
+    assert!(matches!(
+        fixture.release(ReleaseTarget::Hold(&held)),
+        Released::Ended(_)
+    ));
     fixture.take(&claim(10));
     assert!(matches!(fixture.acquire(&claim(11)), AcquireOutcome::Waiting(_)));
     assert!(matches!(fixture.acquire(&claim(12)), AcquireOutcome::Waiting(_)));
-    fixture.lose_turn(file);
+    fixture.lose_batch(file);
     for number in [11, 12] {
         let retry = NewClaim {
             call: CallId::from_bytes([100 + number; 16]),
             ..claim(number)
         };
-        assert!(matches!(fixture.acquire(&retry), AcquireOutcome::Waiting(_)), "{number}");
+        assert!(
+            matches!(fixture.acquire(&retry), AcquireOutcome::Waiting(_)),
+            "{number}"
+        );
     }
-    let (space, _) = fixture.machine.at(fixture.id);
+    let (state, _) = fixture.machine.at(fixture.id);
     assert_eq!(
-        (space.locks[&fixture.name].holders(), space.locks[&fixture.name].waiters()),
+        (
+            state.locks[&fixture.name].holders(),
+            state.locks[&fixture.name].waiters()
+        ),
         (1, 2)
     );
-    // And in their order behind it.
+    // The waiters keep their order behind the holder.
     fixture.release(ReleaseTarget::Hold(&held));
     fixture.take(&claim(11));
 }
 
 #[test]
-fn a_waiter_at_the_place_of_a_holder_that_comes_back_is_not_lost() {
+fn a_waiter_at_the_position_of_a_restored_holder_is_kept() {
     let mut fixture = fixture();
     let held = fixture.take(&claim(0));
     fixture.acquire(&claim(1));
@@ -146,27 +155,27 @@ fn a_waiter_at_the_place_of_a_holder_that_comes_back_is_not_lost() {
     fixture.release(ReleaseTarget::Hold(&held));
     fixture.take(&claim(10));
     fixture.acquire(&claim(11));
-    fixture.lose_turn(file);
-    let (space, _) = fixture.machine.at(fixture.id);
-    assert_eq!(space.locks[&fixture.name].waiters(), 1);
+    fixture.lose_batch(file);
+    let (state, _) = fixture.machine.at(fixture.id);
+    assert_eq!(state.locks[&fixture.name].waiters(), 1);
     fixture.release(ReleaseTarget::Hold(&held));
     fixture.take(&claim(11));
 }
 
 #[test]
-fn what_is_due_is_done_by_the_turn_that_it_causes() {
+fn a_batch_at_the_due_time_ends_what_has_expired() {
     let mut fixture = fixture();
     let held = fixture.take(&claim(0));
-    // A cancel mark, and no finished call beside it.
+    // A cancel mark without a finished call.
     let unknown = ReleaseTarget::Call(&ClaimId::from_bytes([9; 16]), CallId::from_bytes([9; 16]));
     assert_eq!(fixture.release(unknown), Released::Nothing);
-    let mut turns = 0;
+    let mut batches = 0;
     while let Some(due) = fixture.machine.due() {
         *fixture.clock.0.lock().unwrap() = due;
         fixture.machine.begin();
-        turns += 1;
-        assert!(turns < 10, "a turn that is due at {due:?} does nothing");
+        batches += 1;
+        assert!(batches < 10, "a batch that is due at {due:?} does nothing");
     }
-    // The mark, the lease and the memory of it are gone.
+    // The mark, the lease and its finished call are forgotten.
     assert_eq!(fixture.release(ReleaseTarget::Hold(&held)), Released::Nothing);
 }

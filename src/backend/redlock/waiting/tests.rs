@@ -1,4 +1,4 @@
-//! A line by itself, as its calls come and go.
+//! Tests of one queue without a store.
 
 use tokio::sync::mpsc;
 
@@ -19,99 +19,102 @@ fn claim(number: u8) -> NewClaim {
 }
 
 fn waiting() -> (Waiting, mpsc::Receiver<Notification>) {
-    let (notifications, heard) = NotificationSender::new();
-    (Waiting::new(Arc::new(notifications)), heard)
+    let (notifications, receiver) = NotificationSender::new();
+    (Waiting::new(Arc::new(notifications)), receiver)
 }
 
-/// Who was told since the last time.
-fn told(heard: &mut mpsc::Receiver<Notification>) -> Vec<Notification> {
-    std::iter::from_fn(|| heard.try_recv().ok()).collect()
+/// The notifications since the last call.
+fn received(receiver: &mut mpsc::Receiver<Notification>) -> Vec<Notification> {
+    std::iter::from_fn(|| receiver.try_recv().ok()).collect()
 }
 
-fn contends(turn: NextAction<'_>) -> AttemptPermit<'_> {
-    match turn {
-        NextAction::Contend(contending) => contending,
+fn permit(action: NextAction<'_>) -> AttemptPermit<'_> {
+    match action {
+        NextAction::Contend(permit) => permit,
         NextAction::Wait(ahead) => panic!("it waits: {ahead:?}"),
         NextAction::Refused(refusal) => panic!("it is refused: {refusal:?}"),
-        NextAction::Unknown => panic!("it is not in the line"),
+        NextAction::Unknown => panic!("it is not in the queue"),
     }
 }
 
-/// Somebody else holds, and these wait in this order.
-fn line(waiting: &Waiting, calls: &[NewClaim]) {
+/// Enqueues these calls in this order behind a holder.
+fn enqueue_all(waiting: &Waiting, calls: &[NewClaim]) {
     for (at, call) in calls.iter().enumerate() {
         match waiting.acquire(&lock(), call) {
-            NextAction::Contend(contending) if at == 0 => drop(contending.waits(call, Some(LONG))),
+            NextAction::Contend(permit) if at == 0 => drop(permit.enqueue(call, Some(LONG))),
             NextAction::Wait(_) if at > 0 => {}
-            _ => panic!("{at} has another turn"),
+            _ => panic!("{at} has another action"),
         }
     }
 }
 
-fn ahead(place: AcquireOutcome) -> QueuePosition {
-    match place {
+fn ahead(outcome: AcquireOutcome) -> QueuePosition {
+    match outcome {
         AcquireOutcome::Waiting(ahead) => ahead,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_left_while_it_contended_stays_out_of_the_line() {
-    let (waiting, mut heard) = waiting();
+async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
+    let (waiting, mut receiver) = waiting();
     let calls = [claim(1), claim(2)];
-    line(&waiting, &calls);
-    let contending = contends(waiting.again(&lock(), calls[0].call));
+    enqueue_all(&waiting, &calls);
+    let attempt = permit(waiting.retry(&lock(), calls[0].call));
     assert!(waiting.release(&lock(), calls[0].call).is_some());
-    told(&mut heard);
-    assert!(matches!(contending.waits(&calls[0], Some(LONG)), AcquireOutcome::Cancelled));
-    // Nobody could contend while the other one did.
-    assert_eq!(told(&mut heard), [Notification::Next(lock(), calls[1].id)]);
-    let contending = contends(waiting.again(&lock(), calls[1].call));
-    contending.is_over(None);
-    assert!(waiting.lines().by_lock.is_empty());
-    assert_eq!(waiting.lines().waiting, 0);
+    received(&mut receiver);
+    assert!(matches!(
+        attempt.enqueue(&calls[0], Some(LONG)),
+        AcquireOutcome::Cancelled
+    ));
+    // The other call could not attempt meanwhile.
+    assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
+    let attempt = permit(waiting.retry(&lock(), calls[1].call));
+    attempt.finish(None);
+    assert!(waiting.state().by_lock.is_empty());
+    assert_eq!(waiting.state().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_freed_while_somebody_contends_is_asked_for_again_soon() {
+async fn a_lock_released_during_an_attempt_is_retried_soon() {
     let (waiting, _heard) = waiting();
     let calls = [claim(1), claim(2)];
-    // In the line or not yet.
-    let newcomer = contends(waiting.acquire(&lock(), &calls[0]));
+    // The call is in the queue, or not yet.
+    let new_call = permit(waiting.acquire(&lock(), &calls[0]));
     waiting.freed(&lock(), None);
-    assert_eq!(ahead(newcomer.waits(&calls[0], Some(LONG))).frees_in, Some(SOON));
-    let again = contends(waiting.again(&lock(), calls[0].call));
+    assert_eq!(ahead(new_call.enqueue(&calls[0], Some(LONG))).frees_in, Some(MIN_WAIT));
+    let retry = permit(waiting.retry(&lock(), calls[0].call));
     waiting.gap();
-    assert_eq!(ahead(again.waits(&calls[0], Some(LONG))).frees_in, Some(SOON));
-    // Once: what was missed is made good by the next attempt.
-    let again = contends(waiting.again(&lock(), calls[0].call));
-    assert!(ahead(again.waits(&calls[0], Some(LONG))).frees_in > Some(LONG / 2));
+    assert_eq!(ahead(retry.enqueue(&calls[0], Some(LONG))).frees_in, Some(MIN_WAIT));
+    // Only once: the next attempt makes up for what was missed.
+    let retry = permit(waiting.retry(&lock(), calls[0].call));
+    assert!(ahead(retry.enqueue(&calls[0], Some(LONG))).frees_in > Some(LONG / 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_fails_does_not_wake_its_own_call() {
-    let (waiting, mut heard) = waiting();
+async fn a_failed_attempt_does_not_notify_its_own_call() {
+    let (waiting, mut receiver) = waiting();
     let calls = [claim(1), claim(2)];
-    line(&waiting, &calls);
-    told(&mut heard);
+    enqueue_all(&waiting, &calls);
+    received(&mut receiver);
     for _ in 0..10 {
-        drop(contends(waiting.again(&lock(), calls[0].call)));
-        assert_eq!(told(&mut heard), []);
+        drop(permit(waiting.retry(&lock(), calls[0].call)));
+        assert_eq!(received(&mut receiver), []);
     }
-    // One that is not in the line, or not any more, lets the first of it contend.
-    drop(contends(waiting.again(&lock(), calls[0].call)));
-    let contending = contends(waiting.again(&lock(), calls[0].call));
+    // A permit of a call that is not, or no longer, in the queue lets the first waiter attempt.
+    drop(permit(waiting.retry(&lock(), calls[0].call)));
+    let attempt = permit(waiting.retry(&lock(), calls[0].call));
     waiting.release(&lock(), calls[0].call);
-    told(&mut heard);
-    drop(contending);
-    assert_eq!(told(&mut heard), [Notification::Next(lock(), calls[1].id)]);
+    received(&mut receiver);
+    drop(attempt);
+    assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_who_never_contended_is_unknown_to_all_nodes() {
+async fn only_a_call_without_attempts_is_unknown_to_the_nodes() {
     let (waiting, _heard) = waiting();
     let calls = [claim(1), claim(2)];
-    line(&waiting, &calls);
+    enqueue_all(&waiting, &calls);
     assert_eq!(waiting.release(&lock(), calls[0].call), Some(true));
     assert_eq!(waiting.release(&lock(), calls[1].call), Some(false));
     assert_eq!(waiting.release(&lock(), calls[1].call), None);
@@ -131,35 +134,35 @@ fn grant(claim: &NewClaim, token: u64) -> Grant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_behind_an_attempt_under_way_asks_once_it_holds() {
-    let (waiting, mut heard) = waiting();
+async fn a_waiter_that_arrives_during_an_attempt_is_notified_when_it_holds() {
+    let (waiting, mut receiver) = waiting();
     let calls = [claim(1), claim(2), claim(3)];
-    let mut first = contends(waiting.acquire(&lock(), &calls[0]));
+    let mut first = permit(waiting.acquire(&lock(), &calls[0]));
     assert!(!first.is_awaited());
     assert!(matches!(waiting.acquire(&lock(), &calls[1]), NextAction::Wait(_)));
-    first.is_over(Some(&grant(&calls[0], 7)));
+    first.finish(Some(&grant(&calls[0], 7)));
     // No node knows that it waits.
-    assert_eq!(told(&mut heard), [Notification::Next(lock(), calls[1].id)]);
+    assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     assert!(matches!(waiting.acquire(&lock(), &calls[2]), NextAction::Wait(_)));
-    let mut second = contends(waiting.again(&lock(), calls[1].call));
+    let mut second = permit(waiting.retry(&lock(), calls[1].call));
     assert!(second.is_awaited());
-    second.is_over(Some(&grant(&calls[1], 8)));
-    assert_eq!(told(&mut heard), []);
+    second.finish(Some(&grant(&calls[1], 8)));
+    assert_eq!(received(&mut receiver), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_an_earlier_lease_wakes_nobody() {
-    let (waiting, mut heard) = waiting();
+async fn the_end_of_an_earlier_lease_notifies_no_waiter() {
+    let (waiting, mut receiver) = waiting();
     let calls = [claim(1), claim(2)];
-    line(&waiting, &calls);
-    let mut first = contends(waiting.again(&lock(), calls[0].call));
+    enqueue_all(&waiting, &calls);
+    let mut first = permit(waiting.retry(&lock(), calls[0].call));
     assert!(first.is_awaited());
-    first.is_over(Some(&grant(&calls[0], 8)));
-    told(&mut heard);
+    first.finish(Some(&grant(&calls[0], 8)));
+    received(&mut receiver);
     waiting.freed(&lock(), Some(7));
-    assert_eq!(told(&mut heard), []);
+    assert_eq!(received(&mut receiver), []);
     for number in [Some(8), Some(9), None] {
         waiting.freed(&lock(), number);
-        assert_eq!(told(&mut heard), [Notification::Next(lock(), calls[1].id)]);
+        assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     }
 }
