@@ -14,7 +14,7 @@ use http::{Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
-use self::body::{PermitBody, CallPermit, soon, until_drain};
+use self::body::{CallPermit, PermitBody, soon, until_drain};
 pub(super) use self::permits::Permits;
 use super::authenticate::Caller;
 use super::capacity::{Answers, ChargeTo};

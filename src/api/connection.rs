@@ -12,8 +12,8 @@ use tokio::time::{Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::capacity::{Capacity, ConnectionUsage, Usage};
-use super::peer::Peer;
 use super::log_throttle::LogThrottle;
+use super::peer::Peer;
 use super::verifications::Verifications;
 use crate::auth::certificate::CertificateIdentity;
 use crate::error::Error;

@@ -9,10 +9,10 @@ use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::connection::{Arrival, Connection, Remote, Socket, ConnectionSettings, Transport};
+use super::connection::{Arrival, Connection, ConnectionSettings, Remote, Socket, Transport};
 use super::listen::Listener;
-use super::peer::Peer;
 use super::log_throttle::LogThrottle;
+use super::peer::Peer;
 use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
@@ -23,7 +23,10 @@ const FIRST_REST: Duration = Duration::from_millis(10);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The connections of all listeners, until the stream is dropped, and the listeners with it.
-pub(super) fn incoming(listeners: Vec<Listener>, terms: ConnectionSettings) -> impl Stream<Item = Connection> + Send + use<> {
+pub(super) fn incoming(
+    listeners: Vec<Listener>,
+    terms: ConnectionSettings,
+) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
         let listener = Accepting {

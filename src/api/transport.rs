@@ -24,11 +24,11 @@ use tower::{Service, ServiceExt};
 
 use self::calls::Calls;
 use self::request::FromClient;
+use super::concurrency_limit::Kind;
 use super::connection::Connection;
 use super::deadline::{self, Timed};
-use super::concurrency_limit::Kind;
-use super::settings::Settings;
 use super::log_throttle::LogThrottle;
+use super::settings::Settings;
 use crate::metrics::ServerMetrics;
 
 mod calls;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::auth::{Auth, ProvenIdentity, PresentedCredentials, Unproven};
+use crate::auth::{Auth, PresentedCredentials, ProvenIdentity, Unproven};
 use crate::error::Error;
 
 /// How many calls of one connection may wait for a verification.
@@ -59,7 +59,11 @@ impl Verifications {
     ///
     /// # Cancellation safety
     /// Dropped, the call gives its turn up.
-    pub(super) async fn proven(self: Arc<Self>, auth: Auth, shown: PresentedCredentials) -> Result<(ProvenIdentity, VerificationTurn), Error> {
+    pub(super) async fn proven(
+        self: Arc<Self>,
+        auth: Auth,
+        shown: PresentedCredentials,
+    ) -> Result<(ProvenIdentity, VerificationTurn), Error> {
         let waiting = WaitingCount(Arc::clone(&self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             let what = format!("{MAX_WAITING} calls of this connection wait until their tokens are verified");

@@ -24,59 +24,59 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
 use self::admission::AdmissionQueue;
+use self::batches::StepBatcher;
 use self::calls::Calls;
+use self::cluster_client::{ClusterClient, Failure};
 use self::history::History;
+use self::in_flight::InFlight;
+use self::key_pool::KeyPool;
 use self::keys::Keys;
 use self::leases::Leases;
-use self::cluster_client::{Failure, ClusterClient};
-use self::key_pool::KeyPool;
 use self::lock_watch::LockWatches;
+use self::notifications::NotificationSender;
 use self::session::Session;
 use self::settings::{Credentials, Settings};
-use self::batches::StepBatcher;
-use self::in_flight::InFlight;
-use self::notifications::NotificationSender;
 use self::watching::Watching;
 use super::{
-    Backend, BackendError, ReleaseOutcome, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, WaitPolicy,
-    AcquireOutcome, RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Namespace, Ttl};
 
-mod adopt;
-mod deferred;
-mod admission;
-mod base;
-mod calls;
-mod cluster_checks;
-mod clock;
-pub mod config;
-mod history;
 mod acquire;
-mod grant;
-mod keys;
-mod leases;
-mod release;
+mod admission;
+mod adopt;
+mod base;
+mod batch_packing;
+mod batches;
+mod calls;
+mod clock;
+mod cluster_checks;
 mod cluster_client;
+pub mod config;
+mod deferred;
+mod grant;
+mod history;
+mod holder_history;
+mod in_flight;
 mod inspect;
 mod key_pool;
-mod batch_packing;
-mod holder_history;
-mod member_credentials;
+mod keys;
 mod lease_keep_alive;
+mod leases;
+mod lock_watch;
+mod member_credentials;
+mod notifications;
+mod promote;
 mod queue;
 mod record;
+mod release;
 mod renew;
-mod lock_watch;
 mod session;
 pub mod settings;
 mod snapshot;
-mod promote;
-mod batches;
-mod in_flight;
 mod view;
-mod notifications;
 mod watching;
 
 /// How long a lost wake may stay unnoticed.

@@ -14,9 +14,9 @@ pub mod answer;
 pub mod ask;
 pub mod config;
 pub mod index;
+pub mod notifications;
 pub mod scripts;
 pub mod waiting;
-pub mod notifications;
 pub mod watching;
 
 use std::fmt;
@@ -33,16 +33,16 @@ use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
-use crate::backend::redis_server::failure::{away, broken, unsent};
-use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::credentials::Access;
-use crate::backend::redis_server::script::{Answer, StepRequirements, Script};
-use crate::backend::redis_server::settings::Settings;
-use crate::backend::redis_server::topology::Topology;
+use crate::backend::redis_server::failure::{away, broken, unsent};
 use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::redis_server::script::{Answer, Script, StepRequirements};
+use crate::backend::redis_server::settings::Settings;
+use crate::backend::redis_server::subscriptions::Subscriptions;
+use crate::backend::redis_server::topology::Topology;
 use crate::backend::{
-    Backend, BackendError, ReleaseOutcome, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, AcquireOutcome,
-    RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
 };
 use crate::claim::Queue;
 use crate::name::{LeaseKey, LockName, Namespace, Ttl};
@@ -177,7 +177,12 @@ impl Core {
 
     /// The queue of a lock, and how long it has had no claim. It is read in parts; of one that changes all the
     /// while the first part is shown, with all counts.
-    async fn inspect(&self, lock: &LockName, most: InspectLimit, watching: Duration) -> Result<answer::InspectAnswer, BackendError> {
+    async fn inspect(
+        &self,
+        lock: &LockName,
+        most: InspectLimit,
+        watching: Duration,
+    ) -> Result<answer::InspectAnswer, BackendError> {
         let mut fewest = None;
         for _ in 0..LOOKS {
             let mut look = self.look_behind(lock, most, watching, None).await?;
@@ -206,7 +211,9 @@ impl Core {
         seen: Option<&answer::InspectAnswer>,
     ) -> Result<Option<answer::InspectAnswer>, BackendError> {
         let args = self.space.inspect(lock, most, watching, seen);
-        let answer = self.call(&scripts::LOOK, lock, &args, StepRequirements::Nothing).await?;
+        let answer = self
+            .call(&scripts::LOOK, lock, &args, StepRequirements::Nothing)
+            .await?;
         if answer::is_word(&answer.value, "moved") {
             return Ok(None);
         }

@@ -37,5 +37,5 @@ pub mod settings;
 pub mod slots;
 pub mod subscriptions;
 pub mod topology;
-pub mod url;
 pub mod unreadable;
+pub mod url;

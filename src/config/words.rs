@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::api::ListenAddress;
-use crate::auth::{BearerHash, AnonymousAccess, Pattern, Verb};
+use crate::auth::{AnonymousAccess, BearerHash, Pattern, Verb};
 use crate::backend::Guarantee;
 use crate::schema::{Bounded, unbounded};
 use crate::telemetry::{LogFilter, LogFormat};

@@ -62,7 +62,12 @@ pub(super) fn soon(request: Request<RequestBody>) -> Request<RequestBody> {
     if request.body().is_end_stream() {
         return request;
     }
-    request.map(|body| RequestBody::new(MessageTimeout { body, wait_policy: None }))
+    request.map(|body| {
+        RequestBody::new(MessageTimeout {
+            body,
+            wait_policy: None,
+        })
+    })
 }
 
 /// A request's body that ends when the server drains.

@@ -213,7 +213,10 @@ impl House {
             })
         });
         let request = Request::builder().uri(method).body(Body::new(Silent)).unwrap();
-        let answer = ConcurrencyLimit::new(inner, self.permits.clone()).oneshot(request).await.unwrap();
+        let answer = ConcurrencyLimit::new(inner, self.permits.clone())
+            .oneshot(request)
+            .await
+            .unwrap();
         (Status::from_header_map(answer.headers()).unwrap(), began.elapsed())
     }
 }

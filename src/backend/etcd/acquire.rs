@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use super::Replica;
 use super::admission::AdmissionTicket;
-use super::grant::{Granting, absent, guard, none_in, none_made_after, none_under};
-use super::keys::LockKeys;
-use super::cluster_client::Failure;
 use super::batch_packing::BatchClass;
+use super::cluster_client::Failure;
+use super::grant::{Granting, absent, guard, none_in, none_made_after, none_under};
+use super::in_flight::{InFlightGuard, Others};
+use super::keys::LockKeys;
 use super::session::SessionEpoch;
 use super::snapshot::Snapshot;
-use super::in_flight::{Others, InFlightGuard};
 use super::view::{Entry, View};
-use crate::backend::{QueuePosition, NewClaim, WaitPolicy, AcquireOutcome, Refusal};
+use crate::backend::{AcquireOutcome, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::name::{ClaimId, LockName, Mode};
 
 /// How often a step is tried against others that change the lock meanwhile.
@@ -128,7 +128,12 @@ impl Replica {
         self.scenes.ask(name, last).flatten()
     }
 
-    async fn acquire_now(&self, ticket: SessionEpoch, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+    async fn acquire_now(
+        &self,
+        ticket: SessionEpoch,
+        name: &LockName,
+        new: &NewClaim,
+    ) -> Result<AcquireOutcome, Failure> {
         let mut coming = self.coming(ticket, name, new);
         let mut survey = match self.acquire_first(&coming).await? {
             Ok(place) => return Ok(place),
@@ -166,7 +171,10 @@ impl Replica {
     }
 
     /// The short way: one transaction on a lock that nobody uses, or that others only read.
-    async fn acquire_free(&self, coming: &EnqueueRequest<'_>) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
+    async fn acquire_free(
+        &self,
+        coming: &EnqueueRequest<'_>,
+    ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
         let EnqueueRequest { name, lock, new, .. } = coming;
         // One that may join a holder looks for that first.
         let reads = new.mode == Mode::Shared && !new.reentrant;
@@ -245,11 +253,15 @@ impl Replica {
     async fn acquire_new(&self, coming: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
         let new = coming.new;
         if let Some(there) = view.mismatch(new.mode) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::LimitMismatch { there })));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::LimitMismatch {
+                there,
+            })));
         }
         let fits = view.admits(new.mode);
         if !fits && new.wait_policy == WaitPolicy::Try {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(self.first_holder(view).await?)));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(
+                self.first_holder(view).await?,
+            )));
         }
         let limit = new.limits.queue;
         let full = Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::Full { limit })));

@@ -287,7 +287,10 @@ mod tests {
             assert!(matches!(behind, Err(Failure::NotSent(reason)) if reason.contains("away")));
         }
         drop(first);
-        assert!(arrivals.acquire(&name, false).await.is_ok(), "the next begin a new line");
+        assert!(
+            arrivals.acquire(&name, false).await.is_ok(),
+            "the next begin a new line"
+        );
         assert_eq!(len(&arrivals), 0);
     }
 }

@@ -5,20 +5,25 @@ use std::time::Duration;
 use etcd_client::{Compare, PutOptions, TxnOp};
 
 use super::Replica;
-use super::history;
 use super::acquire::{EnqueueRequest, EnqueueStep};
-use super::grant::{absent, grant_of, unchanged};
-use super::leases::{seconds, span};
-use super::cluster_client::Failure;
 use super::batch_packing::BatchClass;
+use super::cluster_client::Failure;
+use super::grant::{absent, grant_of, unchanged};
+use super::history;
+use super::leases::{seconds, span};
 use super::record::{Claim, Hold};
 use super::snapshot::Snapshot;
 use super::view::{Entry, View};
-use crate::backend::{WaitPolicy, AcquireOutcome, Refusal};
+use crate::backend::{AcquireOutcome, Refusal, WaitPolicy};
 
 impl Replica {
     /// Takes over a claim of the same request that waits.
-    pub async fn adopt_waiter(&self, coming: &EnqueueRequest<'_>, view: &View, entry: &Entry) -> Result<EnqueueStep, Failure> {
+    pub async fn adopt_waiter(
+        &self,
+        coming: &EnqueueRequest<'_>,
+        view: &View,
+        entry: &Entry,
+    ) -> Result<EnqueueStep, Failure> {
         let EnqueueRequest {
             name,
             lock,
@@ -26,7 +31,9 @@ impl Replica {
             ticket,
         } = coming;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters { field })));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
+                field,
+            })));
         }
         if view.is_next(&new.id) {
             return Ok(
@@ -74,7 +81,9 @@ impl Replica {
             .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
             .await?;
         if answer.succeeded {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(self.first_holder(view).await?)));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(
+                self.first_holder(view).await?,
+            )));
         }
         let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
         Ok(EnqueueStep::Again(Some(survey)))
@@ -84,7 +93,9 @@ impl Replica {
     pub async fn adopt_hold(&self, coming: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
         let new = coming.new;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters { field })));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
+                field,
+            })));
         }
         let mut entry = entry.clone();
         let Some(hold) = entry.claim.holds.iter_mut().find(|hold| hold.id == new.id) else {
@@ -153,7 +164,9 @@ impl Replica {
         let mut ttl = span(entry.claim.span_s);
         if longer {
             let Some((moved, span)) = self.move_lease(coming.name, &entry, new.ttl.get()).await? else {
-                return Err(Failure::Unavailable("etcd: a holder changed while its lease did".into()));
+                return Err(Failure::Unavailable(
+                    "etcd: a holder changed while its lease did".into(),
+                ));
             };
             (entry, ttl) = (moved, span);
         }

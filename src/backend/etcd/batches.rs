@@ -9,10 +9,10 @@ use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use super::deferred::{DeferredSteps, MAX_DELAY, PiggybackBatch, Where};
-use super::cluster_client::{Failure, ClusterClient};
 use super::batch_packing::{BatchClass, Step, pack};
-use crate::batch::{self, BatchSender, BatchBounds};
+use super::cluster_client::{ClusterClient, Failure};
+use super::deferred::{DeferredSteps, MAX_DELAY, PiggybackBatch, Where};
+use crate::batch::{self, BatchBounds, BatchSender};
 
 /// How much a turn takes, and how many are under way at once: few, for the fuller a turn is the less
 /// each of its steps costs.
@@ -191,7 +191,11 @@ fn closed() -> Failure {
 }
 
 /// A turn, with steps that go along with it and are answered beside it.
-async fn turn_with(link: Arc<ClusterClient>, mut steps: Vec<Step>, riders: PiggybackBatch) -> Vec<Result<Answer, Failure>> {
+async fn turn_with(
+    link: Arc<ClusterClient>,
+    mut steps: Vec<Step>,
+    riders: PiggybackBatch,
+) -> Vec<Result<Answer, Failure>> {
     let asked = steps.len();
     steps.extend(riders.steps);
     let mut answers = turn(link, steps).await;

@@ -18,8 +18,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::leases::Lease;
 use super::cluster_client::Failure;
+use super::leases::Lease;
 use crate::backend::MARKS_KEPT;
 use crate::name::CallId;
 

@@ -2,7 +2,7 @@
 
 use etcd_client::{Error, GetOptions};
 
-use super::cluster_client::{Failure, ClusterClient};
+use super::cluster_client::{ClusterClient, Failure};
 
 /// How a cluster is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -54,7 +54,9 @@ impl From<Failure> for BackendError {
                 reason: "etcd: a lease ended".into(),
             },
             Failure::NotSent(reason) => Self::NotSent { reason },
-            Failure::Refused(reason) | Failure::Full(reason) | Failure::Unavailable(reason) => Self::Unavailable { reason },
+            Failure::Refused(reason) | Failure::Full(reason) | Failure::Unavailable(reason) => {
+                Self::Unavailable { reason }
+            }
         }
     }
 }
@@ -152,7 +154,8 @@ impl ClusterClient {
         let member = &self.members[at];
         let place = member.of_sessions.load_full();
         let connected = timeout(self.timeout, place.get_or_try_init(|| self.connect(member))).await;
-        let connected = connected.map_err(|_| Failure::Unavailable(format!("etcd at {} did not answer", member.url)))?;
+        let connected =
+            connected.map_err(|_| Failure::Unavailable(format!("etcd at {} did not answer", member.url)))?;
         connected.cloned().map_err(|error| failure(&error))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use super::settings::{Login, Credentials, Settings, Tls};
+use super::settings::{Credentials, Login, Settings, Tls};
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
 use crate::backend::{Backend, Guarantee};

@@ -13,9 +13,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use super::cluster_client::Failure;
 use super::batch_packing::{BatchClass, Step};
 use super::batches::Answer;
+use super::cluster_client::Failure;
 
 /// How long a step waits for a turn that it can go along with: a few turns' time.
 pub const MAX_DELAY: Duration = Duration::from_millis(3);

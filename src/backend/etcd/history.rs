@@ -16,9 +16,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use self::grants::{Granted, Grants};
+use super::cluster_client::{ClusterClient, Failure};
 use super::keys::Keys;
 use super::leases::{Leases, span};
-use super::cluster_client::{Failure, ClusterClient};
 use super::record::{Claim, End, Hold, Request};
 use super::view::Entry;
 use crate::backend::{FINISHED_KEPT, NewClaim};

@@ -5,8 +5,8 @@
 
 use etcd_client::{GetOptions, GetResponse};
 
+use super::cluster_client::{ClusterClient, Failure};
 use super::keys::LockKeys;
-use super::cluster_client::{Failure, ClusterClient};
 use super::view::{Entry, View};
 use crate::name::{ClaimId, Kind};
 
@@ -132,7 +132,12 @@ fn view(lock: &LockKeys, revision: i64, read: &GetResponse) -> Result<View, Fail
 }
 
 /// What was there then; nothing where that is compacted, or is still to come.
-async fn read_at(link: &ClusterClient, key: &str, options: GetOptions, revision: i64) -> Result<Option<GetResponse>, Failure> {
+async fn read_at(
+    link: &ClusterClient,
+    key: &str,
+    options: GetOptions,
+    revision: i64,
+) -> Result<Option<GetResponse>, Failure> {
     match link.get(key, options.with_revision(revision)).await {
         Err(Failure::Refused(_)) => Ok(None),
         read => read.map(Some),

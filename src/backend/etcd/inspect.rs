@@ -6,11 +6,11 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp};
 
 use super::Replica;
-use super::keys::{LockKeys, behind};
-use super::cluster_client::Failure;
 use super::batches::Answer;
+use super::cluster_client::Failure;
+use super::keys::{LockKeys, behind};
 use super::view::{Entry, View};
-use crate::backend::{LockPage, InspectLimit, PageRequest, LockSummary};
+use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
 use crate::name::{FencingToken, LockName};
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::view::Entry;
-use crate::backend::{NewClaim, AcquireOutcome, Notification};
+use crate::backend::{AcquireOutcome, NewClaim, Notification};
 use crate::name::ClaimId;
 
 /// How many names are kept for others.

@@ -10,7 +10,7 @@ use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::cluster_client::{Failure, ClusterClient, failure};
+use super::cluster_client::{ClusterClient, Failure, failure};
 
 /// How many streams there are.
 const STREAMS: usize = 8;

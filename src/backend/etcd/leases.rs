@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::calls::Finishing;
-use super::cluster_client::{Failure, ClusterClient};
+use super::cluster_client::{ClusterClient, Failure};
 use super::lease_keep_alive::LeaseKeepAlive;
 use crate::backend::FINISHED_KEPT;
 

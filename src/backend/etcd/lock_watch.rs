@@ -11,11 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::keys::{Keys, LockKeys};
-use super::cluster_client::{ANSWER_BYTES, Failure, ClusterClient, failure};
+use super::cluster_client::{ANSWER_BYTES, ClusterClient, Failure, failure};
 use super::in_flight::Others;
-use super::view::{Entry, Step, View};
+use super::keys::{Keys, LockKeys};
 use super::notifications::NotificationSender;
+use super::view::{Entry, Step, View};
 use crate::backend::{NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -105,7 +105,12 @@ impl LockWatch {
 }
 
 impl LockWatches {
-    pub fn new(keys: Keys, link: Arc<ClusterClient>, notifications: Arc<NotificationSender>, closed: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        keys: Keys,
+        link: Arc<ClusterClient>,
+        notifications: Arc<NotificationSender>,
+        closed: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Self {
             keys,
             link,

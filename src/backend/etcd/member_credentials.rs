@@ -16,7 +16,7 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::cluster_client::{Failure, ClusterClient, Member, failure};
+use super::cluster_client::{ClusterClient, Failure, Member, failure};
 use super::settings::Credentials;
 
 /// How soon a new proof is tried again, at the least and at first; and at the most, for etcd takes its time
@@ -110,7 +110,12 @@ impl ClusterClient {
         let new = new.map_err(|_| late(member))?.map_err(|error| failure(&error))?;
         let now = self.status(new.clone()).await?;
         let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
-            Ok(Known::Less) => return Err(Failure::Unavailable(format!("etcd at {} knows less than before", member.url))),
+            Ok(Known::Less) => {
+                return Err(Failure::Unavailable(format!(
+                    "etcd at {} knows less than before",
+                    member.url
+                )));
+            }
             Ok(Known::Same) => true,
             Ok(Known::Nothing) | Err(_) => false,
         };

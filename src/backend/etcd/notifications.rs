@@ -89,6 +89,9 @@ mod tests {
         (0..=UNREAD).for_each(|number| notifications.send(next(number)));
         assert!(all(&mut read).iter().any(is_gap), "one was lost");
         notifications.send(next(0));
-        assert!(matches!(all(&mut read)[..], [Notification::Next(..)]), "the gap is told once");
+        assert!(
+            matches!(all(&mut read)[..], [Notification::Next(..)]),
+            "the gap is told once"
+        );
     }
 }

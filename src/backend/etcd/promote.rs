@@ -6,12 +6,12 @@ use std::time::Duration;
 use etcd_client::{Txn, TxnOp};
 
 use super::Replica;
-use super::history;
-use super::grant::grant_of;
-use super::leases::Spare;
 use super::cluster_client::Failure;
+use super::grant::grant_of;
+use super::history;
+use super::leases::Spare;
 use super::snapshot::Snapshot;
-use crate::backend::{NewClaim, AcquireOutcome};
+use crate::backend::{AcquireOutcome, NewClaim};
 use crate::name::{CallId, LockName, Mode};
 
 impl Replica {
@@ -68,7 +68,9 @@ impl Replica {
                 self.unmark(new.call);
             }
             // What was lost before finds no waiter any more, or another one.
-            AcquireOutcome::Superseded | AcquireOutcome::Gone | AcquireOutcome::Finished(_) => drop(self.calls.over(new.call)),
+            AcquireOutcome::Superseded | AcquireOutcome::Gone | AcquireOutcome::Finished(_) => {
+                drop(self.calls.over(new.call))
+            }
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
         self.scenes.part(name, &new.id, new.call);
@@ -86,7 +88,12 @@ impl Replica {
     }
 
     /// Where a claim stands that does not wait for this call; nothing for one that does.
-    pub async fn place_of(&self, name: &LockName, new: &NewClaim, survey: &Snapshot) -> Result<Option<AcquireOutcome>, Failure> {
+    pub async fn place_of(
+        &self,
+        name: &LockName,
+        new: &NewClaim,
+        survey: &Snapshot,
+    ) -> Result<Option<AcquireOutcome>, Failure> {
         if survey.marked {
             return Ok(Some(AcquireOutcome::Cancelled));
         }
@@ -102,8 +109,15 @@ impl Replica {
             let left = self.remaining(entry).await?;
             let left = left.ok_or_else(|| Failure::Unavailable("etcd: a lease is about to end".into()))?;
             self.ends.granted(name, entry);
-            return Ok(Some(AcquireOutcome::Held(grant_of(entry, hold.secret, left, Duration::ZERO)?)));
+            return Ok(Some(AcquireOutcome::Held(grant_of(
+                entry,
+                hold.secret,
+                left,
+                Duration::ZERO,
+            )?)));
         }
-        Ok(Some(survey.ended.map_or(AcquireOutcome::Gone, AcquireOutcome::Finished)))
+        Ok(Some(
+            survey.ended.map_or(AcquireOutcome::Gone, AcquireOutcome::Finished),
+        ))
     }
 }

@@ -4,16 +4,16 @@ use etcd_client::{Compare, PutOptions, TxnOp};
 
 use super::Replica;
 use super::acquire::{EnqueueRequest, EnqueueStep};
+use super::batch_packing::BatchClass;
+use super::batches::Answer;
+use super::cluster_client::Failure;
 use super::grant::{absent, none_made_after, present, some_under};
 use super::keys::LockKeys;
-use super::cluster_client::Failure;
-use super::batch_packing::BatchClass;
-use super::record::Claim;
 use super::lock_watch;
+use super::record::Claim;
 use super::snapshot::Snapshot;
-use super::batches::Answer;
 use super::view::View;
-use crate::backend::{QueuePosition, NewClaim, AcquireOutcome};
+use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::Mode;
 
 impl Replica {
@@ -82,7 +82,12 @@ impl Replica {
     }
 
     /// Writes a waiting claim, and says where it stands.
-    pub async fn put_waiter(&self, coming: &EnqueueRequest<'_>, when: Vec<Compare>, claim: &Claim) -> Result<EnqueueStep, Failure> {
+    pub async fn put_waiter(
+        &self,
+        coming: &EnqueueRequest<'_>,
+        when: Vec<Compare>,
+        claim: &Claim,
+    ) -> Result<EnqueueStep, Failure> {
         let EnqueueRequest {
             name,
             lock,

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
+use super::batch_packing::BatchClass;
+use super::cluster_client::Failure;
 use super::grant::{Granted, Granting, absent, none_changed_after, only, unchanged};
 use super::keys::{LockKeys, behind};
 use super::leases::Lease;
-use super::cluster_client::Failure;
-use super::batch_packing::BatchClass;
-use super::record::{Claim, End, Hold};
 use super::lock_watch;
+use super::record::{Claim, End, Hold};
 use super::snapshot::GLIMPSE;
 use super::view::{Entry, View};
-use crate::backend::{ReleaseOutcome, Released, Grant, ReleaseTarget, NewClaim};
+use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Mode, Secret};
 
@@ -86,7 +86,11 @@ impl Replica {
         }
     }
 
-    async fn release_hold(&self, going: &ClaimRemoval<'_>, lease: &LeaseKey) -> Result<Option<ReleaseOutcome>, Failure> {
+    async fn release_hold(
+        &self,
+        going: &ClaimRemoval<'_>,
+        lease: &LeaseKey,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
         let known = match self.ends.known(lease) {
             Some(known) => Some(known),
             None => self.holder(lease).await?,
@@ -137,7 +141,12 @@ impl Replica {
         Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))))
     }
 
-    async fn undo(&self, going: &ClaimRemoval<'_>, id: &ClaimId, call: CallId) -> Result<Option<ReleaseOutcome>, Failure> {
+    async fn undo(
+        &self,
+        going: &ClaimRemoval<'_>,
+        id: &ClaimId,
+        call: CallId,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
         self.calls.release(call);
         // What this replica knows it to be is not read: many waits may end in one moment. It is known for as long as
         // nobody has answered, for an undo may be given up and begun anew.
@@ -211,7 +220,9 @@ impl Replica {
         let key = going.lock.waiter(id);
         let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let then = vec![TxnOp::delete(key, None)];
-        let answer = self.step(&going.lock, BatchClass::Removal, when, then, Vec::new()).await?;
+        let answer = self
+            .step(&going.lock, BatchClass::Removal, when, then, Vec::new())
+            .await?;
         Ok(answer.succeeded)
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use etcd_client::{GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
+use super::batch_packing::BatchClass;
+use super::cluster_client::Failure;
 use super::grant::{grant_of, unchanged};
 use super::keys::{LockKeys, behind};
 use super::leases::{seconds, span};
-use super::cluster_client::Failure;
-use super::batch_packing::BatchClass;
-use super::record::Claim;
 use super::lock_watch;
+use super::record::Claim;
 use super::view::{Entry, View};
 use crate::backend::RenewOutcome;
 use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
@@ -38,7 +38,12 @@ impl Replica {
             if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
                 && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
             {
-                return Ok(RenewOutcome::Renewed(grant_of(&entry, lease.secret, left, Duration::ZERO)?));
+                return Ok(RenewOutcome::Renewed(grant_of(
+                    &entry,
+                    lease.secret,
+                    left,
+                    Duration::ZERO,
+                )?));
             }
             if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
                 // Dead for good, and its key is about to go.

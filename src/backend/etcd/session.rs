@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::keep_alive::{Alive, Beat, beat_on, breaks};
 use super::base::{Base, Bases};
-use super::cluster_checks::Condition;
 use super::clock::{micros, wall};
+use super::cluster_checks::Condition;
+use super::cluster_client::{ClusterClient, Failure, failure};
+use super::key_pool::KeyPool;
 use super::keys::Keys;
 use super::leases::Leases;
-use super::cluster_client::{Failure, ClusterClient, failure};
-use super::key_pool::KeyPool;
 use crate::backend::Health;
 
 mod keep_alive;

@@ -3,11 +3,11 @@
 use etcd_client::{GetOptions, GetResponse, TxnOp};
 
 use super::base::Base;
-use super::keys::{Keys, LockKeys};
+use super::batches::Answer;
 use super::cluster_client::Failure;
+use super::keys::{Keys, LockKeys};
 use super::record::{End, Request};
 use super::session::SessionEpoch;
-use super::batches::Answer;
 use super::view::View;
 use crate::backend::NewClaim;
 use crate::claim::Cause;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use etcd_client::{Event, EventType, KeyValue};
 
-use super::keys::{LockKeys, KeyRole};
+use super::keys::{KeyRole, LockKeys};
 use super::record::{Claim, Hold, RecordError};
 use crate::backend::NewClaim;
 use crate::claim::Prefix;

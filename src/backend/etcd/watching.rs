@@ -8,10 +8,10 @@ use etcd_client::{Event, EventType, GetOptions, WatchStream};
 use tokio::time::sleep;
 
 use super::Replica;
-use super::keys::{LockKeys, KeyRole};
 use super::cluster_client::{Failure, failure};
-use super::record::End;
+use super::keys::{KeyRole, LockKeys};
 use super::lock_watch;
+use super::record::End;
 use super::view::{Entry, Step, View};
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;

@@ -5,9 +5,12 @@ use std::time::{Duration, SystemTime};
 use redis::{FromRedisValue, Value, from_redis_value};
 use tokio::time::Instant;
 
-use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::description::ClaimDescription;
-use crate::backend::{QueuePosition, BackendError, ReleaseOutcome, Released, Grant, InspectLimit, NewClaim, AcquireOutcome, Refusal, RenewOutcome};
+use crate::backend::redis_server::failure::broken;
+use crate::backend::{
+    AcquireOutcome, BackendError, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, Released,
+    RenewOutcome,
+};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
@@ -181,7 +184,13 @@ fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)>
         lost: values.next()?,
     };
     let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-    Ok((AcquireOutcome::Waiting(QueuePosition { position: turn, frees_in }), Some(seen)))
+    Ok((
+        AcquireOutcome::Waiting(QueuePosition {
+            position: turn,
+            frees_in,
+        }),
+        Some(seen),
+    ))
 }
 
 fn grant(values: &mut Values, claim: &NewClaim, sent: Instant) -> Answer<Grant> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::answer::InspectAnswer;
 use crate::backend::redis_server::description::ClaimDescription;
-use crate::backend::{ReleaseTarget, InspectLimit, NewClaim, WaitPolicy};
+use crate::backend::{InspectLimit, NewClaim, ReleaseTarget, WaitPolicy};
 use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
 
 /// One namespace's keys and channels, and the replica that speaks.
@@ -121,7 +121,13 @@ impl KeySpace {
     }
 
     /// The arguments of `look.lua`, which goes on behind `seen`.
-    pub fn inspect(&self, lock: &LockName, most: InspectLimit, watching: Duration, seen: Option<&InspectAnswer>) -> Vec<Vec<u8>> {
+    pub fn inspect(
+        &self,
+        lock: &LockName,
+        most: InspectLimit,
+        watching: Duration,
+        seen: Option<&InspectAnswer>,
+    ) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([
             number(most.holders as u64),

@@ -21,7 +21,7 @@ use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
 use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::redis_server::unreadable::Unreadable;
-use crate::backend::{BackendError, LockPage, InspectLimit, PageRequest, LockSummary};
+use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::name::LockName;
 
 /// For how long a name that was added is not added again.
@@ -141,7 +141,10 @@ impl Index {
     /// What a name of the index stands for; nothing where that cannot be read, which is no reason to show nobody else.
     async fn inspect(&self, core: &Core, name: &str) -> Result<Option<(LockName, InspectAnswer)>, BackendError> {
         let looked = match LockName::new(name) {
-            Ok(lock) => core.inspect(&lock, SUMMARY, Duration::ZERO).await.map(|look| (lock, look)),
+            Ok(lock) => core
+                .inspect(&lock, SUMMARY, Duration::ZERO)
+                .await
+                .map(|look| (lock, look)),
             Err(error) => Err(broken(error)),
         };
         self.unless_unreadable(name, looked)
@@ -175,7 +178,13 @@ impl Index {
         from_redis_value(answer).map_err(broken)
     }
 
-    async fn judge(&self, core: &Core, name: LockName, look: InspectAnswer, listing: &mut LockPage) -> Result<(), BackendError> {
+    async fn judge(
+        &self,
+        core: &Core,
+        name: LockName,
+        look: InspectAnswer,
+        listing: &mut LockPage,
+    ) -> Result<(), BackendError> {
         let queue = look.queue;
         if queue.holder_count + queue.waiter_count > 0 {
             listing.locks.push(LockSummary {
@@ -216,7 +225,9 @@ impl Index {
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
         let args = core.space.beat(name);
         loop {
-            let answer = core.call(&scripts::TIDY, name, &args, StepRequirements::Nothing).await?;
+            let answer = core
+                .call(&scripts::TIDY, name, &args, StepRequirements::Nothing)
+                .await?;
             let tidied = Tidied::read(answer.value)?;
             if tidied.more {
                 continue;

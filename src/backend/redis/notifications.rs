@@ -11,7 +11,10 @@ use crate::name::{ClaimId, LockName};
 
 /// Hears this replica's channel until the namespace is closed.
 pub async fn hear(core: Weak<Core>) {
-    let Some((hub, channel)) = core.upgrade().map(|core| (core.shared.hub.clone(), core.space.notifications())) else {
+    let Some((hub, channel)) = core
+        .upgrade()
+        .map(|core| (core.shared.hub.clone(), core.space.notifications()))
+    else {
         return;
     };
     let Ok(mut heard) = hub.listen(channel).await else {

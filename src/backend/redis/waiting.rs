@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::answer::WaiterState;
 use super::{Core, scripts};
 use crate::backend::redis_server::script::StepRequirements;
-use crate::backend::{QueuePosition, BackendError, NewClaim, Notification};
+use crate::backend::{BackendError, NewClaim, Notification, QueuePosition};
 use crate::name::{CallId, ClaimId, LockName};
 
 /// How often a lock with waiters here is told; `BEAT` in `prelude.lua`.
@@ -331,7 +331,9 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
         return Ok(());
     }
     let args = core.space.disown(lock, id);
-    core.call(&scripts::LEAVE, lock, &args, StepRequirements::Nothing).await.map(drop)
+    core.call(&scripts::LEAVE, lock, &args, StepRequirements::Nothing)
+        .await
+        .map(drop)
 }
 
 async fn ask(core: &Core, lock: &LockName) -> Result<Option<HeartbeatAnswer>, BackendError> {

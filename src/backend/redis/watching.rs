@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::cause;
 use super::{Core, answer::InspectAnswer};
+use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::away;
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
-use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::name::{FencingToken, LockName, Owner};
 

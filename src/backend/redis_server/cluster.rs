@@ -19,7 +19,7 @@ use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
+use super::script::{Answer, Ask, Script, Scripts, StepRequirements};
 use super::sentinel::Finder;
 use super::settings::Settings;
 use super::slots::SLOTS;
@@ -141,7 +141,7 @@ impl Cluster {
     ) -> Result<Answer, BackendError> {
         let mut route = self.route(slot(key))?;
         for _ in 0..REDIRECTS {
-            check(&route.node.check(needs)?;
+            route.node.check(needs)?;
             let ask = Ask {
                 key,
                 beside: &[],

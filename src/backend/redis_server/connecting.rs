@@ -6,8 +6,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, PushInfo};
 use tokio::time::timeout;
 
-use super::failure::{away, of_script};
 use super::credentials::CredentialedServer;
+use super::failure::{away, of_script};
 use super::settings::Settings;
 use crate::backend::BackendError;
 

@@ -20,7 +20,7 @@ use super::credentials::CredentialedServer;
 use super::failure::{away, is_suspect, unsent};
 use super::handshake::{Facts, check_pubsub};
 use super::marker::{MOVED, Marker, Trust};
-use super::script::{Answer, Ask, StepRequirements, Script, Scripts, load};
+use super::script::{Answer, Ask, Script, Scripts, StepRequirements, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};

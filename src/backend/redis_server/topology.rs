@@ -10,7 +10,7 @@ use super::cluster::Cluster;
 use super::failure::{away, of_script};
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, StepRequirements, Script, Scripts};
+use super::script::{Answer, Ask, Script, Scripts, StepRequirements};
 use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};

@@ -19,7 +19,7 @@ use crate::backend::redis_server::failure::{is_of_record, of_script};
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
 use crate::backend::redis_server::quorum_member::QuorumMembers;
-use crate::backend::redis_server::script::{Ask, StepRequirements, Script};
+use crate::backend::redis_server::script::{Ask, Script, StepRequirements};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
 use crate::backend::redis_server::subscriptions::Subscriptions;

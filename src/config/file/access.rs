@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{QuotaCount, SECOND, YEAR, period_s, rate};
-use crate::config::words::{BearerText, ClientCertificates, AnonymousAccessName, Encrypted, PatternText, VerbName};
+use crate::config::words::{AnonymousAccessName, BearerText, ClientCertificates, Encrypted, PatternText, VerbName};
 use crate::quota::Quota;
 use crate::schema::{Count, Period, section};
 

@@ -81,7 +81,10 @@ fn a_policy_says_who_may_do_what() {
          verbs = ['admin']\n[namespaces.jobs]"
     ));
     let policy = config.policy.expect("a policy");
-    assert_eq!((policy.health, policy.reflection), (AnonymousAccess::Open, AnonymousAccess::Open));
+    assert_eq!(
+        (policy.health, policy.reflection),
+        (AnonymousAccess::Open, AnonymousAccess::Open)
+    );
     assert!(!policy.certificates, "nobody is asked for one");
     let missing = |who: &str, verb, name| {
         let denied = policy

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
 
-use super::super::grant::absent;
+use super::super::batches::Answer;
 use super::super::cluster_client::Failure;
+use super::super::grant::absent;
 use super::super::holder_history::{self, HolderEnd, HolderHistory};
 use super::super::record::{End, Hold, Request};
-use super::super::batches::Answer;
 use super::super::view::Entry;
-use super::{History, Granted, LOOK_EVERY, REMEMBERED_AT_ONCE, latest, lock};
+use super::{Granted, History, LOOK_EVERY, REMEMBERED_AT_ONCE, latest, lock};
 use crate::backend::FINISHED_KEPT;
 use crate::claim::Cause;
 use crate::name::{FencingToken, LeaseKey, LockName, Secret};
@@ -83,7 +83,12 @@ impl History {
     }
 
     /// Whether a holder went away in a step that wrote nothing down of it.
-    async fn is_unexplained(&self, name: &LockName, last: Option<HolderEnd>, holds: &[Secret]) -> Result<bool, Failure> {
+    async fn is_unexplained(
+        &self,
+        name: &LockName,
+        last: Option<HolderEnd>,
+        holds: &[Secret],
+    ) -> Result<bool, Failure> {
         let (Some(last), Some(secret)) = (last, holds.last()) else {
             return Ok(false);
         };

@@ -8,8 +8,8 @@ use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::leases::{seconds, span};
 use super::super::cluster_client::{Failure, failure};
+use super::super::leases::{seconds, span};
 use super::{AGAIN, Session, SessionEpoch};
 
 /// When the last keep-alive was sent that was answered, over whichever connection.
