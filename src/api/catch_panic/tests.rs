@@ -10,7 +10,7 @@ use crate::backend::BackendError;
 const REQUEST_BYTES: usize = 16;
 
 /// The client's status when `handle` processes a framed request of these bytes.
-async fn told<H, F>(bytes: &str, handle: H) -> Status
+async fn status_of<H, F>(bytes: &str, handle: H) -> Status
 where
     H: Fn() -> F + Clone + Send + 'static,
     F: Future<Output = Result<tonic::Response<AcquireResponse>, Status>> + Send + 'static,

@@ -336,7 +336,7 @@ impl Writer {
         }
         let writes = self.machine.take_writes();
         let committed = if writes.is_empty() {
-            file.check_place()
+            file.check_path()
         } else {
             self.grown = true;
             self.busy_at = self.clock.now();
@@ -398,7 +398,7 @@ impl Writer {
         if file.inode() != self.inode {
             return Ok(());
         }
-        file.prove_writable()?;
+        file.check_writable()?;
         self.machine.rebuild(loaded);
         self.file = Some(file);
         self.health.send_replace(Health::Serving);
@@ -412,7 +412,7 @@ impl Writer {
             return;
         }
         self.grown = false;
-        if let Some(Err(error)) = self.file.as_mut().map(File::compact_if_worth) {
+        if let Some(Err(error)) = self.file.as_mut().map(File::compact_if_sparse) {
             let _ = self.fail(&error);
         }
     }

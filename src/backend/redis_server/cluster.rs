@@ -1,7 +1,7 @@
 //! A Cluster: one monitored connection per master, and a slot map of its own.
 //!
 //! The map follows the servers' redirections at once (MOVED, and ASK with ASKING), and is read
-//! again from a live node every second. A call follows at most [`REDIRECTS`] redirections; a
+//! again from a live node every second. A call follows at most 8 redirections; a
 //! redirected call had no effect on the server that redirected it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
