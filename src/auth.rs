@@ -1,8 +1,8 @@
-//! Who a caller is, and what it may do.
+//! Authenticates and authorizes callers.
 //!
-//! An identity is proven by a bearer token or by the certificate of the connection, and is text that
-//! begins with how it was proven: `uri:`, `dns:` or `cn:` by a certificate, `token:` by a static
-//! token, `jwt:` by a signed one. What an identity may do is said by [`rules`], which are pure.
+//! A bearer token or the client certificate of the connection establishes an identity. The identity is text with a
+//! prefix for its source: `uri:`, `dns:` or `cn:` for a certificate, `token:` for a static token, `jwt:` for a JWT.
+//! [`rules`] define what an identity may do; they are pure.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,21 +28,21 @@ mod policy;
 mod proven;
 pub mod rules;
 
-/// The longest identity, in bytes: as long as an owner.
+/// The longest identity, in bytes: the same as for an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
 
-/// The policy of a server, which can be swapped while it runs. Clones share it.
+/// The policy of a server. It can be replaced at run time. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Auth {
-    /// Nothing: nobody is authenticated, and everybody may do everything. Never held for longer than
-    /// it takes to read or replace it.
+    /// `None`: no authentication, and everything is allowed. Locked only to read or replace the value.
     policy: Arc<RwLock<Option<Arc<Policy>>>>,
     /// One permit for each signature that may be verified at once.
     verifying: Arc<Semaphore>,
 }
 
 impl Default for Auth {
-    /// Half of the processors verify at most: a flood of forged tokens leaves the other half to callers.
+    /// At most half of the processors verify signatures, so that a flood of forged tokens leaves the other half to
+    /// calls.
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
@@ -53,59 +53,59 @@ impl Default for Auth {
 }
 
 impl Auth {
-    /// Goes by this policy, or by none.
+    /// Applies this policy, or none.
     pub fn new(policy: Option<Policy>) -> Self {
         let auth = Self::default();
         auth.replace(policy);
         auth
     }
 
-    /// Goes by another policy from now on. Calls under way finish by the one that they began with.
+    /// Replaces the policy. Calls in progress finish under the policy that they began with.
     pub fn replace(&self, policy: Option<Policy>) {
         let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         *current = policy.map(Arc::new);
     }
 
-    /// Verifies the signature of a token, in turn: signatures take processor time, which is bounded.
+    /// Verifies the signature of a token. Waits for a permit, because verification takes processor time.
     ///
     /// # Errors
     /// [`Unproven`].
     ///
     /// # Cancellation safety
-    /// Dropped, a verification that has begun goes on for the fraction of a millisecond that it takes.
-    pub async fn verify(&self, signed: UnverifiedToken) -> Result<ProvenIdentity, Unproven> {
-        // It is never closed.
+    /// When dropped, a verification that has begun continues for the fraction of a millisecond that it takes.
+    pub async fn verify(&self, token: UnverifiedToken) -> Result<ProvenIdentity, Unproven> {
+        // The semaphore is never closed.
         let permit = Arc::clone(&self.verifying).acquire_owned().await;
         let verified = spawn_blocking(move || {
             let _permit = permit;
-            signed.verify()
+            token.verify()
         });
         verified.await.unwrap_or(Err(Unproven::Invalid))
     }
 
-    /// The policy of this moment.
+    /// The current policy.
     pub fn policy(&self) -> Option<Arc<Policy>> {
         let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
         current.clone()
     }
 }
 
-/// Why it is not proven who a caller is.
+/// Why a caller was not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unproven {
-    /// There is neither a bearer token nor a certificate with a name.
+    /// Neither a bearer token nor a certificate with a name was presented.
     Missing,
-    /// What the caller shows is not accepted.
+    /// The presented credentials are not accepted.
     Invalid,
-    /// It was accepted once, and its time is over.
+    /// The credentials were valid and have expired.
     Expired,
 }
 
 impl Unproven {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Missing, Self::Invalid, Self::Expired];
 
-    /// The word for it in errors.
+    /// The name of the reason in errors.
     pub fn word(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -125,7 +125,7 @@ impl fmt::Display for Unproven {
     }
 }
 
-/// The identity that was proven in this way, if it is one that can be shown.
+/// Builds an identity, or `None` if its name is empty, too long or contains control characters.
 fn identity(kind: &str, name: &str) -> Option<Identity> {
     let text = format!("{kind}:{name}");
     let fits = !name.is_empty() && text.len() <= MAX_IDENTITY_BYTES && !text.chars().any(char::is_control);

@@ -1,13 +1,12 @@
-//! Group commit: what arrives while the store is busy goes together with its next turn.
+//! Group commit: requests that arrive while the store is busy form its next batch.
 //!
-//! A store's cost is per turn (an fsync, a consensus round, a pipeline), not per operation. So there
-//! is no timer here and no added latency for a lone caller: the first question starts a turn at
-//! once, and whatever comes while it runs forms the next. The batch knows no store; it is generic
-//! over question and answer.
+//! A store's cost is per batch (an fsync, a consensus round, a pipeline), not per request. There is therefore no timer
+//! and no added latency for a single caller: the first request starts a batch at once, and requests that arrive
+//! meanwhile form the next one. The module is generic over request and response and knows no store.
 //!
-//! Its rules: questions keep their order; each gets its own answer; a caller that went away before
-//! its turn began takes its question out; and a turn whose outcome is lost must say so in each
-//! answer, for every question is then settled by its own id.
+//! Requests keep their order, and each gets its own response. A request whose caller was dropped before its batch began
+//! is discarded. A batch whose outcome is lost must report that in every response, because each request is then settled
+//! by its own id.
 
 use std::fmt;
 use std::future::Future;
@@ -16,153 +15,152 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::yield_now;
 
-/// How often a turn lets others go first before it begins, where the one before had several questions:
-/// who was answered together asks together, in the next moment.
+/// How many times a batch yields before it begins if the previous one had several requests: callers that were answered
+/// together send their next requests together.
 const GATHER: usize = 4;
 
-/// How much a batch takes at once.
+/// The limits of a batch queue.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchBounds {
-    /// How many questions a turn takes at most.
+    /// The maximum number of requests in a batch.
     pub batch: usize,
-    /// How many turns are under way at once.
+    /// The maximum number of batches in flight.
     pub in_flight: usize,
-    /// How many questions wait for a turn before [`BatchSender::ask`] itself waits.
+    /// The maximum number of queued requests; beyond it [`BatchSender::ask`] waits for a free slot.
     pub queue: usize,
 }
 
-/// Where callers put their questions. Clones share one line.
+/// Sends requests. Clones share one queue.
 pub struct BatchSender<Q, A> {
-    line: mpsc::Sender<Pending<Q, A>>,
+    queue: mpsc::Sender<Pending<Q, A>>,
 }
 
-/// The other end of a [`BatchSender`]: makes the turns.
+/// Receives the requests of a [`BatchSender`] and executes them in batches.
 pub struct BatchReceiver<Q, A> {
-    line: mpsc::Receiver<Pending<Q, A>>,
+    queue: mpsc::Receiver<Pending<Q, A>>,
     bounds: BatchBounds,
 }
 
 struct Pending<Q, A> {
-    question: Q,
-    answer: oneshot::Sender<A>,
+    request: Q,
+    respond_to: oneshot::Sender<A>,
 }
 
-/// Nobody makes turns any more; whether the question took effect is unknown.
+/// The receiver is gone. Whether the request took effect is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the batch is closed")]
 pub struct BatchClosed;
 
-/// Makes a batch and its turns.
+/// Creates a batch queue.
 pub fn batch<Q, A>(bounds: BatchBounds) -> (BatchSender<Q, A>, BatchReceiver<Q, A>) {
     let (sender, receiver) = mpsc::channel(bounds.queue);
-    (BatchSender { line: sender }, BatchReceiver { line: receiver, bounds })
+    (BatchSender { queue: sender }, BatchReceiver { queue: receiver, bounds })
 }
 
 impl<Q, A> BatchSender<Q, A> {
-    /// Puts a question into the next turn and waits for its answer.
+    /// Puts a request into the next batch and waits for its response.
     ///
     /// # Cancellation safety
-    /// Dropped before its turn has begun, the question is taken out; dropped later, it takes effect
-    /// and the answer is lost.
+    /// A call dropped before its batch has begun has no effect. Dropped later, the request takes effect and its
+    /// response is lost.
     ///
     /// # Errors
-    /// [`BatchClosed`] when the turns ended, before or while the question was asked.
-    pub async fn ask(&self, question: Q) -> Result<A, BatchClosed> {
-        let (answer, answered) = oneshot::channel();
-        self.line.send(Pending { question, answer }).await.map_err(|_| BatchClosed)?;
-        answered.await.map_err(|_| BatchClosed)
+    /// [`BatchClosed`] when the receiver was dropped before it responded.
+    pub async fn ask(&self, request: Q) -> Result<A, BatchClosed> {
+        let (respond_to, response) = oneshot::channel();
+        self.queue.send(Pending { request, respond_to }).await.map_err(|_| BatchClosed)?;
+        response.await.map_err(|_| BatchClosed)
     }
 }
 
 impl<Q, A> BatchReceiver<Q, A> {
-    /// Makes one turn after another, each finished before the next begins, until every [`BatchSender`] is
-    /// dropped. The turn answers its questions in their order; it may block if this future runs on
-    /// a thread of its own.
+    /// Executes one batch at a time until every [`BatchSender`] is dropped. `execute` returns the responses in the
+    /// order of the requests. It may block if this future runs on a thread of its own.
     pub async fn run<F>(mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> Vec<A>,
     {
-        while let Some((questions, answers)) = self.next(0).await {
-            deliver(answers, execute(questions));
+        while let Some((requests, responses)) = self.next(0).await {
+            deliver(responses, execute(requests));
         }
     }
 
-    /// Makes up to [`BatchBounds::turns`] turns at once, until every [`BatchSender`] is dropped. Turns begin in
-    /// the order of their questions.
+    /// Executes up to [`BatchBounds::in_flight`] batches at once until every [`BatchSender`] is dropped. Batches begin
+    /// in the order of their requests.
     pub async fn run_many<F, T>(mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> T,
         T: Future<Output = Vec<A>> + Send + 'static,
         A: Send + 'static,
     {
-        let free = Arc::new(Semaphore::new(self.bounds.in_flight));
+        let permits = Arc::new(Semaphore::new(self.bounds.in_flight));
         let mut gather = 0;
         loop {
-            // First the place, then the questions: while all turns are busy the batch fills up.
-            let Ok(place) = free.clone().acquire_owned().await else {
+            // The permit first, then the requests: the next batch fills up while no permit is free.
+            let Ok(permit) = permits.clone().acquire_owned().await else {
                 return;
             };
-            let Some((questions, answers)) = self.next(gather).await else {
+            let Some((requests, responses)) = self.next(gather).await else {
                 return;
             };
-            gather = if questions.len() > 1 { GATHER } else { 0 };
-            let answered = execute(questions);
+            gather = if requests.len() > 1 { GATHER } else { 0 };
+            let response = execute(requests);
             tokio::spawn(async move {
-                deliver(answers, answered.await);
-                drop(place);
+                deliver(responses, response.await);
+                drop(permit);
             });
         }
     }
 
-    /// The questions of the next turn, without those whose callers went away. Those that are about to
-    /// ask are let go first, so often.
+    /// The requests of the next batch, without those whose callers were dropped. Yields `gather` times first, so that
+    /// more requests can join.
     async fn next(&mut self, gather: usize) -> Option<(Vec<Q>, Vec<oneshot::Sender<A>>)> {
         loop {
-            let mut asked = Vec::new();
-            if self.line.recv_many(&mut asked, self.bounds.batch).await == 0 {
+            let mut pending = Vec::new();
+            if self.queue.recv_many(&mut pending, self.bounds.batch).await == 0 {
                 return None;
             }
             for _ in 0..gather {
                 yield_now().await;
-                while asked.len() < self.bounds.batch
-                    && let Ok(more) = self.line.try_recv()
+                while pending.len() < self.bounds.batch
+                    && let Ok(more) = self.queue.try_recv()
                 {
-                    asked.push(more);
+                    pending.push(more);
                 }
             }
-            asked.retain(|asked| !asked.answer.is_closed());
-            if !asked.is_empty() {
-                return Some(asked.into_iter().map(|asked| (asked.question, asked.answer)).unzip());
+            pending.retain(|pending| !pending.respond_to.is_closed());
+            if !pending.is_empty() {
+                return Some(pending.into_iter().map(|pending| (pending.request, pending.respond_to)).unzip());
             }
         }
     }
 }
 
-fn deliver<A>(callers: Vec<oneshot::Sender<A>>, answers: Vec<A>) {
-    debug_assert_eq!(callers.len(), answers.len(), "a turn answers every question");
-    for (caller, answer) in callers.into_iter().zip(answers) {
-        // A caller that went away meanwhile does not want its answer.
-        let _ = caller.send(answer);
+fn deliver<A>(callers: Vec<oneshot::Sender<A>>, responses: Vec<A>) {
+    debug_assert_eq!(callers.len(), responses.len(), "a batch answers every request");
+    for (caller, respond_to) in callers.into_iter().zip(responses) {
+        // The caller may have been dropped meanwhile.
+        let _ = caller.send(respond_to);
     }
 }
 
 impl<Q, A> Clone for BatchSender<Q, A> {
     fn clone(&self) -> Self {
         Self {
-            line: self.line.clone(),
+            queue: self.queue.clone(),
         }
     }
 }
 
 impl<Q, A> fmt::Debug for BatchSender<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("free", &self.line.capacity()).finish()
+        f.debug_struct("BatchSender").field("free_slots", &self.queue.capacity()).finish()
     }
 }
 
 impl<Q, A> fmt::Debug for BatchReceiver<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turns").field("bounds", &self.bounds).finish()
+        f.debug_struct("BatchReceiver").field("bounds", &self.bounds).finish()
     }
 }
 
@@ -180,27 +178,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_arrives_during_a_turn_goes_with_the_next_in_order() {
-        let (batch, turns) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
+        let (batch, batches) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
-        tokio::spawn(turns.run_many(move |questions: Vec<u32>| {
-            log.lock().unwrap().push(questions.clone());
+        tokio::spawn(batches.run_many(move |requests: Vec<u32>| {
+            log.lock().unwrap().push(requests.clone());
             async move {
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                questions.into_iter().map(|question| question * 2).collect()
+                requests.into_iter().map(|request| request * 2).collect()
             }
         }));
-        let answers = futures::future::join_all((0..12).map(|n| batch.ask(n))).await;
-        assert_eq!(answers, (0..12).map(|n| Ok(n * 2)).collect::<Vec<_>>());
-        let turns = seen.lock().unwrap().clone();
-        assert_eq!(turns.concat(), (0..12).collect::<Vec<_>>());
-        assert!(turns.iter().all(|turn| turn.len() <= BOUNDS.batch), "{turns:?}");
-        assert!(turns.len() <= 3, "{turns:?}");
+        let responses = futures::future::join_all((0..12).map(|n| batch.ask(n))).await;
+        assert_eq!(responses, (0..12).map(|n| Ok(n * 2)).collect::<Vec<_>>());
+        let batches = seen.lock().unwrap().clone();
+        assert_eq!(batches.concat(), (0..12).collect::<Vec<_>>());
+        assert!(batches.iter().all(|batch| batch.len() <= BOUNDS.batch), "{batches:?}");
+        assert!(batches.len() <= 3, "{batches:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_left_takes_its_question_out() {
-        let (batch, turns) = batch::<u32, u32>(BOUNDS);
+        let (batch, batches) = batch::<u32, u32>(BOUNDS);
         {
             let gone = batch.ask(1);
             tokio::pin!(gone);
@@ -208,9 +206,9 @@ mod tests {
         }
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
-        tokio::spawn(turns.run_many(move |questions: Vec<u32>| {
-            log.lock().unwrap().extend(questions.clone());
-            async move { questions }
+        tokio::spawn(batches.run_many(move |requests: Vec<u32>| {
+            log.lock().unwrap().extend(requests.clone());
+            async move { requests }
         }));
         assert_eq!(batch.ask(2).await, Ok(2));
         assert_eq!(*seen.lock().unwrap(), [2]);
@@ -218,8 +216,8 @@ mod tests {
 
     #[tokio::test]
     async fn without_turns_every_question_is_told_so() {
-        let (batch, turns) = batch::<u32, u32>(BOUNDS);
-        drop(turns);
+        let (batch, batches) = batch::<u32, u32>(BOUNDS);
+        drop(batches);
         assert_eq!(batch.ask(1).await, Err(BatchClosed));
     }
 }

@@ -1,11 +1,10 @@
-//! The one rule of the house: **the holders are the longest prefix of the queue whose permits fit**.
+//! Decides which claims of a queue hold: **the holders are the longest prefix of the queue whose permits fit**.
 //!
-//! Mutex, reader, writer and semaphore are all claims for permits of a limit in one ordered queue
-//! ([`Mode`]), and this file alone says who of them may hold. The rule is *stable*: once a claim is
-//! within the prefix, neither later arrivals nor the leaving of others push it out, so it may be
-//! judged from any snapshot that contains the claim.
+//! Mutex, reader, writer and semaphore are all claims for permits of a limit in one ordered queue ([`Mode`]). Only this
+//! file decides which of them may hold. The rule is *stable*: once a claim is within the prefix, neither later arrivals
+//! nor the removal of others push it out. It may therefore be evaluated on any snapshot that contains the claim.
 //!
-//! Pure values only: no clock, no task, no store.
+//! Pure values: no clock, no task, no store.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -31,20 +30,20 @@ impl Default for Prefix {
 }
 
 impl Prefix {
-    /// Whether a claim of this mode right behind the prefix would belong to it.
+    /// Whether a claim of this mode directly after the prefix would belong to it.
     pub fn admits(&self, mode: Mode) -> bool {
         self.used + mode.permits() <= self.limit.min(mode.limit())
     }
 
-    /// Takes the next claim of the queue into the prefix.
+    /// Adds the next claim of the queue to the prefix.
     pub fn push(&mut self, mode: Mode) {
         self.used += mode.permits();
         self.limit = self.limit.min(mode.limit());
         self.claims += 1;
     }
 
-    /// Lets a claim leave the prefix. The smallest limit is kept until the prefix is empty: claims
-    /// of different limits share a queue only with exclusive ones, which share a prefix with nobody.
+    /// Removes a claim from the prefix. The smallest limit is kept until the prefix is empty: claims of different
+    /// limits share a queue only with exclusive claims, which share a prefix with none.
     pub fn remove(&mut self, mode: Mode) {
         self.used -= mode.permits();
         self.claims -= 1;
@@ -53,18 +52,18 @@ impl Prefix {
         }
     }
 
-    /// How many claims the prefix has.
+    /// The number of claims in the prefix.
     pub fn len(&self) -> usize {
         self.claims
     }
 
-    /// Whether no claim is in it.
+    /// Whether the prefix has no claim.
     pub fn is_empty(&self) -> bool {
         self.claims == 0
     }
 }
 
-/// How many claims from the head of a queue may hold together: the rule itself.
+/// The number of claims from the head of a queue that may hold together: the rule itself.
 pub fn prefix_len(queue: impl IntoIterator<Item = Mode>) -> usize {
     let mut prefix = Prefix::default();
     for mode in queue {
@@ -79,20 +78,20 @@ pub fn prefix_len(queue: impl IntoIterator<Item = Mode>) -> usize {
 /// Why a claim, or one hold of it, ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Its client gave it back.
+    /// Its client released it.
     Released,
-    /// Its TTL ran out.
+    /// Its TTL expired.
     Expired,
-    /// An operator removed it.
+    /// An operator released it.
     Forced,
-    /// It was granted to a call that had ended, and undone.
+    /// It was granted to a call that had ended, and was undone.
     TakenBack,
-    /// It left while it waited.
+    /// It was removed from the queue while it waited.
     Left,
 }
 
 impl Cause {
-    /// The word for this cause in errors and logs.
+    /// The name of this cause in errors and logs.
     pub fn word(self) -> &'static str {
         match self {
             Self::Released => "released",
@@ -110,56 +109,56 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A claim that holds, as others may see it.
+/// A claim that holds, as `inspect` returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The claim's id.
     pub claim: ClaimId,
-    /// Who holds, by its own label.
+    /// The owner label that the caller chose.
     pub owner: Owner,
-    /// Who holds, as proven.
+    /// The authenticated identity of the caller.
     pub identity: Identity,
-    /// How it shares the lock.
+    /// Its lock mode.
     pub mode: Mode,
     /// Its fencing token.
     pub token: FencingToken,
-    /// How long it lives without a renewal.
+    /// The time until it expires without a renewal.
     pub remaining: Duration,
-    /// How many holds it has.
+    /// The number of its holds.
     pub holds: u32,
-    /// What it says about itself.
+    /// The metadata that the caller chose.
     pub metadata: Metadata,
     /// When it was granted, for display.
     pub since: SystemTime,
 }
 
-/// A claim that waits, as others may see it.
+/// A claim that waits, as `inspect` returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiter {
     /// The claim's id.
     pub claim: ClaimId,
-    /// Who waits, by its own label.
+    /// The owner label that the caller chose.
     pub owner: Owner,
-    /// Who waits, as proven.
+    /// The authenticated identity of the caller.
     pub identity: Identity,
-    /// How it would share the lock.
+    /// The lock mode that it requests.
     pub mode: Mode,
-    /// What it says about itself.
+    /// The metadata that the caller chose.
     pub metadata: Metadata,
-    /// When it came, for display.
+    /// When it was enqueued, for display.
     pub since: SystemTime,
 }
 
-/// A lock's queue at one moment: every holder is ahead of every waiter.
+/// A lock's queue at one moment. Every holder precedes every waiter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Who holds, in the order of the queue; the first ones when there are more than fit.
+    /// The holders in queue order, cut at the requested number.
     pub holders: Vec<Holder>,
-    /// Who waits, in the order of the queue; the first ones when there are more than fit.
+    /// The waiters in queue order, cut at the requested number.
     pub waiters: Vec<Waiter>,
-    /// How many hold in all.
+    /// The number of all holders.
     pub holder_count: usize,
-    /// How many wait in all.
+    /// The number of all waiters.
     pub waiter_count: usize,
 }
 
@@ -197,8 +196,8 @@ mod tests {
         ]
     }
 
-    /// What a queue accepts: each claim mixes with all that are there.
-    fn mixed(modes: Vec<Mode>) -> Vec<Mode> {
+    /// The subset that a queue accepts: each claim is compatible with all earlier ones.
+    fn accepted(modes: Vec<Mode>) -> Vec<Mode> {
         let mut queue: Vec<Mode> = Vec::new();
         for mode in modes {
             if queue.iter().all(|other| other.mixes(mode)) {
@@ -211,16 +210,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_claim_within_the_prefix_is_never_pushed_out(
-            modes in prop::collection::vec(mode(), 1..12), more in mode(), gone in any::<prop::sample::Index>()
+            modes in prop::collection::vec(mode(), 1..12), more in mode(), removed in any::<prop::sample::Index>()
         ) {
             let before = prefix_len(modes.clone());
             let mut longer = modes.clone();
             longer.push(more);
             prop_assert!(prefix_len(longer) >= before);
-            let gone = gone.index(modes.len());
+            let removed = removed.index(modes.len());
             let mut shorter = modes.clone();
-            shorter.remove(gone);
-            prop_assert!(prefix_len(shorter) >= before - usize::from(gone < before));
+            shorter.remove(removed);
+            prop_assert!(prefix_len(shorter) >= before - usize::from(removed < before));
         }
 
         #[test]
@@ -236,7 +235,7 @@ mod tests {
         fn a_prefix_kept_step_by_step_is_the_rule(
             modes in prop::collection::vec(mode(), 1..40), steps in prop::collection::vec(any::<prop::sample::Index>(), 0..40)
         ) {
-            let mut queue = mixed(modes);
+            let mut queue = accepted(modes);
             let mut prefix = Prefix::default();
             let grow = |prefix: &mut Prefix, queue: &[Mode]| {
                 while let Some(&next) = queue.get(prefix.len()).filter(|next| prefix.admits(**next)) {
@@ -248,8 +247,8 @@ mod tests {
                 if queue.is_empty() { break; }
                 let at = step.index(queue.len());
                 let inside = at < prefix.len();
-                let gone = queue.remove(at);
-                if inside { prefix.remove(gone); }
+                let removed = queue.remove(at);
+                if inside { prefix.remove(removed); }
                 grow(&mut prefix, &queue);
                 prop_assert_eq!(prefix.len(), prefix_len(queue.clone()));
             }

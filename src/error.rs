@@ -1,5 +1,4 @@
-//! Everything that can end a call without its answer; `api::status` alone turns it into a gRPC
-//! status.
+//! The errors of calls. Only `api::status` converts them to gRPC statuses.
 
 use std::time::Duration;
 
@@ -12,31 +11,31 @@ use crate::quota::OverLimit;
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A try found the lock held, or waited for.
+    /// The lock is held, or has waiters, and the call does not wait.
     #[error("the lock is held{}", holder.as_ref().map(|h| format!(" by {:?}", h.owner.as_str())).unwrap_or_default())]
     LockHeld {
         /// The first holder, where one holds.
         holder: Option<Box<Holder>>,
     },
-    /// The wait ran out.
+    /// The wait timed out.
     #[error("the lock was not granted within {waited:?}")]
     WaitTimeout {
-        /// How long the call waited.
+        /// The time since the call's arrival.
         waited: Duration,
     },
-    /// A later call with the same request id took this wait over.
-    #[error("a later call with the same request_id took this wait over")]
+    /// A later call with the same request id adopted the waiting claim.
+    #[error("a later call with the same request_id adopted the waiting claim")]
     Superseded,
-    /// The lease, or the token to force, is not held.
+    /// The lease, or the token to force-release, does not hold the lock.
     #[error("the lease is gone: {}", cause.map_or("unknown", Cause::word))]
     LeaseLost {
-        /// Why, while that is remembered.
+        /// Why it ended, while the store remembers.
         cause: Option<Cause>,
     },
-    /// The namespace's backend does not offer this.
-    #[error("not offered here: {what}")]
+    /// The namespace's backend does not support this.
+    #[error("unsupported: {what}")]
     Unsupported {
-        /// What is not offered, and why.
+        /// The unsupported feature.
         what: String,
     },
     /// The request's lease was already released.
@@ -45,7 +44,7 @@ pub enum Error {
     /// The mode cannot share the lock with a claim in its queue.
     #[error("cannot share the lock with a claim of mode {there} in its queue")]
     LimitMismatch {
-        /// The mode of that claim.
+        /// The mode of the queued claim.
         there: Mode,
     },
     /// A field is outside its bounds.
@@ -54,28 +53,28 @@ pub enum Error {
     /// There is no such namespace.
     #[error("there is no namespace {namespace:?}")]
     NamespaceNotFound {
-        /// Its name, as asked.
+        /// The requested name.
         namespace: String,
     },
-    /// The lock's queue, or the claim's holds, are at their limit.
+    /// The lock's queue, or the claim's number of holds, is at its limit.
     #[error("full: the limit of {limit} is reached")]
     QueueFull {
         /// The limit.
         limit: u32,
     },
-    /// The server has too much to do.
+    /// The server is overloaded.
     #[error("overloaded: {what}")]
     Overloaded {
-        /// Which limit was reached.
+        /// The limit that was reached.
         what: String,
     },
-    /// The caller, or the namespace, has reached a limit of its own.
+    /// The caller or the namespace has reached its own limit.
     #[error("overloaded: {0}")]
     OverLimit(OverLimit),
-    /// It was not proven who the caller is.
+    /// The caller was not authenticated.
     #[error("not authenticated: {cause}")]
     Unauthenticated {
-        /// Why not.
+        /// The reason.
         cause: Unproven,
     },
     /// No rule allows the caller to do this.
@@ -100,7 +99,7 @@ impl From<Refusal> for Error {
         match refusal {
             Refusal::Full { limit } => Self::QueueFull { limit },
             Refusal::StoreFull { limit } => Self::Overloaded {
-                what: format!("the namespace holds as many claims as it may, {limit}"),
+                what: format!("the namespace has reached its limit of {limit} claims"),
             },
             Refusal::LimitMismatch { there } => Self::LimitMismatch { there },
             Refusal::OtherParameters { field } => Self::InvalidField(InvalidField::new(

@@ -1,4 +1,4 @@
-//! Reads the files that a configuration names: regular files of bounded size, without waiting for anybody.
+//! Reads the files that a configuration names: only regular files of bounded size, and without blocking.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind, Read};
@@ -14,7 +14,7 @@ pub const MAX_FILE_BYTES: u64 = 16 << 20;
 /// # Errors
 /// When the file cannot be opened or read, is not a regular file, or is larger than [`MAX_FILE_BYTES`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Without NONBLOCK a FIFO that nobody writes to would block the open for good.
+    // Without NONBLOCK the open of a FIFO without a writer blocks forever.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     check(&file.metadata()?)?;
@@ -32,14 +32,14 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-fn check(found: &std::fs::Metadata) -> io::Result<()> {
-    if found.is_dir() {
+fn check(metadata: &std::fs::Metadata) -> io::Result<()> {
+    if metadata.is_dir() {
         return Err(Error::new(ErrorKind::IsADirectory, "it is a directory"));
     }
-    if !found.is_file() {
+    if !metadata.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    check_size(found.len())
+    check_size(metadata.len())
 }
 
 fn check_size(bytes: u64) -> io::Result<()> {

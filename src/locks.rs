@@ -1,8 +1,7 @@
-//! The life of a claim, written once for every backend: acquire, wait, renew, release, watch.
+//! The lock operations of one namespace, independent of the backend: acquire, wait, renew, release, watch.
 //!
-//! [`Locks`] is one namespace's locks over its [`Backend`]; which one it is, nothing here knows. The
-//! course of an Acquire is in [`acquire`], what undoes a dropped call in [`undo`], and who of this
-//! replica waits for what in [`lines`].
+//! [`Locks`] works on any [`Backend`]. [`acquire`] runs an Acquire call, [`undo`] undoes a call that was dropped, and
+//! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +38,9 @@ mod tests;
 mod undo;
 mod waiting_bytes;
 
-/// How long closing waits for undos under way: leases of calls that just ended would otherwise stay.
+/// How long [`Locks::close`] waits for running undos. An unfinished undo leaves a lease until its TTL ends.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-/// How long the end of the process waits for undos and the store: on a disk that hangs it would never end.
+/// How long the end of the process waits for undos and the store, because a hanging disk never answers.
 const END_WITHIN: Duration = Duration::from_secs(7);
 
 /// The locks of one namespace. Clones share everything.
@@ -50,73 +49,73 @@ pub struct Locks {
     state: Arc<NamespaceState>,
 }
 
-/// What all calls of a namespace share.
+/// The state that all calls of a namespace share.
 #[derive(Debug)]
 struct NamespaceState {
     namespace: Namespace,
     limits: ArcSwap<Limits>,
     capabilities: Capabilities,
     backend: Arc<dyn Backend>,
-    lines: Arc<LocalWaiters>,
+    waiters: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
-    /// Ends the undos that are left.
+    /// Ends the undos that still run.
     closed: CancellationToken,
-    /// Where undos run, wherever their calls are dropped.
+    /// Runs the undos, whatever thread drops the call.
     runtime: Handle,
 }
 
-/// What an Acquire asks for.
+/// The parameters of an Acquire.
 #[derive(Debug, Clone)]
 pub struct Acquire {
-    /// Which lock.
+    /// The lock to acquire.
     pub lock: LockName,
-    /// Who asks, by its own label.
+    /// The owner label that the caller chose.
     pub owner: Owner,
-    /// Who asks, as proven.
+    /// The authenticated identity of the caller.
     pub identity: Identity,
-    /// How to share the lock.
+    /// The lock mode.
     pub mode: Mode,
-    /// How long to live; absent: the namespace's default.
+    /// The TTL; absent: the namespace's default.
     pub ttl: Option<Duration>,
     /// How long to wait; zero tries once.
     pub wait: Duration,
-    /// What a retry is recognised by.
+    /// Identifies a retry of the same request.
     pub request_id: Option<RequestId>,
-    /// Whether to join, and be joined by, reentrant claims of the same owner.
+    /// Whether the claim shares its hold with reentrant claims of the same owner.
     pub reentrant: bool,
-    /// Shown to operators.
+    /// Displayed to operators.
     pub metadata: Metadata,
 }
 
 impl Acquire {
-    /// The claim that its request id names, where it has one.
+    /// The claim id that the request id determines, if there is a request id.
     pub fn claim(&self) -> Option<ClaimId> {
-        let request = self.request_id.as_ref()?;
-        Some(ids::of_request(self, request))
+        let request_id = self.request_id.as_ref()?;
+        Some(ids::of_request(self, request_id))
     }
 }
 
-/// A lease as its client gets it.
+/// A lease as it is returned to its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// What its lease id says.
+    /// The content of the lease id.
     pub key: LeaseKey,
-    /// What is really granted, or what remains.
+    /// The TTL granted or, for an existing lease, the time left.
     pub ttl: Duration,
-    /// From the call's arrival to the sending of the granting step.
+    /// The time from the call's arrival until the granting step was sent.
     pub waited: Duration,
-    /// Who holds.
+    /// The owner label of the holder.
     pub owner: Owner,
-    /// What the namespace's store promises.
+    /// What the namespace's store guarantees.
     pub guarantee: Guarantee,
-    /// How many holds the claim has.
+    /// The number of holds of the claim.
     pub holds: u32,
 }
 
-/// A granted lease whose answer is still to be handed to the client.
+/// A granted lease that was not yet delivered to the client.
 ///
-/// Dropped before [`Granted::delivered`], the grant is taken back (unless a retry has found it).
+/// Dropping it before [`Granted::delivered`] releases the grant, unless a retry has adopted it.
 #[derive(Debug)]
 pub struct Granted {
     /// The lease.
@@ -125,7 +124,7 @@ pub struct Granted {
 }
 
 impl Granted {
-    /// Keeps the grant: its answer was handed over.
+    /// Keeps the grant, because its response was delivered.
     pub fn delivered(self) -> Lease {
         self.undo.disarm();
         self.lease
@@ -133,57 +132,57 @@ impl Granted {
 }
 
 impl Locks {
-    /// The locks of `namespace` over `backend`. Must be called within a tokio runtime: a task
-    /// delivers the backend's wakes until the backend is closed.
+    /// Creates the locks of `namespace` over `backend`. Must be called within a tokio runtime: a task delivers the
+    /// backend's notifications until the backend is closed.
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
         let state = Arc::new(NamespaceState {
             namespace,
             limits: ArcSwap::from_pointee(limits),
             capabilities: backend.capabilities(),
-            lines: Arc::default(),
+            waiters: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
             backend,
         });
-        let (lines, mut notifications) = (Arc::clone(&state.lines), state.backend.notifications());
+        let (waiters, mut notifications) = (Arc::clone(&state.waiters), state.backend.notifications());
         tokio::spawn(async move {
             while let Some(wake) = notifications.next().await {
-                lines.deliver(&wake);
+                waiters.deliver(&wake);
             }
         });
         Self { state }
     }
 
-    /// Takes a lock, at once or after waiting in its queue.
+    /// Acquires a lock, at once or after waiting in its queue.
     ///
     /// # Cancellation safety
-    /// Dropped at any moment, the call leaves the queue and a grant that it got is taken back.
+    /// When the call is dropped, its claim is removed from the queue or its grant is released.
     ///
     /// # Errors
-    /// [`Error`]: whatever kept the call from the lock, or the store's own failure.
-    pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
+    /// [`Error`]: why the lock was not acquired, or how the store failed.
+    pub async fn acquire(&self, request: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
-        let claim = self.state.claim(&ask, arrived)?;
-        let wait = self.state.limits.load().wait(ask.wait)?;
-        let _bytes = self.state.waiting_bytes(&ask)?;
+        let claim = self.state.claim(&request, arrived)?;
+        let wait = self.state.limits.load().wait(request.wait)?;
+        let _bytes = self.state.waiting_bytes(&request)?;
         if self.state.draining.is_cancelled() {
             return Err(Error::Draining);
         }
-        let course = AcquireCall {
+        let call = AcquireCall {
             state: Arc::clone(&self.state),
-            lock: ask.lock,
+            lock: request.lock,
             deadline: arrived + wait,
             arrived,
         };
-        course.run(claim).await
+        call.run(claim).await
     }
 
-    /// Gives a held lease more time: `ttl` from now, or what it was last given.
+    /// Extends a held lease to `ttl` from now; absent: the TTL last requested for it.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when it is gone; [`Error::InvalidField`] for a TTL outside the bounds.
+    /// [`Error::LeaseLost`] when the lease has ended; [`Error::InvalidField`] for a TTL outside the bounds.
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
         let ttl = ttl.map(|ttl| self.state.limits.load().ttl(Some(ttl))).transpose()?;
         match self.state.backend.renew(lease, ttl).await? {
@@ -192,20 +191,20 @@ impl Locks {
         }
     }
 
-    /// Gives a lease back and lets the next one have the lock. Repeating it succeeds.
+    /// Releases a lease and promotes the next waiter. A repeated release succeeds.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when it ended otherwise.
+    /// [`Error::LeaseLost`] when the lease ended for another reason.
     pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
-        let departure = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
-        match departure.found {
+        let outcome = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
+        match outcome.found {
             Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
         }
     }
 
-    /// The queue of a lock as it is now, with at most `most` holders and `most` waiters.
+    /// Reads the queue of a lock with at most `most` holders and `most` waiters.
     ///
     /// # Errors
     /// When the store fails.
@@ -214,7 +213,7 @@ impl Locks {
         Ok(self.state.backend.inspect(lock, InspectLimit::of_each(most)).await?)
     }
 
-    /// The holder of a token, if it is held at this moment.
+    /// Returns the holder with this token if it holds the lock now.
     ///
     /// # Errors
     /// When the store fails.
@@ -223,7 +222,7 @@ impl Locks {
         Ok(self.state.backend.holder(lock, token).await?)
     }
 
-    /// The locks in use whose names begin with `prefix`.
+    /// Lists the locks in use whose names begin with `prefix`.
     ///
     /// # Errors
     /// When the store fails.
@@ -231,7 +230,7 @@ impl Locks {
         Ok(self.state.backend.list(prefix, page).await?)
     }
 
-    /// The queue of a lock, then each change. Ends with [`Error::Draining`] when the server shuts
+    /// Streams the queue of a lock, then each change. The stream ends with [`Error::Draining`] when the server shuts
     /// down, and after any other error.
     pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
         if let Err(error) = self.state.limits.load().name(lock) {
@@ -247,7 +246,7 @@ impl Locks {
             .boxed()
     }
 
-    /// Takes a lock away from the claim that a token names.
+    /// Forcibly releases the claim that holds this token.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
@@ -260,10 +259,10 @@ impl Locks {
         }
     }
 
-    /// Ends a quarantine by hand.
+    /// Ends a quarantine on an operator's request.
     ///
     /// # Errors
-    /// [`BackendError::Unsupported`] where there is none.
+    /// [`BackendError::Unsupported`] where the backend has no quarantine.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), Error> {
         Ok(self.state.backend.admit(node).await?)
     }
@@ -273,59 +272,59 @@ impl Locks {
         &self.state.namespace
     }
 
-    /// Its limits.
+    /// The current limits.
     pub fn limits(&self) -> Arc<Limits> {
         self.state.limits.load_full()
     }
 
-    /// Gives it other limits, for the calls that come from now on.
+    /// Replaces the limits; calls that have already begun keep the old ones.
     pub fn set_limits(&self, limits: Limits) {
         self.state.limits.store(Arc::new(limits));
     }
 
-    /// How many calls wait here.
+    /// The number of calls of this replica that wait.
     pub fn waiting(&self) -> usize {
-        self.state.lines.waiting()
+        self.state.waiters.waiting()
     }
 
-    /// Whether these are the last ones of their kind: no call is under way, and nothing is undone.
+    /// Whether no other clone of these locks, no call and no undo is left.
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(&self.state) == 1
     }
 
-    /// What its backend can do.
+    /// What the backend can do.
     pub fn capabilities(&self) -> Capabilities {
         self.state.capabilities
     }
 
-    /// How its store is.
+    /// The health of the store.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.state.backend.health()
     }
 
-    /// How each of its store's nodes is, where a majority of them decides.
+    /// The health of each node, if the backend uses several and needs a majority of them.
     pub fn nodes(&self) -> Vec<(String, Health)> {
         self.state.backend.nodes()
     }
 
-    /// Ends every waiting acquire and every watch with [`Error::Draining`], and refuses new
-    /// acquires with it; other calls go on.
+    /// Ends every waiting acquire and every watch with [`Error::Draining`] and refuses new acquires. Other calls are
+    /// not affected.
     pub fn drain(&self) {
         self.state.draining.cancel();
     }
 
-    /// Waits for undos under way, for a bounded time, then closes the backend.
+    /// Waits at most 5 s for running undos, then closes the backend.
     pub async fn close(&self) {
         self.drain();
         self.state.undos.close();
         if timeout(CLOSE_WITHIN, self.state.undos.wait()).await.is_err() {
-            tracing::warn!(namespace = %self.state.namespace, left = self.state.undos.len(), "closed before all calls were undone");
+            tracing::warn!(namespace = %self.state.namespace, remaining = self.state.undos.len(), "closed before all calls were undone");
         }
         self.state.closed.cancel();
         self.state.backend.close().await;
     }
 
-    /// Closes at the end of the process, which is not held up by a store that hangs.
+    /// Closes at the end of the process, within 7 s even if the store hangs.
     pub async fn end(&self) {
         if timeout(END_WITHIN, self.close()).await.is_err() {
             tracing::warn!(namespace = %self.state.namespace, "ended before its store was closed");
@@ -334,27 +333,26 @@ impl Locks {
 }
 
 impl NamespaceState {
-    /// The claim that a call brings, checked against what the namespace takes and its backend
-    /// offers.
-    fn claim(&self, ask: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
+    /// Builds the claim of a call. Checks the call against the namespace's limits and the backend's capabilities.
+    fn claim(&self, request: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
         let limits = self.limits.load();
-        limits.name(&ask.lock)?;
-        let ttl = limits.ttl(ask.ttl)?;
-        self.check_offers(ask)?;
+        limits.name(&request.lock)?;
+        let ttl = limits.ttl(request.ttl)?;
+        self.check_capabilities(request)?;
         let [random_id, call, secret] = ids::random()?;
-        let named = ask.claim();
+        let named = request.claim();
         Ok(NewClaim {
             id: named.unwrap_or(ClaimId::from_bytes(random_id)),
             call: CallId::from_bytes(call),
             secret: Secret::from_bytes(secret),
             retryable: named.is_some(),
-            owner: ask.owner.clone(),
-            identity: ask.identity.clone(),
-            mode: ask.mode,
-            reentrant: ask.reentrant,
+            owner: request.owner.clone(),
+            identity: request.identity.clone(),
+            mode: request.mode,
+            reentrant: request.reentrant,
             ttl,
-            metadata: ask.metadata.clone(),
-            wait_policy: if ask.wait.is_zero() {
+            metadata: request.metadata.clone(),
+            wait_policy: if request.wait.is_zero() {
                 WaitPolicy::Try
             } else {
                 WaitPolicy::Wait
@@ -368,23 +366,23 @@ impl NamespaceState {
         })
     }
 
-    fn check_offers(&self, ask: &Acquire) -> Result<(), Error> {
+    fn check_capabilities(&self, request: &Acquire) -> Result<(), Error> {
         let unsupported = |what: &str| {
             Err(Error::Unsupported {
                 what: format!("{what} on a namespace of kind {}", self.capabilities.kind),
             })
         };
-        if ask.mode != Mode::Exclusive && !self.capabilities.sharing {
-            return unsupported(&format!("mode {}", ask.mode.word()));
+        if request.mode != Mode::Exclusive && !self.capabilities.sharing {
+            return unsupported(&format!("mode {}", request.mode.word()));
         }
-        if ask.reentrant && !self.capabilities.reentry {
+        if request.reentrant && !self.capabilities.reentry {
             return unsupported("re-entry");
         }
         Ok(())
     }
 
-    /// The same claim as a new call brings it.
-    fn afresh(&self, claim: NewClaim) -> Result<NewClaim, Error> {
+    /// The same claim with a fresh call id and secret, and a fresh claim id unless a request id determines it.
+    fn with_fresh_ids(&self, claim: NewClaim) -> Result<NewClaim, Error> {
         let [random_id, call, secret] = ids::random()?;
         Ok(NewClaim {
             id: if claim.retryable {
@@ -398,27 +396,27 @@ impl NamespaceState {
         })
     }
 
-    /// Lets somebody leave and names the next waiter of this replica.
-    async fn release(self: &Arc<Self>, lock: &LockName, who: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
-        let Some(next) = self.lines.first(lock) else {
-            return Ok(self.backend.release(lock, who, None).await?);
+    /// Releases `target` and promotes the first waiter of this replica in the same step.
+    async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
+        let Some(next) = self.waiters.first(lock) else {
+            return Ok(self.backend.release(lock, target, None).await?);
         };
-        // The step may make `next` a holder, who must hear of it even if this call is dropped.
-        let (state, lock, who) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(who));
+        // In a task of its own: the step may make `next` a holder, which must be notified even if this call is dropped.
+        let (state, lock, target) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(target));
         let step = async move {
-            let left = state.backend.release(&lock, who.leaving(), Some(&next.claim)).await;
-            match &left {
+            let outcome = state.backend.release(&lock, target.leaving(), Some(&next.claim)).await;
+            match &outcome {
                 Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
                 Ok(_) => {}
                 Err(_) => next.post(WaiterMessage::Ask),
             }
-            left
+            outcome
         };
         let step = tokio::spawn(carried(step));
-        let left = step.await.map_err(|error| BackendError::Broken {
+        let outcome = step.await.map_err(|error| BackendError::Broken {
             reason: error.to_string(),
         });
-        Ok(left??)
+        Ok(outcome??)
     }
 
     fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> Granted {

@@ -1,7 +1,6 @@
-//! The words of the service as types: text comes in through the constructors, and what has come
-//! in is valid from then on.
+//! The value types of the service. Their constructors validate, so that every value is valid.
 //!
-//! Nothing here knows a clock, a task or a store; only `std` is imported.
+//! No clock, no task, no store: this module imports only `std`.
 
 mod encoding;
 mod ids;
@@ -29,20 +28,20 @@ pub const MAX_METADATA_ENTRIES: usize = 16;
 pub const MAX_METADATA_BYTES: usize = 4096;
 /// The largest limit of a semaphore.
 pub const MAX_SEMAPHORE_LIMIT: u32 = 1_000_000;
-/// The longest `lease_id`, in bytes: an encoded name of the longest kind and the fixed parts.
+/// The longest `lease_id`, in bytes: the longest encoded name and the fixed parts.
 pub const MAX_LEASE_ID_BYTES: usize = 2048;
 
-/// A value that a caller sent and that is outside its bounds.
+/// An invalid value that a caller sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidField {
     /// The field's name in the API.
     pub field: &'static str,
-    /// What is wrong and what the bounds are, in words.
+    /// What is wrong, and what the bounds are, for people.
     pub problem: String,
 }
 
 impl InvalidField {
-    /// Names the field and says what is wrong with it.
+    /// An error for `field`, with a description of the problem.
     pub fn new(field: &'static str, problem: impl Into<String>) -> Self {
         Self {
             field,
@@ -64,7 +63,7 @@ impl std::error::Error for InvalidField {}
 pub struct Namespace(Arc<str>);
 
 impl Namespace {
-    /// Checks the spelling of a namespace.
+    /// Validates a namespace name.
     ///
     /// # Errors
     /// [`InvalidField`] for anything but `[a-z0-9][a-z0-9._-]{0,62}`.
@@ -99,10 +98,10 @@ impl fmt::Display for Namespace {
 pub struct LockName(Arc<str>);
 
 impl LockName {
-    /// Checks a lock name.
+    /// Validates a lock name.
     ///
     /// # Errors
-    /// [`InvalidField`] when it is empty, longer than [`MAX_NAME_BYTES`] or holds a control
+    /// [`InvalidField`] when it is empty, longer than [`MAX_NAME_BYTES`] or contains a control
     /// character (Unicode Cc).
     pub fn new(text: &str) -> Result<Self, InvalidField> {
         check_text("name", text, MAX_NAME_BYTES)?;
@@ -114,8 +113,8 @@ impl LockName {
         &self.0
     }
 
-    /// The name in letters that every store accepts in a key or a path: `A-Z a-z 0-9 _ -` stand
-    /// for themselves, any other byte is `%` and two digits. Different names stay different.
+    /// The name in characters that every store accepts in a key or a path: `A-Z a-z 0-9 _ -` are
+    /// kept, any other byte becomes `%` and two hexadecimal digits. The encoding is injective.
     pub fn encoded(&self) -> String {
         encoding::encode(&self.0)
     }
@@ -136,21 +135,22 @@ impl fmt::Display for LockName {
 /// A lock: its namespace and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey {
-    /// The set of locks that it belongs to.
+    /// Its namespace.
     pub namespace: Namespace,
-    /// Its name there.
+    /// Its name within the namespace.
     pub name: LockName,
 }
 
-/// Who asks for a lock: a label chosen by the caller and shown to operators, 1 to 256 bytes.
+/// A label for the caller of an Acquire, chosen by the caller and displayed to operators: 1 to 256
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// Checks an owner label.
+    /// Validates an owner label.
     ///
     /// # Errors
-    /// [`InvalidField`] when it is empty, longer than [`MAX_OWNER_BYTES`] or holds a control
+    /// [`InvalidField`] when it is empty, longer than [`MAX_OWNER_BYTES`] or contains a control
     /// character.
     pub fn new(text: &str) -> Result<Self, InvalidField> {
         check_text("owner", text, MAX_OWNER_BYTES)?;
@@ -169,17 +169,17 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Who the caller was proven to be; empty without authentication.
+/// The authenticated identity of a caller; empty without authentication.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(Arc<str>);
 
 impl Identity {
-    /// Nobody in particular: a caller that was not authenticated.
+    /// The identity of an unauthenticated caller.
     pub fn anonymous() -> Self {
         Self::default()
     }
 
-    /// What an authenticator proved.
+    /// An identity that an authenticator has established.
     pub fn proven(text: &str) -> Self {
         Self(text.into())
     }
@@ -190,12 +190,12 @@ impl Identity {
     }
 }
 
-/// What a caller names its request by, so that a retry finds its own claim: 1 to 128 bytes.
+/// Identifies a request, so that a retry finds the claim of the first attempt: 1 to 128 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Checks a request id.
+    /// Validates a request id.
     ///
     /// # Errors
     /// [`InvalidField`] when it is empty or longer than [`MAX_REQUEST_ID_BYTES`].
@@ -210,12 +210,12 @@ impl RequestId {
     }
 }
 
-/// What a claim says about itself to operators: at most 16 entries and 4 KiB.
+/// Information about a claim for operators, chosen by the caller: at most 16 entries and 4 KiB.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata(Arc<[(String, String)]>);
 
 impl Metadata {
-    /// Checks and sorts the entries.
+    /// Validates and sorts the entries.
     ///
     /// # Errors
     /// [`InvalidField`] past [`MAX_METADATA_ENTRIES`] or [`MAX_METADATA_BYTES`].
@@ -236,18 +236,19 @@ impl Metadata {
         Ok(Self(entries.into()))
     }
 
-    /// The entries, by key.
+    /// The entries, sorted by key.
     pub fn entries(&self) -> &[(String, String)] {
         &self.0
     }
 }
 
-/// How long a lease lives after its grant or its last renewal; never zero.
+/// The time to live of a lease after its grant or last renewal; never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(Duration);
 
 impl Ttl {
-    /// A positive time to live; a namespace's bounds are checked by its limits.
+    /// Validates that the duration is positive. The namespace's [`Limits`](crate::limits::Limits)
+    /// check its bounds.
     ///
     /// # Errors
     /// [`InvalidField`] when it is zero.
@@ -264,15 +265,15 @@ impl Ttl {
     }
 }
 
-/// A number that rises with every grant of a lock: 1 to 2^53 - 1, on a scale of microseconds.
+/// A number that increases with every grant of a lock: 1 to 2^53 - 1, derived from microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The largest token: what a double still holds exactly.
+    /// The largest token: the largest range of integers that a double represents exactly.
     pub const MAX: u64 = (1 << 53) - 1;
 
-    /// Checks the bounds of a token.
+    /// Validates the bounds of a token.
     ///
     /// # Errors
     /// [`InvalidField`] for 0 and for anything above [`Self::MAX`].
@@ -301,7 +302,7 @@ impl fmt::Display for FencingToken {
 fn check_text(field: &'static str, text: &str, max: usize) -> Result<(), InvalidField> {
     check_length(field, text, max)?;
     if text.chars().any(char::is_control) {
-        return Err(InvalidField::new(field, "must not hold control characters"));
+        return Err(InvalidField::new(field, "must not contain control characters"));
     }
     Ok(())
 }

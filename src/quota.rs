@@ -1,10 +1,9 @@
-//! How much one identity, or one namespace, may do: calls a second, and leases, waiters and streams at
-//! once.
+//! Limits per identity and per namespace: calls per second, and concurrent leases, waiters and streams.
 //!
-//! Each server counts for itself. It counts a lease that it granted until it sees the lease's end: a
-//! release or a loss that passes through it, or the time to live that it knows of. One that another
-//! server has released meanwhile counts until then, and one that another server renews no longer. No
-//! limit ever refuses a Renew or a Release.
+//! Each server counts only its own calls. A granted lease counts until the server observes its end: a release or loss
+//! that passes through this server, or the expiry of the TTL known here. A lease that another server released therefore
+//! still counts until its TTL expires, and a lease that another server renews stops counting then. No limit ever
+//! refuses a Renew or a Release.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,30 +19,30 @@ mod ledger;
 
 use self::ledger::Ledger;
 
-/// How many identities are counted at once; one that does nothing is forgotten.
+/// The maximum number of identities counted at once; idle ones are forgotten.
 const MAX_IDENTITIES: usize = 100_000;
-/// When what is full is worth another try.
+/// The retry delay that a caller at a limit receives.
 const RETRY_FULL: Duration = Duration::from_secs(1);
 
-/// How many calls a second.
+/// A rate limit for calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// On the average, at least 1.
+    /// The average, in calls per second; at least 1.
     pub per_second: u32,
-    /// At once, after a rest; at least 1.
+    /// The largest burst after a pause, in calls; at least 1.
     pub burst: u32,
 }
 
-/// The limits of an identity, or of a namespace. Absent: none.
+/// The limits of an identity or of a namespace. Absent: unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Calls, but for Renew and Release.
+    /// Calls, except Renew and Release.
     pub rate: Option<Rate>,
-    /// Leases held; an Acquire that is under way counts as one.
+    /// Leases held; an Acquire in progress counts as one.
     pub leases: Option<u32>,
-    /// Acquires with a wait that are under way.
+    /// Acquires with a wait that are in progress.
     pub waiters: Option<u32>,
-    /// Watches that are open.
+    /// Open watches.
     pub streams: Option<u32>,
 }
 
@@ -60,9 +59,9 @@ impl Quota {
 /// All limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuotaSettings {
-    /// Those of each namespace that has some.
+    /// The limits of each namespace that has any.
     pub namespaces: BTreeMap<String, Quota>,
-    /// Those of each identity that one of these is for; the first that is counts.
+    /// Limits for the identities that match one of the patterns; the first match applies.
     pub identities: Vec<(Vec<Pattern>, Quota)>,
 }
 
@@ -76,7 +75,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The word for it in errors.
+    /// The name of the scope in errors.
     pub fn word(self) -> &'static str {
         match self {
             Self::Identity => "identity",
@@ -89,19 +88,19 @@ impl Scope {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {} may have {most} {what}", scope.word())]
 pub struct OverLimit {
-    /// The word for what there is too much of: `rate`, `leases`, `waiters` or `streams`.
+    /// The name of the limit: `rate`, `leases`, `waiters` or `streams`.
     pub limit: &'static str,
-    /// The same for people.
+    /// A description of the limited resource, for people.
     pub what: &'static str,
     /// Whose limit it is.
     pub scope: Scope,
-    /// How much there may be.
+    /// The limit.
     pub most: u32,
-    /// When another try is worth it.
+    /// When to try again.
     pub retry: Duration,
 }
 
-/// What there may be only so much of at once.
+/// A resource that is limited to a number at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource {
     Leases,
@@ -112,17 +111,17 @@ enum Resource {
 impl Resource {
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Leases => ("leases", "leases at once, Acquires under way included"),
+            Self::Leases => ("leases", "leases at once, including Acquires in progress"),
             Self::Waiters => ("waiters", "Acquires with a wait at once"),
             Self::Streams => ("streams", "watches at once"),
         }
     }
 }
 
-/// What one identity or namespace does at this moment.
+/// The current use of an identity or namespace.
 #[derive(Debug, Default)]
 struct Usage {
-    /// Until when the calls so far take all that the rate allows, in nanoseconds since the start.
+    /// The time until which the calls so far use up the rate (GCRA), in nanoseconds since the start.
     spent_until: AtomicU64,
     leases: AtomicU32,
     waiters: AtomicU32,
@@ -138,18 +137,18 @@ impl Usage {
         }
     }
 
-    /// Counts a call, or says how soon there is room for it.
-    fn spend(&self, rate: Rate, now: u64) -> Result<(), Duration> {
+    /// Counts a call, or returns the time until the rate admits it.
+    fn charge(&self, rate: Rate, now: u64) -> Result<(), Duration> {
         let each = 1_000_000_000 / u64::from(rate.per_second.max(1));
         let allowed = each * u64::from(rate.burst.max(1));
-        let spend = |until: u64| {
+        let charge = |until: u64| {
             let until = until.max(now) + each;
             (until <= now + allowed).then_some(until)
         };
-        let spent = self
+        let charged = self
             .spent_until
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
-        spent
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, charge);
+        charged
             .map(drop)
             .map_err(|until| Duration::from_nanos((until + each).saturating_sub(now + allowed)))
     }
@@ -163,7 +162,7 @@ impl Usage {
     }
 }
 
-/// One of so many; free again when it is dropped.
+/// One unit of a limited resource, returned when dropped.
 #[derive(Debug)]
 struct Permit {
     usage: Arc<Usage>,
@@ -173,10 +172,10 @@ struct Permit {
 impl Permit {
     fn take(usage: &Arc<Usage>, what: Resource, most: u32) -> Option<Self> {
         let more = |count: u32| (count < most).then_some(count + 1);
-        let taken = usage
+        let quota_use = usage
             .count(what)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.ok().map(|_| Self {
+        quota_use.ok().map(|_| Self {
             usage: Arc::clone(usage),
             what,
         })
@@ -189,22 +188,22 @@ impl Drop for Permit {
     }
 }
 
-/// What a call has taken of the limits, until it is dropped.
+/// The units that a call uses, returned when dropped.
 #[derive(Debug, Default)]
 pub struct QuotaUse {
     permits: Vec<Permit>,
 }
 
-/// What an Acquire is, as far as it counts.
+/// The properties of an Acquire that quotas depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Whether it waits.
     pub waits: bool,
-    /// The claim that its request id names.
+    /// The claim id that its request id determines.
     pub claim: Option<ClaimId>,
 }
 
-/// What an Acquire has taken: a place among the leases, and among the waiters while it is under way.
+/// The quota that an Acquire uses: a lease, and a waiter while the call is in progress.
 #[derive(Debug, Default)]
 pub struct AcquireQuota {
     held: QuotaUse,
@@ -213,7 +212,7 @@ pub struct AcquireQuota {
 }
 
 impl AcquireQuota {
-    /// The lease was handed over: it counts until its end is seen.
+    /// Counts the delivered lease until its end is observed.
     pub fn holds(self, lease: &LeaseKey, ttl: Duration) {
         if let Some(ledger) = self.ledger.filter(|_| !self.held.permits.is_empty()) {
             ledger.add(lease, Instant::now() + ttl, self.held);
@@ -221,7 +220,7 @@ impl AcquireQuota {
     }
 }
 
-/// The limits and what is counted against them. Clones share everything.
+/// The limits and the current use. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Quotas {
     shared: Arc<Shared>,
@@ -230,7 +229,7 @@ pub struct Quotas {
 #[derive(Debug)]
 struct Shared {
     began: Instant,
-    /// Never held for longer than it takes to read or replace it.
+    /// Locked only to read or replace the value.
     settings: RwLock<Arc<QuotaSettings>>,
     namespaces: Mutex<HashMap<String, Arc<Usage>>>,
     identities: Mutex<HashMap<Identity, Arc<Usage>>>,
@@ -243,7 +242,7 @@ impl Default for Quotas {
     }
 }
 
-/// A limit that a call is held to.
+/// A limit that applies to a call, and its current use.
 struct Counted {
     scope: Scope,
     quota: Quota,
@@ -251,7 +250,7 @@ struct Counted {
 }
 
 impl Quotas {
-    /// These limits, with nothing counted yet.
+    /// Limits without any current use.
     pub fn new(settings: QuotaSettings) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -264,7 +263,7 @@ impl Quotas {
         }
     }
 
-    /// Other limits from now on. What was counted so far stays.
+    /// Replaces the limits. The current use is kept.
     pub fn replace(&self, settings: QuotaSettings) {
         let mut current = self.shared.settings.write().unwrap_or_else(PoisonError::into_inner);
         *current = Arc::new(settings);
@@ -273,24 +272,24 @@ impl Quotas {
     /// Counts a call of an identity.
     ///
     /// # Errors
-    /// [`OverLimit`] with the time after which there is room again.
+    /// [`OverLimit`] with the time until the rate admits a call.
     pub fn call(&self, identity: &Identity) -> Result<(), OverLimit> {
-        self.spend(self.of_identity(identity)?)
+        self.charge(self.of_identity(identity)?)
     }
 
-    /// Counts a call in a namespace. The caller's own comes first: what its limit refuses takes nothing from
-    /// the others in the namespace.
+    /// Counts a call in a namespace. Count the identity first: a call that its limit refuses must not use up the
+    /// namespace's rate.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn call_in(&self, namespace: &str) -> Result<(), OverLimit> {
-        self.spend(self.of_namespace(namespace))
+        self.charge(self.of_namespace(namespace))
     }
 
-    fn spend(&self, counted: Option<Counted>) -> Result<(), OverLimit> {
-        let rated = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
-        let Some((rate, counted)) = rated else { return Ok(()) };
-        counted.usage.spend(rate, self.now()).map_err(|retry| OverLimit {
+    fn charge(&self, counted: Option<Counted>) -> Result<(), OverLimit> {
+        let with_rate = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
+        let Some((rate, counted)) = with_rate else { return Ok(()) };
+        counted.usage.charge(rate, self.now()).map_err(|retry| OverLimit {
             limit: "rate",
             what: "calls a second",
             scope: counted.scope,
@@ -299,11 +298,11 @@ impl Quotas {
         })
     }
 
-    /// Takes the place of an Acquire. A retry whose lease counts already takes none among the leases, so
-    /// that it finds its own also where the limit is reached.
+    /// Counts an Acquire. A retry whose lease is already counted uses no further lease, so that it finds its own lease
+    /// even at the limit.
     ///
     /// # Errors
-    /// [`OverLimit`]; nothing is taken then.
+    /// [`OverLimit`]; nothing is counted then.
     pub fn acquire(&self, identity: &Identity, namespace: &str, entry: Entry) -> Result<AcquireQuota, OverLimit> {
         let counted = self.counted(identity, namespace)?;
         if counted.is_empty() {
@@ -327,39 +326,39 @@ impl Quotas {
         })
     }
 
-    /// Takes the place of a watch.
+    /// Counts a watch.
     ///
     /// # Errors
-    /// [`OverLimit`]; nothing is taken then.
+    /// [`OverLimit`]; nothing is counted then.
     pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<QuotaUse, OverLimit> {
         take(&self.counted(identity, namespace)?, Resource::Streams)
     }
 
-    /// A lease was renewed: it counts for so much longer.
+    /// Extends the time that a renewed lease counts.
     pub fn renewed(&self, lease: &LeaseKey, ttl: Duration) {
         self.shared.ledger.renewed(lease, Instant::now() + ttl);
     }
 
-    /// A lease is gone.
+    /// Stops counting a lease that has ended.
     pub fn ended(&self, lease: &LeaseKey) {
         self.shared.ledger.ended(lease);
     }
 
-    /// All leases of a token are gone.
+    /// Stops counting all leases of a token.
     pub fn forced(&self, namespace: &str, name: &LockName, token: FencingToken) {
         self.shared.ledger.forced(namespace, name, token);
     }
 
-    /// The limits that a call is held to, the caller's own first.
+    /// The limits that apply to a call, the identity's first.
     fn counted(&self, identity: &Identity, namespace: &str) -> Result<Vec<Counted>, OverLimit> {
-        let both = [self.of_identity(identity)?, self.of_namespace(namespace)];
-        Ok(both.into_iter().flatten().collect())
+        let limits = [self.of_identity(identity)?, self.of_namespace(namespace)];
+        Ok(limits.into_iter().flatten().collect())
     }
 
     fn of_identity(&self, identity: &Identity) -> Result<Option<Counted>, OverLimit> {
-        let is_for = |patterns: &[Pattern]| patterns.iter().any(|one| one.matches(identity.as_str()));
+        let any_matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(identity.as_str()));
         let settings = self.settings();
-        let Some((_, quota)) = settings.identities.iter().find(|(who, _)| is_for(who)) else {
+        let Some((_, quota)) = settings.identities.iter().find(|(patterns, _)| any_matches(patterns)) else {
             return Ok(None);
         };
         Ok(Some(Counted {
@@ -397,7 +396,7 @@ impl Quotas {
         if usages.len() >= MAX_IDENTITIES {
             return Err(OverLimit {
                 limit: "identities",
-                what: "identities with limits of their own at once, for all callers together",
+                what: "identities with their own limits at once, over all callers",
                 scope: Scope::Identity,
                 most: MAX_IDENTITIES as u32,
                 retry: RETRY_FULL,
@@ -411,24 +410,24 @@ impl Quotas {
     }
 }
 
-/// Takes one of each limit that there is.
+/// Takes one unit of each limit that is set.
 fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, OverLimit> {
-    let mut taken = QuotaUse::default();
-    for one in counted {
-        let Some(most) = one.quota.most(what) else { continue };
-        let permit = Permit::take(&one.usage, what, most).ok_or_else(|| {
+    let mut quota_use = QuotaUse::default();
+    for limit_of in counted {
+        let Some(most) = limit_of.quota.most(what) else { continue };
+        let permit = Permit::take(&limit_of.usage, what, most).ok_or_else(|| {
             let (limit, what) = what.words();
             OverLimit {
                 limit,
                 what,
-                scope: one.scope,
+                scope: limit_of.scope,
                 most,
                 retry: RETRY_FULL,
             }
         })?;
-        taken.permits.push(permit);
+        quota_use.permits.push(permit);
     }
-    Ok(taken)
+    Ok(quota_use)
 }
 
 #[cfg(test)]

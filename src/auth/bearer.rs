@@ -1,4 +1,4 @@
-//! Static bearer tokens, known by their hash alone.
+//! Static bearer tokens, of which only the hash is kept.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,25 @@ use crate::name::Identity;
 /// The SHA-256 of a bearer token.
 pub(super) type Hash = [u8; 32];
 
-/// The hash of a token that a caller shows.
+/// The hash of a presented token.
 pub(super) fn hash(token: &[u8]) -> Hash {
     Sha256::digest(token).into()
 }
 
-/// A static token: whom it proves, and its hash.
+/// A static token: the name of its identity, and its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BearerHash {
     name: String,
     hash: Hash,
 }
 
-/// Why a text is no static token.
+/// Why a text is not a static token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be a name of 1 to 200 bytes, a colon, and the SHA-256 of the token as 64 hexadecimal digits")]
 pub struct BadBearer;
 
 impl BearerHash {
-    /// Reads `name:hash`.
+    /// Parses `name:hash`.
     ///
     /// # Errors
     /// [`BadBearer`].
@@ -48,7 +48,7 @@ impl BearerHash {
         self.hash
     }
 
-    /// Whether the other one is for the same token, whomever it proves.
+    /// Whether the other one is for the same token, whatever its name.
     pub fn has_hash_of(&self, other: &Self) -> bool {
         self.hash == other.hash
     }
@@ -65,36 +65,37 @@ fn unhex(digits: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// All static tokens, by their hash. How long it takes to find one may tell how much of a hash is that of a
-/// token, but nobody can choose the hash of what is shown, and a part of a hash tells nothing of its token.
+/// All static tokens, by their hash. The lookup time may reveal how many leading bytes of a hash match. This is
+/// harmless, because a caller cannot choose the hash of a presented token, and a part of a hash reveals nothing about
+/// its token.
 #[derive(Debug, Default)]
 pub(super) struct Bearers {
     all: HashMap<Hash, Identity>,
 }
 
 impl Bearers {
-    /// Those whose names make an identity. Of several with the same hash the first one counts.
+    /// Keeps the tokens whose names form an identity. Of several with the same hash the first one counts.
     pub(super) fn new(all: impl IntoIterator<Item = BearerHash>) -> Self {
-        let mut known = HashMap::new();
+        let mut by_hash = HashMap::new();
         for bearer in all {
             if let Some(identity) = super::identity("token", &bearer.name) {
-                known.entry(bearer.hash).or_insert(identity);
+                by_hash.entry(bearer.hash).or_insert(identity);
             }
         }
-        Self { all: known }
+        Self { all: by_hash }
     }
 
-    /// Those of them that the others have too.
+    /// The tokens that `others` contains with the same identity.
     pub(super) fn retained(&self, others: &Self) -> Self {
-        let all = self.all.iter().filter(|(hash, who)| others.all.get(*hash) == Some(who));
+        let all = self.all.iter().filter(|(hash, identity)| others.all.get(*hash) == Some(identity));
         Self {
-            all: all.map(|(hash, who)| (*hash, who.clone())).collect(),
+            all: all.map(|(hash, identity)| (*hash, identity.clone())).collect(),
         }
     }
 
-    /// Whom a token of this hash proves.
-    pub(super) fn prove(&self, shown: &Hash) -> Option<Identity> {
-        self.all.get(shown).cloned()
+    /// The identity of the token with this hash.
+    pub(super) fn prove(&self, presented: &Hash) -> Option<Identity> {
+        self.all.get(presented).cloned()
     }
 }
 

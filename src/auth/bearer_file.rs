@@ -1,4 +1,4 @@
-//! The file of static bearer tokens: a line of `name:hash` each, or a comment after `#`.
+//! Parses the file of static bearer tokens: one `name:hash` per line, or a comment after `#`.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::bearer::{BadBearer, BearerHash};
 use crate::files;
 
-/// How many bad lines are told one by one.
-const MAX_TOLD: usize = 10;
+/// The maximum number of bad lines that are reported individually.
+const MAX_REPORTED: usize = 10;
 
-/// Why a bearer file cannot be used as it stands.
+/// Why a bearer file cannot be used in its current form.
 #[derive(Debug, thiserror::Error)]
 pub enum BearerFileError {
     /// It cannot be read.
@@ -17,57 +17,57 @@ pub enum BearerFileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A line of it is no token. The line itself is not shown: it may be a secret.
+    /// A line is not a token. The error omits the line, because it may contain a secret.
     #[error("{}:{line}: {source}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Why.
+        /// What is wrong.
         source: BadLine,
     },
-    /// More lines than are told one by one are no tokens.
-    #[error("{}: {more} more lines cannot be used", path.display())]
+    /// Further bad lines, beyond the ones reported individually.
+    #[error("{}: {unreported} more lines cannot be used", path.display())]
     More {
         /// The file.
         path: PathBuf,
-        /// How many.
-        more: usize,
+        /// Their number.
+        unreported: usize,
     },
 }
 
-/// Why a line of a bearer file is no token.
+/// Why a line of a bearer file is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadLine {
-    /// It does not have the form of one.
+    /// It is not of the form `name:hash`.
     #[error(transparent)]
     Form(#[from] BadBearer),
-    /// Its hash was given before: one token would prove two names.
+    /// Its hash occurred before: one token would authenticate two names.
     #[error("must have a hash of its own, not that of a bearer before it")]
     Twice,
 }
 
-/// What a bearer file says.
+/// The content of a bearer file.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The tokens of its good lines.
+    /// The tokens of the valid lines.
     pub good: Vec<BearerHash>,
-    /// What is wrong with the other lines.
+    /// The errors of the other lines.
     pub bad: Vec<BearerFileError>,
 }
 
-/// Reads a bearer file. `known` are the tokens that were given before.
+/// Parses a bearer file. `known` are the tokens from other sources.
 pub(super) fn read(path: &Path, known: &[BearerHash]) -> Result<Lines, BearerFileError> {
     let bytes = files::read(path).map_err(|source| BearerFileError::Unreadable {
         path: path.into(),
         source,
     })?;
     let mut hashes: HashSet<_> = known.iter().map(BearerHash::hash).collect();
-    let (mut lines, mut more) = (Lines::default(), 0);
+    let (mut lines, mut unreported) = (Lines::default(), 0);
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
@@ -75,18 +75,18 @@ pub(super) fn read(path: &Path, known: &[BearerHash]) -> Result<Lines, BearerFil
         }
         match token(line, &mut hashes) {
             Ok(bearer) => lines.good.push(bearer),
-            Err(source) if lines.bad.len() < MAX_TOLD => lines.bad.push(BearerFileError::Line {
+            Err(source) if lines.bad.len() < MAX_REPORTED => lines.bad.push(BearerFileError::Line {
                 path: path.into(),
                 line: number,
                 source,
             }),
-            Err(_) => more += 1,
+            Err(_) => unreported += 1,
         }
     }
-    if more > 0 {
+    if unreported > 0 {
         lines.bad.push(BearerFileError::More {
             path: path.into(),
-            more,
+            unreported,
         });
     }
     Ok(lines)
@@ -144,7 +144,7 @@ mod tests {
     fn a_file_that_is_something_else_tells_of_a_few_lines_only() {
         let (good, bad) = read_lines("no token\n".repeat(500).as_bytes(), &[]);
         assert!(good.is_empty());
-        assert_eq!(bad.len(), MAX_TOLD + 1);
-        assert_eq!(bad[MAX_TOLD], "f: 490 more lines cannot be used");
+        assert_eq!(bad.len(), MAX_REPORTED + 1);
+        assert_eq!(bad[MAX_REPORTED], "f: 490 more lines cannot be used");
     }
 }

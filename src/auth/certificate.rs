@@ -1,4 +1,4 @@
-//! Who a client's certificate says that it is. That it is good was settled by the handshake.
+//! Reads the identity from a client certificate. The TLS handshake has already verified the certificate.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -7,17 +7,17 @@ use x509_parser::prelude::FromDer;
 use super::identity as identity_of;
 use crate::name::Identity;
 
-/// What a certificate proves, and until when.
+/// The identity that a certificate establishes, and its expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateIdentity {
-    /// Whose it is.
+    /// The identity of its subject.
     pub identity: Identity,
-    /// In seconds since 1970: a connection may outlast its certificate.
+    /// Its expiry, in seconds since 1970: a connection may outlast its certificate.
     pub until: u64,
 }
 
-/// The identity of a certificate in DER: its first URI, else its first DNS name, else its common
-/// name. The kind stands before it, for an authority may check one kind with more care than another.
+/// The identity of a certificate in DER: its first URI, else its first DNS name, else its common name. The prefix names
+/// the kind, because an authority may verify one kind more strictly than another.
 pub fn identity(der: &[u8]) -> Option<CertificateIdentity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    fn shown(names: Vec<SanType>, common: Option<&str>) -> Option<String> {
+    fn identity_text(names: Vec<SanType>, common: Option<&str>) -> Option<String> {
         let mut params = CertificateParams::new([]).unwrap();
         params.subject_alt_names = names;
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -58,7 +58,7 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, common);
         }
         let signed = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        identity(signed.der()).map(|certified| certified.identity.as_str().to_owned())
+        identity(signed.der()).map(|certificate| certificate.identity.as_str().to_owned())
     }
 
     #[test]
@@ -66,10 +66,10 @@ mod tests {
         let uri = SanType::URI("spiffe://team/a".try_into().unwrap());
         let dns = SanType::DnsName("a.example".try_into().unwrap());
         let all = vec![dns.clone(), uri];
-        assert_eq!(shown(all, Some("a")).as_deref(), Some("uri:spiffe://team/a"));
-        assert_eq!(shown(vec![dns], Some("a")).as_deref(), Some("dns:a.example"));
-        assert_eq!(shown(vec![], Some("a")).as_deref(), Some("cn:a"));
-        assert_eq!(shown(vec![], None), None);
+        assert_eq!(identity_text(all, Some("a")).as_deref(), Some("uri:spiffe://team/a"));
+        assert_eq!(identity_text(vec![dns], Some("a")).as_deref(), Some("dns:a.example"));
+        assert_eq!(identity_text(vec![], Some("a")).as_deref(), Some("cn:a"));
+        assert_eq!(identity_text(vec![], None), None);
         assert_eq!(identity(b"no certificate"), None);
     }
 }

@@ -1,6 +1,6 @@
-//! Signed tokens (JWT): proven by the keys of a file, for one issuer and audience, while they last.
+//! JSON Web Tokens (JWT): verified with the keys of a file, for one issuer and a set of audiences.
 //!
-//! The crate that verifies them takes its cryptography from [`verifying`]: `ring`, as TLS does.
+//! The crate `jsonwebtoken` takes its cryptography from [`verifying`], which uses `ring` as TLS does.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -23,32 +23,32 @@ mod verifying;
 
 pub use self::token::Unverified;
 
-/// How many keys a file may have.
+/// The maximum number of keys in a file.
 const MAX_KEYS: usize = 100;
-/// With how many keys a token is tried. Whoever shows one that nobody signed makes the server look at as many
-/// signatures, so where there are more of its kind a token must name its key.
+/// The maximum number of keys that a token is checked with. A forged token costs the server this many verifications. If
+/// more keys have the token's algorithm, the token must name its key.
 const MAX_TRIED: usize = 4;
-/// How many tokens are remembered as good: to look at a signature again takes as long as a whole call.
-const REMEMBERED: usize = 10_000;
+/// The maximum number of verified tokens that are cached, because a signature costs as much time as a whole call.
+const MAX_CACHED: usize = 10_000;
 
-/// Whose tokens are good.
+/// Which tokens are accepted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JwtSettings {
-    /// The keys that sign, as a JSON Web Key Set.
+    /// The file with the issuer's public keys, a JSON Web Key Set.
     pub jwks_file: PathBuf,
     /// The issuer that a token must name.
     pub issuer: String,
-    /// The audiences of which a token must name one.
+    /// The accepted audiences; a token must name one of them.
     pub audiences: Vec<String>,
-    /// How far the clocks of the issuer and of this server may be apart.
+    /// The tolerated difference between the clocks of the issuer and of this server.
     pub leeway: Duration,
-    /// The type (`typ`) that the header of a token must name, if any.
+    /// The required type (`typ`) in the header of a token, if any.
     pub token_type: Option<String>,
-    /// How long after its issue (`iat`) a token counts at most; absent: as long as it says itself.
+    /// The maximum age of a token since its issue (`iat`); absent: its `exp` alone decides.
     pub max_age: Option<Duration>,
 }
 
-/// Why a file has no keys to go by.
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JwtError {
     /// It cannot be read.
@@ -56,59 +56,59 @@ pub enum JwtError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It is no key set.
-    #[error("{}: is no JSON Web Key Set: {source}", path.display())]
+    /// It is not a key set.
+    #[error("{}: is not a JSON Web Key Set: {source}", path.display())]
     NoKeySet {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong.
         source: serde_json::Error,
     },
-    /// None of its keys can be used, or there are too many.
+    /// It has no usable key, or too many.
     #[error("{}: must have 1 to {MAX_KEYS} keys for RS256, ES256 or EdDSA, not {found}", path.display())]
     Keys {
         /// The file.
         path: PathBuf,
-        /// How many it has.
+        /// The number of usable keys.
         found: usize,
     },
 }
 
-/// A JSON Web Key Set. Keys of kinds that are not known here do not count.
+/// A JSON Web Key Set. Keys of unsupported kinds are ignored.
 #[derive(Debug, Deserialize)]
 struct KeySet {
     keys: Vec<Value>,
 }
 
-/// A key that signs.
+/// A key that verifies signatures.
 #[derive(Debug, Clone)]
 struct Key {
     id: Option<String>,
     algorithm: Algorithm,
     key: DecodingKey,
-    /// What the file says of it.
+    /// The key's entry in the file.
     jwk: Value,
 }
 
-/// A token that was found good, and until when it is, in seconds since 1970.
+/// A verified token, and its expiry in seconds since 1970.
 #[derive(Debug)]
 struct VerifiedToken {
     identity: Identity,
     until: u64,
 }
 
-/// The keys, and the tokens that were found good.
+/// The keys and the cache of verified tokens.
 #[derive(Debug)]
 pub struct Jwt {
     settings: JwtSettings,
-    /// The hash of the file.
+    /// The hash of the file's content.
     file: Hash,
     keys: Vec<Key>,
-    /// By their hash. Never held while a signature is looked at.
-    good: Mutex<HashMap<Hash, VerifiedToken>>,
+    /// Verified tokens by hash. Not locked during a verification.
+    verified_tokens: Mutex<HashMap<Hash, VerifiedToken>>,
 }
 
 impl Jwt {
@@ -121,8 +121,8 @@ impl Jwt {
         }
     }
 
-    /// What these keys become when the file is read again: those that are gone count no more, also where the
-    /// rest of the file cannot be used. Answers what is wrong too.
+    /// Reads the file again and returns the new keys and what is wrong with the file. Keys that were removed from the
+    /// file are dropped even if the rest of the file cannot be used.
     pub(super) fn renewed(&self, settings: &JwtSettings) -> (Option<Self>, Option<JwtError>) {
         let mut read = match Self::read(settings) {
             Ok(read) if read.file == self.file && read.settings == self.settings => return (None, read.fault()),
@@ -152,7 +152,7 @@ impl Jwt {
             settings: settings.clone(),
             file: bearer::hash(&text),
             keys: set.keys.into_iter().filter_map(key).collect(),
-            good: Mutex::default(),
+            verified_tokens: Mutex::default(),
         })
     }
 
@@ -164,34 +164,34 @@ impl Jwt {
         })
     }
 
-    /// Reads a token and judges all but its signature: what is cheap to refuse is refused here.
-    pub(super) fn judge(&self, token: &[u8]) -> Result<Unverified, Unproven> {
+    /// Parses a token and checks everything but its signature, because these checks are cheap.
+    pub(super) fn check_claims(&self, token: &[u8]) -> Result<Unverified, Unproven> {
         let parts = token::parts(token)?;
         if self.keys_of(parts.header.alg, parts.header.kid.as_deref()).is_empty() {
             return Err(Unproven::Invalid);
         }
-        parts.judge(&self.settings, clock::seconds())
+        parts.check_claims(&self.settings, clock::seconds())
     }
 
-    /// Verifies the signature of a token. `hash` is the token's own.
+    /// Verifies the signature of a token. `hash` is the hash of the token.
     pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<ProvenIdentity, Unproven> {
         let keys = self.keys_of(token.algorithm, token.key_id.as_deref());
         let mut keys = keys.into_iter();
         let message = token.message.as_bytes();
         let verifies = |key: &Key| crypto::verify(&token.signature, message, &key.key, token.algorithm);
         if !keys.any(|key| matches!(verifies(key), Ok(true))) {
-            tracing::debug!("the signature of a token is not that of a key");
+            tracing::debug!("no key verifies the signature of a JWT");
             return Err(Unproven::Invalid);
         }
-        self.remember(hash, &token);
+        self.cache(hash, &token);
         Ok(ProvenIdentity {
             identity: token.identity,
             until: Until(Some(token.until)),
         })
     }
 
-    /// The keys that may have signed a token: that of the id that it names, or else those of its kind where it
-    /// names none, or they have none. None where these are too many.
+    /// The keys that may have signed a token: the keys with its key id. Without a match, the keys of its algorithm,
+    /// provided that the token or the key has no id. Empty if there are more than [`MAX_TRIED`].
     fn keys_of(&self, algorithm: Algorithm, id: Option<&str>) -> Vec<&Key> {
         let is_named = |key: &&Key| id.is_some() && key.id.as_deref() == id;
         let all = || self.keys.iter().filter(|key| key.algorithm == algorithm);
@@ -200,43 +200,43 @@ impl Jwt {
             keys = all().filter(|key| id.is_none() || key.id.is_none()).collect();
         }
         if keys.len() > MAX_TRIED {
-            tracing::debug!(keys = keys.len(), "a signed token does not name its key among so many");
+            tracing::debug!(keys = keys.len(), "a JWT names no key, and too many keys have its algorithm");
             keys.clear();
         }
         keys
     }
 
-    /// What a token proved when its signature was verified.
+    /// The cached result for a token whose signature was verified before.
     pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<ProvenIdentity, Unproven>> {
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = good.get(hash)?;
-        let until = Until(Some(known.until));
+        let mut verified_tokens = self.verified_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = verified_tokens.get(hash)?;
+        let until = Until(Some(cached.until));
         if !until.is_over() {
-            let identity = known.identity.clone();
+            let identity = cached.identity.clone();
             return Some(Ok(ProvenIdentity { identity, until }));
         }
-        good.remove(hash);
+        verified_tokens.remove(hash);
         Some(Err(Unproven::Expired))
     }
 
-    fn remember(&self, hash: &Hash, token: &Unverified) {
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
-        if good.len() >= REMEMBERED {
+    fn cache(&self, hash: &Hash, token: &Unverified) {
+        let mut verified_tokens = self.verified_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if verified_tokens.len() >= MAX_CACHED {
             let now = clock::seconds();
-            good.retain(|_, known| now <= known.until);
+            verified_tokens.retain(|_, cached| now <= cached.until);
         }
-        if good.len() >= REMEMBERED {
-            good.clear();
+        if verified_tokens.len() >= MAX_CACHED {
+            verified_tokens.clear();
         }
-        let known = VerifiedToken {
+        let cached = VerifiedToken {
             identity: token.identity.clone(),
             until: token.until,
         };
-        good.insert(*hash, known);
+        verified_tokens.insert(*hash, cached);
     }
 }
 
-/// A key of the file, if it is for signatures of a kind that is offered.
+/// A key of the file, if it is a signature key of a supported kind.
 fn key(value: Value) -> Option<Key> {
     let jwk = Jwk::deserialize(&value).ok()?;
     if matches!(jwk.common.public_key_use, Some(ref purpose) if *purpose != PublicKeyUse::Signature) {

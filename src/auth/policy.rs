@@ -1,4 +1,4 @@
-//! A policy: who is who, by what they show, and what each may do.
+//! A policy: how callers are authenticated, and what each identity may do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,47 +12,47 @@ use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
 
-/// How many static tokens there may be: who has more callers than that has an issuer of signed ones.
+/// The maximum number of static tokens. Deployments with more callers should use JWTs.
 const MAX_BEARERS: usize = 1000;
 
-/// Who may ask for what every client needs before it is anybody: health, reflection.
+/// Whether health and reflection, which clients use before they authenticate, need authentication.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AnonymousAccess {
-    /// Everybody.
+    /// They do not.
     #[default]
     Open,
-    /// Whoever is authenticated.
+    /// They do.
     Closed,
 }
 
-/// What a policy is made of.
+/// The settings of a policy.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicySettings {
-    /// Whether a client's certificate proves who it is.
+    /// Whether a client certificate authenticates its caller.
     pub certificates: bool,
     /// Static tokens.
     pub bearers: Vec<BearerHash>,
-    /// A file with more of them: a line of `name:hash` each, or a comment after `#`.
+    /// A file with more static tokens: one `name:hash` per line, or a comment after `#`.
     pub bearer_file: Option<PathBuf>,
-    /// Signed tokens.
+    /// Accepted JWTs.
     pub jwt: Option<JwtSettings>,
-    /// What each may do.
+    /// What each identity may do.
     pub rules: Rules,
-    /// Who may ask for health.
+    /// Access to the health service.
     pub health: AnonymousAccess,
-    /// Who may ask for reflection.
+    /// Access to reflection.
     pub reflection: AnonymousAccess,
 }
 
 impl PolicySettings {
-    /// The files that are read.
+    /// The files that the policy reads.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         let keys = self.jwt.as_ref().map(|jwt| &jwt.jwks_file);
         self.bearer_file.iter().chain(keys)
     }
 }
 
-/// Why a policy cannot be gone by.
+/// Why a policy cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file of static tokens.
@@ -64,12 +64,12 @@ pub enum PolicyError {
         /// How many there are.
         found: usize,
     },
-    /// The keys of signed tokens.
+    /// The keys of JWTs.
     #[error(transparent)]
     Jwt(#[from] JwtError),
 }
 
-/// A policy, with all that its files hold. By default it knows nobody and allows nothing.
+/// A policy with the content of its files. The default authenticates nobody and allows nothing.
 #[derive(Debug, Default)]
 pub struct Policy {
     certificates: bool,
@@ -84,47 +84,47 @@ impl Policy {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`PolicyError`] names the file that is not what it should be.
+    /// [`PolicyError`] for a file that cannot be used.
     pub fn open(settings: &PolicySettings) -> Result<Self, PolicyError> {
         let jwt = settings.jwt.as_ref().map(Jwt::open).transpose()?;
-        let (bearers, mut bad) = bearers(settings)?;
-        match bad.pop() {
+        let (bearers, mut errors) = bearers(settings)?;
+        match errors.pop() {
             None => Ok(Self::of(settings, bearers.into(), jwt.map(Arc::new))),
-            Some(last) => Err(bad.into_iter().next().unwrap_or(last)),
+            Some(last) => Err(errors.into_iter().next().unwrap_or(last)),
         }
     }
 
-    /// The same policy with what its files hold now, each by itself. What is gone from a file counts no more, also
-    /// where the rest of it is not what it should be; a file that cannot be read counts as it was read before.
-    /// Answers what is wrong.
+    /// Reads the files again and returns the new policy and what is wrong with the files. An entry that was removed
+    /// from a file is dropped even if the rest of the file cannot be used. A file that cannot be read keeps its
+    /// previous content.
     #[must_use]
     pub fn renewed(&self, settings: &PolicySettings) -> (Self, Vec<PolicyError>) {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         let bearers = match bearers(settings) {
-            Ok((read, bad)) => {
-                let is_whole = !bad.iter().any(|error| matches!(error, PolicyError::TooMany { .. }));
-                wrong.extend(bad);
-                if is_whole { read } else { self.bearers.retained(&read) }.into()
+            Ok((loaded, bad)) => {
+                let is_within_limit = !bad.iter().any(|error| matches!(error, PolicyError::TooMany { .. }));
+                errors.extend(bad);
+                if is_within_limit { loaded } else { self.bearers.retained(&loaded) }.into()
             }
             Err(error) => {
-                wrong.push(error);
+                errors.push(error);
                 Arc::clone(&self.bearers)
             }
         };
-        let jwt = self.renewed_jwt(settings, &mut wrong);
-        (Self::of(settings, bearers, jwt), wrong)
+        let jwt = self.renewed_jwt(settings, &mut errors);
+        (Self::of(settings, bearers, jwt), errors)
     }
 
-    /// Keys whose file has not changed stay, with the tokens that they have verified.
-    fn renewed_jwt(&self, settings: &PolicySettings, wrong: &mut Vec<PolicyError>) -> Option<Arc<Jwt>> {
+    /// Keeps the keys, with the cache of verified tokens, if the file has not changed.
+    fn renewed_jwt(&self, settings: &PolicySettings, errors: &mut Vec<PolicyError>) -> Option<Arc<Jwt>> {
         let settings = settings.jwt.as_ref()?;
         let Some(before) = &self.jwt else {
-            let opened = Jwt::open(settings).map_err(|error| wrong.push(error.into()));
+            let opened = Jwt::open(settings).map_err(|error| errors.push(error.into()));
             return opened.ok().map(Arc::new);
         };
-        let (read, fault) = before.renewed(settings);
-        wrong.extend(fault.map(PolicyError::from));
-        Some(read.map_or_else(|| Arc::clone(before), Arc::new))
+        let (loaded, fault) = before.renewed(settings);
+        errors.extend(fault.map(PolicyError::from));
+        Some(loaded.map_or_else(|| Arc::clone(before), Arc::new))
     }
 
     fn of(settings: &PolicySettings, bearers: Arc<Bearers>, jwt: Option<Arc<Jwt>>) -> Self {
@@ -138,29 +138,29 @@ impl Policy {
         }
     }
 
-    /// Who may ask for health.
+    /// Access to the health service.
     pub fn health(&self) -> AnonymousAccess {
         self.health
     }
 
-    /// Who may ask for reflection.
+    /// Access to reflection.
     pub fn reflection(&self) -> AnonymousAccess {
         self.reflection
     }
 
-    /// Who a caller is: by its bearer token, or else by the certificate of its connection. A token
-    /// that is not accepted is not made good by a certificate.
+    /// Authenticates a caller by its bearer token, or without one by its client certificate. A certificate does not
+    /// replace a token that is not accepted.
     ///
     /// # Errors
     /// [`Unproven`].
     pub fn identify(&self, certificate: Option<&CertificateIdentity>, bearer: Option<&[u8]>) -> Result<ProvenIdentity, Unproven> {
         match self.shown(certificate, bearer)? {
             PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
-            PresentedCredentials::UnverifiedToken(signed) => signed.verify(),
+            PresentedCredentials::UnverifiedToken(token) => token.verify(),
         }
     }
 
-    /// The same without the signature of a token, which takes a hundred times as long as the rest.
+    /// Authenticates a caller without verifying a JWT signature, which takes a hundred times as long as the rest.
     ///
     /// # Errors
     /// [`Unproven`].
@@ -182,11 +182,11 @@ impl Policy {
             return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity { identity, until }));
         }
         let jwt = self.jwt.as_ref().ok_or(Unproven::Invalid)?;
-        if let Some(known) = jwt.remembered(&hash) {
-            return known.map(PresentedCredentials::Known);
+        if let Some(cached) = jwt.remembered(&hash) {
+            return cached.map(PresentedCredentials::Known);
         }
         Ok(PresentedCredentials::UnverifiedToken(UnverifiedToken {
-            token: jwt.judge(token)?,
+            token: jwt.check_claims(token)?,
             jwt: Arc::clone(jwt),
             hash,
         }))
@@ -212,17 +212,17 @@ impl Policy {
     }
 }
 
-/// All static tokens that can be used, and what is wrong with others.
+/// All usable static tokens, and what is wrong with the others.
 fn bearers(settings: &PolicySettings) -> Result<(Bearers, Vec<PolicyError>), PolicyError> {
-    let (mut bearers, mut bad) = (settings.bearers.clone(), Vec::new());
+    let (mut bearers, mut errors) = (settings.bearers.clone(), Vec::new());
     if let Some(path) = &settings.bearer_file {
         let lines = bearer_file::read(path, &bearers)?;
         bearers.extend(lines.good);
-        bad.extend(lines.bad.into_iter().map(PolicyError::from));
+        errors.extend(lines.bad.into_iter().map(PolicyError::from));
     }
     let found = bearers.len();
     if found > MAX_BEARERS {
-        bad.push(PolicyError::TooMany { found });
+        errors.push(PolicyError::TooMany { found });
     }
-    Ok((Bearers::new(bearers), bad))
+    Ok((Bearers::new(bearers), errors))
 }

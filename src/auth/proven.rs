@@ -1,4 +1,4 @@
-//! What a caller has proven, and what it has shown and not proven yet.
+//! Authenticated identities, and credentials that are not verified yet.
 
 use std::sync::Arc;
 
@@ -7,38 +7,38 @@ use super::jwt::{Jwt, Unverified};
 use super::{Unproven, clock};
 use crate::name::Identity;
 
-/// An identity, and until when its proof counts.
+/// An authenticated identity, and until when it is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvenIdentity {
-    /// Who it is.
+    /// The identity.
     pub identity: Identity,
-    /// Until when that is proven.
+    /// The expiry of its credentials.
     pub until: Until,
 }
 
-/// The end of a proof, in seconds since 1970; without one it has none.
+/// An expiry in seconds since 1970; `None`: no expiry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Until(pub Option<u64>);
 
 impl Until {
-    /// Whether it is over.
+    /// Whether the expiry has passed.
     pub fn is_over(self) -> bool {
         self.0.is_some_and(|until| clock::seconds() > until)
     }
 }
 
-/// What a caller shows.
+/// The credentials that a caller presented.
 #[derive(Debug)]
 pub enum PresentedCredentials {
-    /// It proves who the caller is.
+    /// They establish the caller's identity.
     ProvenIdentity(ProvenIdentity),
-    /// A signed token whose signature was verified before.
+    /// A JWT whose signature was verified before.
     Known(ProvenIdentity),
-    /// A signed token that says whose it is.
+    /// A JWT whose signature was not verified yet.
     UnverifiedToken(UnverifiedToken),
 }
 
-/// A signed token whose claims are good. Its signature is to be verified.
+/// A JWT whose claims were accepted and whose signature is to be verified.
 #[derive(Debug)]
 pub struct UnverifiedToken {
     pub(super) jwt: Arc<Jwt>,
@@ -47,12 +47,12 @@ pub struct UnverifiedToken {
 }
 
 impl UnverifiedToken {
-    /// What it proved when its signature was verified before.
+    /// The cached result, if its signature was verified before.
     pub fn remembered(&self) -> Option<Result<ProvenIdentity, Unproven>> {
         self.jwt.remembered(&self.hash)
     }
 
-    /// Verifies its signature, which takes the processor for a tenth of a millisecond or so.
+    /// Verifies its signature, which takes about 0.1 ms of processor time.
     ///
     /// # Errors
     /// [`Unproven`].

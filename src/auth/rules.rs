@@ -1,22 +1,22 @@
-//! What an identity may do: rules that allow, and nothing that forbids. What no rule allows is denied.
+//! Authorization rules. A rule only allows; whatever no rule allows is denied.
 
 use std::fmt;
 
 use crate::name::Identity;
 
-/// What a call does.
+/// The kind of action that a rule allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
-    /// Takes a lock, renews its lease, gives it back.
+    /// Acquire a lock, renew its lease, release it.
     Acquire,
-    /// Looks at locks.
+    /// Read locks and their queues.
     Read,
-    /// Takes locks away from others, and ends quarantines.
+    /// Force-release leases of others, and end quarantines.
     Admin,
 }
 
 impl Verb {
-    /// The word for it in rules and errors.
+    /// The name of the verb in rules and errors.
     pub fn word(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -25,7 +25,7 @@ impl Verb {
         }
     }
 
-    /// The verb of a word.
+    /// Parses the name of a verb.
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Acquire, Self::Read, Self::Admin]
             .into_iter()
@@ -33,38 +33,38 @@ impl Verb {
     }
 }
 
-/// A text, or all texts that begin with it.
+/// Matches one text, or all texts with a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// Whether more may follow.
-    open: bool,
+    /// Whether it is a prefix.
+    is_prefix: bool,
 }
 
-/// A text that is no pattern.
+/// A text that is not a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must not be empty, and may have a \"*\" at its end alone")]
 pub struct BadPattern;
 
 impl Pattern {
-    /// Reads a pattern: a `*` may stand at its end.
+    /// Parses a pattern; a trailing `*` makes it a prefix.
     ///
     /// # Errors
-    /// [`BadPattern`] for an empty one, or a `*` elsewhere.
+    /// [`BadPattern`] for an empty text, or a `*` elsewhere.
     pub fn new(text: &str) -> Result<Self, BadPattern> {
-        let (text, open) = text.strip_suffix('*').map_or((text, false), |text| (text, true));
-        if text.contains('*') || (text.is_empty() && !open) {
+        let (text, is_prefix) = text.strip_suffix('*').map_or((text, false), |text| (text, true));
+        if text.contains('*') || (text.is_empty() && !is_prefix) {
             return Err(BadPattern);
         }
         Ok(Self {
             text: text.to_owned(),
-            open,
+            is_prefix,
         })
     }
 
-    /// Whether it is this text, or what this text begins with.
+    /// Whether the pattern matches the text.
     pub fn matches(&self, text: &str) -> bool {
-        if self.open {
+        if self.is_prefix {
             text.starts_with(&self.text)
         } else {
             text == self.text
@@ -72,16 +72,16 @@ impl Pattern {
     }
 }
 
-/// What some identities may do.
+/// A set of actions that a set of identities may perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Who.
+    /// The identities.
     pub identities: Vec<Pattern>,
-    /// In which namespaces.
+    /// The namespaces.
     pub namespaces: Vec<Pattern>,
-    /// To locks whose names begin with one of these; an empty text stands for all locks.
+    /// Prefixes of the lock names; the empty prefix stands for all locks.
     pub locks: Vec<String>,
-    /// What.
+    /// The verbs.
     pub verbs: Vec<Verb>,
 }
 
@@ -99,28 +99,28 @@ impl Rule {
     }
 }
 
-/// Which locks a call is about.
+/// The locks that a call concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach<'a> {
-    /// The one of this name, or all whose names begin so.
+    /// The lock of this name, or all locks with this prefix.
     Names(&'a str),
-    /// All of the namespace.
+    /// All locks of the namespace.
     All,
 }
 
-/// What kept a caller from what it asked for.
+/// What the caller lacks for the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// It may do nothing in the namespace.
+    /// Any rule for the namespace.
     Namespace,
-    /// It may do something else there.
+    /// A rule with the verb, although other rules cover the namespace.
     Verb,
-    /// It may do that there to other locks.
+    /// A rule for the lock, although the verb is allowed for other locks of the namespace.
     Lock,
 }
 
 impl Missing {
-    /// The word for it in errors.
+    /// The name of the missing part in errors.
     pub fn word(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
@@ -130,47 +130,47 @@ impl Missing {
     }
 }
 
-/// A call that no rule allows. It says nothing of what there is: only of what was asked, and of the
-/// caller's own rules.
+/// A call that no rule allows. It contains only the request and the caller's own rules, not whether the namespace or
+/// lock exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// Who asked.
+    /// The caller.
     pub identity: Identity,
-    /// What for; nothing for a look at what there is for the caller at all.
+    /// The verb; none for a request for everything that is visible to the caller.
     pub verb: Option<Verb>,
-    /// Where.
+    /// The namespace.
     pub namespace: Option<String>,
-    /// What kept it.
+    /// What the caller lacks.
     pub missing: Missing,
 }
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = self.identity.as_str();
+        let identity = self.identity.as_str();
         let (Some(verb), Some(namespace)) = (self.verb, &self.namespace) else {
-            return write!(f, "no rule allows {who:?} anything in any namespace");
+            return write!(f, "no rule allows {identity:?} anything in any namespace");
         };
         let verb = verb.word();
         match self.missing {
-            Missing::Namespace => write!(f, "no rule allows {who:?} anything in namespace {namespace:?}"),
-            Missing::Verb => write!(f, "no rule allows {who:?} the verb {verb} in namespace {namespace:?}"),
+            Missing::Namespace => write!(f, "no rule allows {identity:?} anything in namespace {namespace:?}"),
+            Missing::Verb => write!(f, "no rule allows {identity:?} the verb {verb} in namespace {namespace:?}"),
             Missing::Lock => write!(
                 f,
-                "what was asked for lies outside of the lock names for which {who:?} has the verb {verb} in namespace \
+                "the lock is outside the lock names for which {identity:?} has the verb {verb} in namespace \
                  {namespace:?}"
             ),
         }
     }
 }
 
-/// All rules. One that allows is enough.
+/// All rules. One matching rule is sufficient.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     all: Vec<Rule>,
 }
 
 impl Rules {
-    /// These rules.
+    /// A set of rules.
     pub fn new(all: Vec<Rule>) -> Self {
         Self { all }
     }
@@ -178,7 +178,7 @@ impl Rules {
     /// Whether an identity may do something to these locks of a namespace.
     ///
     /// # Errors
-    /// [`Denied`], with the first thing that is missing: any rule for the namespace, the verb, the lock.
+    /// [`Denied`] with the first part that is missing: a rule for the namespace, for the verb, or for the lock.
     pub fn check(&self, identity: &Identity, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Denied> {
         let mut missing = Missing::Namespace;
         for rule in self.all.iter().filter(|rule| rule.is_for(identity, namespace)) {
@@ -202,8 +202,8 @@ impl Rules {
 
     /// Whether an identity may do anything at all in a namespace.
     pub fn opens(&self, identity: &Identity, namespace: &str) -> bool {
-        let mut open = self.all.iter().filter(|rule| rule.is_for(identity, namespace));
-        open.any(|rule| !rule.verbs.is_empty() && !rule.locks.is_empty())
+        let mut matching = self.all.iter().filter(|rule| rule.is_for(identity, namespace));
+        matching.any(|rule| !rule.verbs.is_empty() && !rule.locks.is_empty())
     }
 }
 
@@ -226,10 +226,10 @@ mod tests {
         }
     }
 
-    fn missing(rules: &Rules, who: &str, verb: Verb, namespace: &str, locks: Reach<'_>) -> Option<Missing> {
-        let who = Identity::proven(who);
+    fn missing(rules: &Rules, identity: &str, verb: Verb, namespace: &str, locks: Reach<'_>) -> Option<Missing> {
+        let identity = Identity::proven(identity);
         rules
-            .check(&who, verb, namespace, locks)
+            .check(&identity, verb, namespace, locks)
             .err()
             .map(|denied| denied.missing)
     }
@@ -241,7 +241,7 @@ mod tests {
             rule(&["token:ci"], &["jobs", "team-*"], &["a/", "b/"], &[Verb::Acquire]),
             rule(&["token:ops"], &["*"], &[""], &[Verb::Admin]),
         ]);
-        for (who, verb, namespace, locks, expected) in [
+        for (identity, verb, namespace, locks, expected) in [
             ("token:ci", Verb::Acquire, "jobs", Names("a/1"), None),
             ("token:ci", Verb::Acquire, "team-x", Names("b/"), None),
             ("token:ci", Verb::Acquire, "jobs", Names("a"), Some(Missing::Lock)),
@@ -254,9 +254,9 @@ mod tests {
             ("token:ci", Verb::Acquire, "jobs", All, Some(Missing::Lock)),
         ] {
             assert_eq!(
-                missing(&rules, who, verb, namespace, locks),
+                missing(&rules, identity, verb, namespace, locks),
                 expected,
-                "{who} {verb:?} {namespace} {locks:?}"
+                "{identity} {verb:?} {namespace} {locks:?}"
             );
         }
     }
@@ -281,10 +281,10 @@ mod tests {
             words(&["", "x", "xy", "y"]),
             verbs,
         )
-            .prop_map(|(who, namespaces, locks, verbs)| rule(&who, &namespaces, &locks, &verbs))
+            .prop_map(|(identity, namespaces, locks, verbs)| rule(&identity, &namespaces, &locks, &verbs))
     }
 
-    fn any_question() -> impl Strategy<Value = (&'static str, Verb, &'static str, &'static str)> {
+    fn any_request() -> impl Strategy<Value = (&'static str, Verb, &'static str, &'static str)> {
         let one = proptest::sample::select::<&'static str>;
         (
             one(vec!["a", "ab", "b", "c", ""]),
@@ -299,52 +299,52 @@ mod tests {
         fn more_rules_never_take_anything_away(
             rules in proptest::collection::vec(any_rule(), 0..5),
             more in any_rule(),
-            (who, verb, namespace, name) in any_question(),
+            (identity, verb, namespace, name) in any_request(),
         ) {
             let fewer = Rules::new(rules.clone());
             let all = Rules::new(rules.into_iter().chain([more]).collect());
-            let before = missing(&fewer, who, verb, namespace, Reach::Names(name));
-            let after = missing(&all, who, verb, namespace, Reach::Names(name));
+            let before = missing(&fewer, identity, verb, namespace, Reach::Names(name));
+            let after = missing(&all, identity, verb, namespace, Reach::Names(name));
             prop_assert!(before.is_some() || after.is_none());
         }
 
         #[test]
         fn the_order_of_rules_does_not_matter(
             rules in proptest::collection::vec(any_rule(), 0..5),
-            (who, verb, namespace, name) in any_question(),
+            (identity, verb, namespace, name) in any_request(),
         ) {
-            let turned = Rules::new(rules.iter().rev().cloned().collect());
+            let reversed = Rules::new(rules.iter().rev().cloned().collect());
             let rules = Rules::new(rules);
             prop_assert_eq!(
-                missing(&rules, who, verb, namespace, Reach::Names(name)),
-                missing(&turned, who, verb, namespace, Reach::Names(name))
+                missing(&rules, identity, verb, namespace, Reach::Names(name)),
+                missing(&reversed, identity, verb, namespace, Reach::Names(name))
             );
         }
 
         #[test]
         fn what_is_allowed_is_allowed_by_one_rule_alone(
             rules in proptest::collection::vec(any_rule(), 0..5),
-            (who, verb, namespace, name) in any_question(),
+            (identity, verb, namespace, name) in any_request(),
         ) {
             let alone = rules.iter().any(|rule| {
                 let only = Rules::new(vec![rule.clone()]);
-                missing(&only, who, verb, namespace, Reach::Names(name)).is_none()
+                missing(&only, identity, verb, namespace, Reach::Names(name)).is_none()
             });
             let rules = Rules::new(rules);
-            prop_assert_eq!(missing(&rules, who, verb, namespace, Reach::Names(name)).is_none(), alone);
+            prop_assert_eq!(missing(&rules, identity, verb, namespace, Reach::Names(name)).is_none(), alone);
             if alone {
-                prop_assert!(rules.opens(&Identity::proven(who), namespace));
+                prop_assert!(rules.opens(&Identity::proven(identity), namespace));
             }
         }
 
         #[test]
         fn who_may_touch_all_locks_may_touch_each(
             rules in proptest::collection::vec(any_rule(), 0..5),
-            (who, verb, namespace, name) in any_question(),
+            (identity, verb, namespace, name) in any_request(),
         ) {
             let rules = Rules::new(rules);
-            if missing(&rules, who, verb, namespace, Reach::All).is_none() {
-                prop_assert_eq!(missing(&rules, who, verb, namespace, Reach::Names(name)), None);
+            if missing(&rules, identity, verb, namespace, Reach::All).is_none() {
+                prop_assert_eq!(missing(&rules, identity, verb, namespace, Reach::Names(name)), None);
             }
         }
     }

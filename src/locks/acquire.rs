@@ -1,4 +1,4 @@
-//! The course of one Acquire: enter, wait, take up, and every way in which that ends.
+//! One Acquire call: acquire at the store, wait, promote, and each possible end.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,181 +14,181 @@ use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
 
-/// How long a waiter rides out a store that is away.
-const RIDE_OUT: Duration = Duration::from_secs(5);
-/// How soon it asks such a store again.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How long a wait that ran out still waits for the store to say so.
-pub(super) const FAREWELL: Duration = Duration::from_millis(300);
-/// How much later than a holder's end the first waiter asks, so that it does not ask in vain.
-const PAST_THE_END: Duration = Duration::from_millis(2);
+/// How long a waiting call tolerates an unavailable store.
+const OUTAGE_TOLERANCE: Duration = Duration::from_secs(5);
+/// The delay between attempts on an unavailable store.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// How long a call whose wait has ended waits for the store to confirm its removal.
+pub(super) const REMOVAL_WAIT: Duration = Duration::from_millis(300);
+/// How long after a holder's expiry the first waiter tries to be promoted, so that the store has seen the expiry.
+const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
 
-/// One Acquire call on its way.
+/// One Acquire call.
 pub struct AcquireCall {
     pub state: Arc<NamespaceState>,
     pub lock: LockName,
-    /// When its wait ends.
+    /// When the wait ends.
     pub deadline: Instant,
     pub arrived: Instant,
 }
 
-/// How one entry ended.
-enum EntryOutcome {
+/// The outcome of one attempt.
+enum AttemptOutcome {
     Held(Box<Granted>),
-    /// The store lost the claim, or was away: enter again under a fresh call.
-    Again,
+    /// The store lost the claim or was unavailable: acquire again with a fresh call id.
+    Retry,
 }
 
 impl AcquireCall {
-    /// Enters, and enters again for as long as the wait lasts if the store loses the claim.
+    /// Acquires, and acquires again while the wait lasts if the store loses the claim.
     ///
     /// # Cancellation safety
-    /// Dropped at any moment, the call is undone.
+    /// When dropped at any moment, the call is undone.
     pub async fn run(self, mut claim: NewClaim) -> Result<Granted, Error> {
-        let mut trouble = Outage::default();
-        let mut entries = 0;
+        let mut outage = Outage::default();
+        let mut attempts = 0;
         loop {
-            let entered = match claim.wait_policy {
+            let outcome = match claim.wait_policy {
                 WaitPolicy::Try => self.acquire(&claim).await,
                 WaitPolicy::Wait => {
-                    self.acquire_and_wait_unless_draining(&claim, &mut trouble, entries > 0)
+                    self.acquire_and_wait_unless_draining(&claim, &mut outage, attempts > 0)
                         .await
                 }
             };
-            match entered? {
-                EntryOutcome::Held(granted) => return Ok(*granted),
-                EntryOutcome::Again => claim = self.state.afresh(claim)?,
+            match outcome? {
+                AttemptOutcome::Held(granted) => return Ok(*granted),
+                AttemptOutcome::Retry => claim = self.state.with_fresh_ids(claim)?,
             }
-            entries += 1;
+            attempts += 1;
         }
     }
 
-    /// A try: one step, and nothing stays behind.
-    async fn acquire(&self, claim: &NewClaim) -> Result<EntryOutcome, Error> {
+    /// Tries once, without waiting.
+    async fn acquire(&self, claim: &NewClaim) -> Result<AttemptOutcome, Error> {
         let undo = Undo::armed(&self.state, &self.lock, claim);
-        let place = match self.state.backend.acquire(&self.lock, claim).await {
-            Ok(place) => place,
+        let outcome = match self.state.backend.acquire(&self.lock, claim).await {
+            Ok(outcome) => outcome,
             Err(error) => return Err(failed(error, undo)),
         };
-        match place {
+        match outcome {
             AcquireOutcome::Held(grant) => Ok(self.held(grant, undo)),
-            // A try that waits would be a bug of the backend's: the undo takes it out.
+            // The backend has queued a try, which is a bug. The undo removes the claim.
             AcquireOutcome::Waiting(_) => Err(broken("a try was queued")),
-            place => {
+            outcome => {
                 undo.disarm();
-                Err(self.refusal(place))
+                Err(self.refusal(outcome))
             }
         }
     }
 
-    /// A waiter is told at once that the server shuts down, whatever its store is doing: dropped, it
-    /// is undone.
+    /// Waits until the server drains. The wait ends at once then, even if the store does not answer; the undo removes
+    /// the claim.
     async fn acquire_and_wait_unless_draining(
         &self,
         claim: &NewClaim,
-        trouble: &mut Outage,
-        again: bool,
-    ) -> Result<EntryOutcome, Error> {
+        outage: &mut Outage,
+        retrying: bool,
+    ) -> Result<AttemptOutcome, Error> {
         tokio::select! {
             biased;
-            // Boxed: a try, the common call, is not to carry the room that waiting takes.
-            end = Box::pin(self.acquire_and_wait(claim, trouble, again)) => end,
+            // Boxed, so that the future of a try, the common call, stays small.
+            end = Box::pin(self.acquire_and_wait(claim, outage, retrying)) => end,
             () = self.state.draining.cancelled() => Err(Error::Draining),
         }
     }
 
-    async fn acquire_and_wait(&self, claim: &NewClaim, trouble: &mut Outage, again: bool) -> Result<EntryOutcome, Error> {
-        // Before the claim is entered: a wake may come before the answer does.
-        let joined = self.state.lines.join(&self.lock, Waiter::new(claim.clone()));
+    async fn acquire_and_wait(&self, claim: &NewClaim, outage: &mut Outage, retrying: bool) -> Result<AttemptOutcome, Error> {
+        // Registered before the store is called: a notification may arrive before the response.
+        let entry = self.state.waiters.join(&self.lock, Waiter::new(claim.clone()));
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
-        // A wait shorter than the store's answer is not worse than a try.
-        let answered = self.deadline.max(self.arrived + FAREWELL);
-        let entered = match timeout_at(answered, self.state.backend.acquire(&self.lock, claim)).await {
-            Ok(entered) => entered,
-            Err(_) => return Err(self.give_up(&mut undo, trouble).await),
+        // Waits for the store at least as long as a try would, even if the wait is shorter.
+        let answered = self.deadline.max(self.arrived + REMOVAL_WAIT);
+        let outcome = match timeout_at(answered, self.state.backend.acquire(&self.lock, claim)).await {
+            Ok(outcome) => outcome,
+            Err(_) => return Err(self.end_wait(&mut undo, outage).await),
         };
-        if entered.is_ok() {
-            trouble.over();
+        if outcome.is_ok() {
+            outage.end();
         }
-        match entered {
-            Ok(AcquireOutcome::Waiting(ahead)) => self.wait(joined, undo, ahead, trouble).await,
+        match outcome {
+            Ok(AcquireOutcome::Waiting(position)) => self.wait(entry, undo, position, outage).await,
             Ok(AcquireOutcome::Held(grant)) => Ok(self.held(grant, undo)),
-            Ok(AcquireOutcome::Gone) => Ok(EntryOutcome::Again),
-            Ok(place) => {
+            Ok(AcquireOutcome::Gone) => Ok(AttemptOutcome::Retry),
+            Ok(outcome) => {
                 undo.disarm();
-                Err(self.refusal(place))
+                Err(self.refusal(outcome))
             }
-            // A first entry fails at once; one that waited before rides the trouble out, and leaves
-            // before it enters again.
-            Err(error) if again && trouble.rides_out(&error) => {
+            // A first attempt fails at once. A later one has waited before: it tolerates the outage and undoes its
+            // claim before the next attempt.
+            Err(error) if retrying && outage.tolerates(&error) => {
                 if error.is_without_effect() {
                     undo.disarm();
                 } else {
-                    self.settle(&mut undo, trouble).await?;
+                    self.undo_before_retry(&mut undo, outage).await?;
                 }
-                self.rest(trouble).await?;
-                Ok(EntryOutcome::Again)
+                self.pause(outage).await?;
+                Ok(AttemptOutcome::Retry)
             }
             Err(error) => Err(failed(error, undo)),
         }
     }
 
-    /// Undoes an entry of unknown outcome before the next one.
-    async fn settle(&self, undo: &mut Undo, trouble: &mut Outage) -> Result<(), Error> {
+    /// Undoes an attempt of unknown outcome before the next attempt.
+    async fn undo_before_retry(&self, undo: &mut Undo, outage: &mut Outage) -> Result<(), Error> {
         loop {
             match timeout_at(self.deadline, undo.run()).await {
                 Ok(Ok(_)) => return Ok(()),
-                Ok(Err(Error::Backend(error))) if trouble.rides_out(&error) => self.rest(trouble).await?,
+                Ok(Err(Error::Backend(error))) if outage.tolerates(&error) => self.pause(outage).await?,
                 Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(self.unanswered(trouble)),
+                Err(_) => return Err(self.unanswered(outage)),
             }
         }
     }
 
-    /// Lets a store in trouble be for a moment; the wait may end in it.
-    async fn rest(&self, trouble: &Outage) -> Result<(), Error> {
-        let rested = Instant::now() + ASK_AGAIN;
-        sleep_until(rested.min(self.deadline)).await;
-        if rested < self.deadline {
+    /// Pauses between attempts on an unavailable store; fails if the wait ends meanwhile.
+    async fn pause(&self, outage: &Outage) -> Result<(), Error> {
+        let until = Instant::now() + RETRY_DELAY;
+        sleep_until(until.min(self.deadline)).await;
+        if until < self.deadline {
             Ok(())
         } else {
-            Err(self.unanswered(trouble))
+            Err(self.unanswered(outage))
         }
     }
 
-    /// Waits for news, for the end of the wait, or for a moment at which asking is worth it.
-    async fn wait(&self, mut joined: WaiterEntry, undo: Undo, ahead: QueuePosition, trouble: &mut Outage) -> Result<EntryOutcome, Error> {
-        let waiter = Arc::clone(joined.waiter());
+    /// Waits for a message, for the deadline, or for the time of the next check.
+    async fn wait(&self, mut entry: WaiterEntry, undo: Undo, position: QueuePosition, outage: &mut Outage) -> Result<AttemptOutcome, Error> {
+        let waiter = Arc::clone(entry.waiter());
         let mut undo = undo;
-        joined.waits(ahead.position);
-        let mut ask_at = self.ask_at(&joined, Some(ahead));
+        entry.waits(position.position);
+        let mut check_at = self.check_at(&entry, Some(position));
         let deadline = sleep_until(self.deadline);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
                 biased;
-                mail = waiter.message() => match mail {
+                message = waiter.message() => match message {
                     WaiterMessage::Granted(grant) => return Ok(self.held(grant, undo)),
-                    WaiterMessage::Gone => return Ok(self.again(undo)),
+                    WaiterMessage::Gone => return Ok(self.retry(undo)),
                     WaiterMessage::Ask => {}
                 },
-                () = &mut deadline => return Err(self.give_up(&mut undo, trouble).await),
-                () = at(ask_at) => {}
+                () = &mut deadline => return Err(self.end_wait(&mut undo, outage).await),
+                () = sleep_until_some(check_at) => {}
                 () = waiter.became_first() => {
-                    ask_at = ask_at.into_iter().chain(self.ask_at(&joined, None)).min();
+                    check_at = check_at.into_iter().chain(self.check_at(&entry, None)).min();
                     continue;
                 }
             }
-            match self.ask(&waiter.claim, trouble).await {
+            match self.try_promote(&waiter.claim, outage).await {
                 PromoteOutcome::Held(grant) => return Ok(self.held(grant, undo)),
-                PromoteOutcome::Waits(ahead) => {
-                    joined.waits(ahead.position);
-                    ask_at = self.ask_at(&joined, Some(ahead));
+                PromoteOutcome::Waiting(position) => {
+                    entry.waits(position.position);
+                    check_at = self.check_at(&entry, Some(position));
                 }
-                PromoteOutcome::Gone => return Ok(self.again(undo)),
-                PromoteOutcome::Later => ask_at = Some(Instant::now() + ASK_AGAIN),
-                PromoteOutcome::TooLate => return Err(self.give_up(&mut undo, trouble).await),
-                PromoteOutcome::Over(error) => {
+                PromoteOutcome::Gone => return Ok(self.retry(undo)),
+                PromoteOutcome::RetryLater => check_at = Some(Instant::now() + RETRY_DELAY),
+                PromoteOutcome::DeadlinePassed => return Err(self.end_wait(&mut undo, outage).await),
+                PromoteOutcome::NotOwned(error) => {
                     undo.disarm();
                     return Err(error);
                 }
@@ -197,103 +197,103 @@ impl AcquireCall {
         }
     }
 
-    fn held(&self, grant: Grant, undo: Undo) -> EntryOutcome {
-        EntryOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
+    fn held(&self, grant: Grant, undo: Undo) -> AttemptOutcome {
+        AttemptOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
     }
 
-    fn again(&self, undo: Undo) -> EntryOutcome {
-        // The store does not know the claim, and every step of this call has been answered.
+    fn retry(&self, undo: Undo) -> AttemptOutcome {
+        // Nothing to undo: the store does not know the claim, and every step of this call was answered.
         undo.disarm();
-        EntryOutcome::Again
+        AttemptOutcome::Retry
     }
 
-    /// One attempt to take the claim up.
-    async fn ask(&self, claim: &NewClaim, trouble: &mut Outage) -> PromoteOutcome {
-        let Ok(asked) = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim)).await else {
-            return PromoteOutcome::TooLate;
+    /// Tries once to promote the claim.
+    async fn try_promote(&self, claim: &NewClaim, outage: &mut Outage) -> PromoteOutcome {
+        let Ok(promoted) = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim)).await else {
+            return PromoteOutcome::DeadlinePassed;
         };
-        match asked {
-            Err(error) if trouble.rides_out(&error) => return PromoteOutcome::Later,
+        match promoted {
+            Err(error) if outage.tolerates(&error) => return PromoteOutcome::RetryLater,
             Err(error) => return PromoteOutcome::Failed(error.into()),
-            Ok(_) => trouble.over(),
+            Ok(_) => outage.end(),
         }
-        match asked {
+        match promoted {
             Ok(AcquireOutcome::Held(grant)) => PromoteOutcome::Held(grant),
-            Ok(AcquireOutcome::Waiting(ahead)) => PromoteOutcome::Waits(ahead),
+            Ok(AcquireOutcome::Waiting(position)) => PromoteOutcome::Waiting(position),
             Ok(AcquireOutcome::Gone) => PromoteOutcome::Gone,
-            Ok(place) => PromoteOutcome::Over(self.refusal(place)),
+            Ok(outcome) => PromoteOutcome::NotOwned(self.refusal(outcome)),
             Err(error) => PromoteOutcome::Failed(error.into()),
         }
     }
 
-    /// The wait is over: leaves, and says why.
-    async fn give_up(&self, undo: &mut Undo, trouble: &Outage) -> Error {
-        match timeout(FAREWELL, undo.run()).await {
-            Ok(Ok(departure)) if departure.found == Released::Adopted => Error::Superseded,
+    /// Ends the wait: removes the claim and returns the reason.
+    async fn end_wait(&self, undo: &mut Undo, outage: &Outage) -> Error {
+        match timeout(REMOVAL_WAIT, undo.run()).await {
+            Ok(Ok(undone)) if undone.found == Released::Adopted => Error::Superseded,
             Ok(Ok(_)) => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
             Ok(Err(error)) => error,
-            Err(_) => self.unanswered(trouble),
+            Err(_) => self.unanswered(outage),
         }
     }
 
-    /// The store has not confirmed the end of a wait in time: it is away, or only slow. The undo goes
-    /// on either way.
-    fn unanswered(&self, trouble: &Outage) -> Error {
-        if let Some(error) = &trouble.last {
+    /// The error for a removal that the store did not confirm in time, because it is unavailable or slow. The undo
+    /// continues in the background.
+    fn unanswered(&self, outage: &Outage) -> Error {
+        if let Some(error) = &outage.last {
             return error.clone().into();
         }
         match &*self.state.backend.health().borrow() {
-            Health::Unavailable { reason } => away(reason),
+            Health::Unavailable { reason } => unavailable(reason),
             Health::Serving | Health::Quarantined { .. } => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
         }
     }
 
-    /// When the first waiter of a lock asks by itself: at the holder's end, and now and then, for a
-    /// wake may have been lost. Where no wake is ever lost nobody asks.
-    fn ask_at(&self, joined: &WaiterEntry, ahead: Option<QueuePosition>) -> Option<Instant> {
+    /// When the first local waiter tries to be promoted without a notification: at the holder's expiry, and at each
+    /// recheck interval, because notifications may be lost. Never where the backend loses none.
+    fn check_at(&self, entry: &WaiterEntry, position: Option<QueuePosition>) -> Option<Instant> {
         let recheck = self.state.capabilities.recheck?;
-        if !joined.is_first() {
+        if !entry.is_first() {
             return None;
         }
-        let end = ahead.and_then(|ahead| ahead.frees_in).map(|left| left + PAST_THE_END);
-        Some(Instant::now() + end.map_or(recheck, |end| end.min(recheck)))
+        let expiry = position.and_then(|position| position.frees_in).map(|left| left + EXPIRY_MARGIN);
+        Some(Instant::now() + expiry.map_or(recheck, |expiry| expiry.min(recheck)))
     }
 
-    /// What a place means to a caller that does not hold.
-    fn refusal(&self, place: AcquireOutcome) -> Error {
-        match place {
+    /// The error of a call that did not get the lock.
+    fn refusal(&self, outcome: AcquireOutcome) -> Error {
+        match outcome {
             AcquireOutcome::Busy(holder) => Error::LockHeld { holder },
             AcquireOutcome::Refused(refusal) => refusal.into(),
             AcquireOutcome::Finished(Cause::Released) => Error::AlreadyReleased,
             AcquireOutcome::Finished(cause) => Error::LeaseLost { cause: Some(cause) },
-            // Only this call leaves its own claim, so somebody else has taken it over.
+            // This call has not cancelled its own claim, so another call has adopted it.
             AcquireOutcome::Superseded | AcquireOutcome::Cancelled => Error::Superseded,
             AcquireOutcome::Gone => broken("the store lost a claim at once"),
-            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => broken("a place was taken for a refusal"),
+            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => broken("an outcome other than a refusal was handled as a refusal"),
         }
     }
 }
 
-/// What asking the store gave.
+/// The outcome of one attempt to promote.
 enum PromoteOutcome {
     Held(Grant),
-    Waits(QueuePosition),
+    Waiting(QueuePosition),
     Gone,
-    /// The store is away: ask again soon.
-    Later,
-    /// The wait ran out meanwhile.
-    TooLate,
-    /// The claim is not this call's any more.
-    Over(Error),
-    /// The store failed for too long.
+    /// The store is unavailable: retry soon.
+    RetryLater,
+    /// The deadline has passed.
+    DeadlinePassed,
+    /// The claim no longer belongs to this call.
+    NotOwned(Error),
+    /// The store was unavailable for too long, or failed permanently.
     Failed(Error),
 }
 
-/// A store that is away, and since when.
+/// Since when the store is unavailable.
 #[derive(Debug, Default)]
 struct Outage {
     since: Option<Instant>,
@@ -301,20 +301,20 @@ struct Outage {
 }
 
 impl Outage {
-    /// Whether this error is still to be ridden out.
-    fn rides_out(&mut self, error: &BackendError) -> bool {
+    /// Whether to tolerate this error: it is transient, and the outage has lasted less than 5 s.
+    fn tolerates(&mut self, error: &BackendError) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.last = Some(error.clone());
-        error.is_passing() && since.elapsed() < RIDE_OUT
+        error.is_passing() && since.elapsed() < OUTAGE_TOLERANCE
     }
 
-    fn over(&mut self) {
+    fn end(&mut self) {
         *self = Self::default();
     }
 }
 
-/// The error of a call whose entry failed. Its undo goes on unless there is nothing to undo: a store
-/// that is away for long must not be followed by an undo for each call that it refused.
+/// The error of a failed attempt. Keeps the undo only if the step may have had an effect: in a long outage, refused
+/// calls must not each start an undo task.
 fn failed(error: BackendError, undo: Undo) -> Error {
     if error.is_without_effect() {
         undo.disarm();
@@ -322,14 +322,14 @@ fn failed(error: BackendError, undo: Undo) -> Error {
     error.into()
 }
 
-async fn at(instant: Option<Instant>) {
+async fn sleep_until_some(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,
     }
 }
 
-fn away(reason: &str) -> Error {
+fn unavailable(reason: &str) -> Error {
     Error::Backend(BackendError::Unavailable { reason: reason.into() })
 }
 

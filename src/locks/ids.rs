@@ -1,4 +1,4 @@
-//! The ids of a new call: random ones, and the one that a request id stands for.
+//! Ids for new calls: random ids, and the claim id that a request id determines.
 
 use std::cell::RefCell;
 
@@ -8,19 +8,19 @@ use super::Acquire;
 use crate::backend::BackendError;
 use crate::name::{ClaimId, RequestId};
 
-/// How many ids are drawn at once: the system's random numbers cost a system call, whether for one
-/// id or for many.
+/// How many ids are drawn at once, because a random number costs a system call however many bytes
+/// it returns.
 const DRAWN_AT_ONCE: usize = 256;
 
 thread_local! {
-    /// Ids that were drawn and not yet given out.
+    /// Ids that were drawn and not used yet.
     static DRAWN: RefCell<Vec<[u8; 16]>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Fresh ids from the system's random numbers.
+/// Draws ids from the system's random number generator.
 ///
 /// # Errors
-/// When the system has none.
+/// When the generator fails.
 pub fn random<const N: usize>() -> Result<[[u8; 16]; N], BackendError> {
     let mut ids = [[0; 16]; N];
     for id in &mut ids {
@@ -42,16 +42,16 @@ fn draw(drawn: &mut Vec<[u8; 16]>) -> Result<[u8; 16], BackendError> {
     Ok(id)
 }
 
-/// The id of the claim that a request id names: every replica finds the same.
-pub fn of_request(ask: &Acquire, request: &RequestId) -> ClaimId {
+/// The claim id that a request id determines. Every replica computes the same one.
+pub fn of_request(request: &Acquire, request_id: &RequestId) -> ClaimId {
     let mut hash = Sha256::new();
     for part in [
-        ask.lock.as_str(),
-        ask.owner.as_str(),
-        ask.identity.as_str(),
-        request.as_str(),
+        request.lock.as_str(),
+        request.owner.as_str(),
+        request.identity.as_str(),
+        request_id.as_str(),
     ] {
-        // With its length, so that no two lists of parts read the same.
+        // Prefixed with its length, so that different lists of parts never hash the same bytes.
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }

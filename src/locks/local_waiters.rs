@@ -1,5 +1,5 @@
-//! Who of this replica waits for which lock: where wakes are delivered, and who is named as the
-//! next of a release.
+//! The calls of this replica that wait, by lock: the recipients of notifications and the candidates
+//! for promotion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicUsize;
@@ -11,22 +11,22 @@ use tokio::time::Instant;
 use crate::backend::{Grant, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
-/// What a waiter is told.
+/// A message to a waiting call.
 #[derive(Debug, Clone)]
 pub enum WaiterMessage {
-    /// Ask the store again.
-    Ask,
+    /// Promote the claim: it may be eligible.
+    Promote,
     /// The store lost the claim.
     Gone,
-    /// A release of this replica has taken the claim up.
+    /// A release of this replica has promoted the claim.
     Granted(Grant),
 }
 
 impl WaiterMessage {
-    /// Whether this news makes the other one pointless.
-    fn outweighs(&self, other: &Self) -> bool {
-        let weight = |mail: &Self| match mail {
-            Self::Ask => 0,
+    /// Whether this message makes the other one superfluous.
+    fn supersedes(&self, other: &Self) -> bool {
+        let weight = |message: &Self| match message {
+            Self::Promote => 0,
             Self::Gone => 1,
             Self::Granted(_) => 2,
         };
@@ -34,53 +34,53 @@ impl WaiterMessage {
     }
 }
 
-/// One Acquire call that may come to wait.
+/// An Acquire call that waits or may begin to wait.
 #[derive(Debug)]
 pub struct Waiter {
-    /// The claim as its call entered it.
+    /// The claim that the call has sent.
     pub claim: NewClaim,
-    mail: Mutex<Option<WaiterMessage>>,
+    message: Mutex<Option<WaiterMessage>>,
     notify: Notify,
     first: Notify,
 }
 
 impl Waiter {
-    /// A waiter that has not been told anything.
+    /// A waiter without a message.
     pub fn new(claim: NewClaim) -> Arc<Self> {
         Arc::new(Self {
             claim,
-            mail: Mutex::default(),
+            message: Mutex::default(),
             notify: Notify::new(),
             first: Notify::new(),
         })
     }
 
-    /// Tells it something; the weightiest news is kept.
-    pub fn post(&self, mail: WaiterMessage) {
-        let mut kept = lock(&self.mail);
-        if kept.as_ref().is_none_or(|kept| mail.outweighs(kept)) {
-            *kept = Some(mail);
+    /// Sends a message to the waiter. Of two messages the more important one is kept.
+    pub fn post(&self, message: WaiterMessage) {
+        let mut pending = lock(&self.message);
+        if pending.as_ref().is_none_or(|pending| message.supersedes(pending)) {
+            *pending = Some(message);
         }
-        drop(kept);
+        drop(pending);
         self.notify.notify_one();
     }
 
-    /// What it was told, if anything.
+    /// Takes the pending message, if any.
     pub fn take(&self) -> Option<WaiterMessage> {
-        lock(&self.mail).take()
+        lock(&self.message).take()
     }
 
-    /// Waits for news. Cancel safe: news that was not returned is kept.
+    /// Waits for a message. Cancel safe: a message that was not returned is kept.
     pub async fn message(&self) -> WaiterMessage {
         loop {
-            if let Some(mail) = self.take() {
-                return mail;
+            if let Some(message) = self.take() {
+                return message;
             }
             self.notify.notified().await;
         }
     }
 
-    /// Returns when it may have become the first waiter of its lock here.
+    /// Returns when the call may have become the first local waiter of its lock.
     pub async fn became_first(&self) {
         self.first.notified().await;
     }
@@ -89,9 +89,9 @@ impl Waiter {
 /// The waiters of one lock.
 #[derive(Debug, Default)]
 struct LockWaiters {
-    /// With a request id, an older and a newer call may wait on one claim.
+    /// The waiting calls by claim. An older and a newer call with one request id wait on one claim.
     by_claim: HashMap<ClaimId, Vec<Arc<Waiter>>>,
-    /// Those that are known to wait, in the store's order.
+    /// The calls whose claims wait, in the store's order.
     queue: BTreeMap<Key, Arc<Waiter>>,
 }
 
@@ -99,132 +99,133 @@ struct LockWaiters {
 #[derive(Debug, Default)]
 pub struct LocalWaiters {
     by_lock: Mutex<HashMap<LockName, LockWaiters>>,
-    /// How many bytes of their own the waiters have brought.
+    /// The bytes of owner and metadata that the waiting calls occupy.
     pub bytes: AtomicUsize,
 }
 
 impl LocalWaiters {
-    /// Lets a waiter be found. It goes when the answer is dropped.
+    /// Registers a waiter until the returned entry is dropped.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> WaiterEntry {
-        let mut lines = lock(&self.by_lock);
-        let line = lines.entry(name.clone()).or_default();
-        line.by_claim
+        let mut by_lock = lock(&self.by_lock);
+        let lock_waiters = by_lock.entry(name.clone()).or_default();
+        lock_waiters.by_claim
             .entry(waiter.claim.id)
             .or_default()
             .push(Arc::clone(&waiter));
         WaiterEntry {
-            lines: Arc::clone(self),
+            waiters: Arc::clone(self),
             name: name.clone(),
             waiter,
-            turn: None,
+            position: None,
         }
     }
 
-    /// The first waiter of a lock here.
+    /// The first local waiter of a lock.
     pub fn first(&self, name: &LockName) -> Option<Arc<Waiter>> {
-        let lines = lock(&self.by_lock);
-        lines.get(name)?.queue.values().next().cloned()
+        let by_lock = lock(&self.by_lock);
+        by_lock.get(name)?.queue.values().next().cloned()
     }
 
-    /// How many calls are known to wait.
+    /// The number of calls whose claims wait.
     pub fn waiting(&self) -> usize {
-        lock(&self.by_lock).values().map(|line| line.queue.len()).sum()
+        lock(&self.by_lock).values().map(|lock_waiters| lock_waiters.queue.len()).sum()
     }
 
-    /// Delivers a wake to whom it concerns.
-    pub fn deliver(&self, wake: &Notification) {
-        match wake {
-            Notification::Next(name, claim) => self.post_to(name, claim, &WaiterMessage::Ask),
+    /// Delivers a notification to the waiters that it concerns.
+    pub fn deliver(&self, notification: &Notification) {
+        match notification {
+            Notification::Next(name, claim) => self.post_to(name, claim, &WaiterMessage::Promote),
             Notification::Gone(name, claim) => self.post_to(name, claim, &WaiterMessage::Gone),
             Notification::Changed(name) => {
                 if let Some(first) = self.first(name) {
-                    first.post(WaiterMessage::Ask);
+                    first.post(WaiterMessage::Promote);
                 }
             }
             Notification::Gap => {
-                let lines = lock(&self.by_lock);
-                let waiters = lines.values().flat_map(|line| line.by_claim.values().flatten());
-                waiters.for_each(|waiter| waiter.post(WaiterMessage::Ask));
+                let by_lock = lock(&self.by_lock);
+                let waiters = by_lock.values().flat_map(|lock_waiters| lock_waiters.by_claim.values().flatten());
+                waiters.for_each(|waiter| waiter.post(WaiterMessage::Promote));
             }
         }
     }
 
-    fn post_to(&self, name: &LockName, claim: &ClaimId, mail: &WaiterMessage) {
-        let lines = lock(&self.by_lock);
-        let waiters = lines.get(name).and_then(|line| line.by_claim.get(claim));
+    fn post_to(&self, name: &LockName, claim: &ClaimId, message: &WaiterMessage) {
+        let by_lock = lock(&self.by_lock);
+        let waiters = by_lock.get(name).and_then(|lock_waiters| lock_waiters.by_claim.get(claim));
         for waiter in waiters.into_iter().flatten() {
-            waiter.post(mail.clone());
+            waiter.post(message.clone());
         }
     }
 }
 
-/// A waiter's place among those of its lock; dropped, it is no longer found.
+/// A waiter's registration; dropping it removes the waiter.
 #[derive(Debug)]
 pub struct WaiterEntry {
-    lines: Arc<LocalWaiters>,
+    waiters: Arc<LocalWaiters>,
     name: LockName,
     waiter: Arc<Waiter>,
-    turn: Option<u64>,
+    position: Option<u64>,
 }
 
 impl WaiterEntry {
-    /// The waiter itself.
+    /// The registered waiter.
     pub fn waiter(&self) -> &Arc<Waiter> {
         &self.waiter
     }
 
-    /// Notes that it waits, and where in the store's order.
-    pub fn waits(&mut self, turn: u64) {
-        if self.turn == Some(turn) {
+    /// Records that the claim waits, and its position in the store's order.
+    pub fn waits(&mut self, position: u64) {
+        if self.position == Some(position) {
             return;
         }
-        let mut lines = lock(&self.lines.by_lock);
-        let Some(line) = lines.get_mut(&self.name) else { return };
-        if let Some(before) = self.turn.replace(turn) {
-            line.queue.remove(&key(before, &self.waiter));
+        let mut by_lock = lock(&self.waiters.by_lock);
+        let Some(lock_waiters) = by_lock.get_mut(&self.name) else { return };
+        if let Some(before) = self.position.replace(position) {
+            lock_waiters.queue.remove(&key(before, &self.waiter));
         }
-        line.queue.insert(key(turn, &self.waiter), Arc::clone(&self.waiter));
+        lock_waiters.queue.insert(key(position, &self.waiter), Arc::clone(&self.waiter));
     }
 
-    /// Whether it is the first one that waits here.
+    /// Whether the call is the first local waiter of its lock.
     pub fn is_first(&self) -> bool {
-        let Some(turn) = self.turn else { return false };
-        let lines = lock(&self.lines.by_lock);
-        let first = lines.get(&self.name).and_then(|line| line.queue.keys().next());
-        first == Some(&key(turn, &self.waiter))
+        let Some(position) = self.position else { return false };
+        let by_lock = lock(&self.waiters.by_lock);
+        let first = by_lock.get(&self.name).and_then(|lock_waiters| lock_waiters.queue.keys().next());
+        first == Some(&key(position, &self.waiter))
     }
 }
 
 impl Drop for WaiterEntry {
     fn drop(&mut self) {
-        let mut lines = lock(&self.lines.by_lock);
-        let Some(line) = lines.get_mut(&self.name) else { return };
-        if let Some(same) = line.by_claim.get_mut(&self.waiter.claim.id) {
+        let mut by_lock = lock(&self.waiters.by_lock);
+        let Some(lock_waiters) = by_lock.get_mut(&self.name) else { return };
+        if let Some(same) = lock_waiters.by_claim.get_mut(&self.waiter.claim.id) {
             same.retain(|other| !Arc::ptr_eq(other, &self.waiter));
             if same.is_empty() {
-                line.by_claim.remove(&self.waiter.claim.id);
+                lock_waiters.by_claim.remove(&self.waiter.claim.id);
             }
         }
-        if let Some(turn) = self.turn {
-            let own = key(turn, &self.waiter);
-            let was_first = line.queue.keys().next() == Some(&own);
-            line.queue.remove(&own);
-            if let Some(first) = line.queue.values().next().filter(|_| was_first) {
+        if let Some(position) = self.position {
+            let own = key(position, &self.waiter);
+            let was_first = lock_waiters.queue.keys().next() == Some(&own);
+            lock_waiters.queue.remove(&own);
+            if let Some(first) = lock_waiters.queue.values().next().filter(|_| was_first) {
                 first.first.notify_one();
             }
         }
-        if line.by_claim.is_empty() {
-            lines.remove(&self.name);
+        if lock_waiters.by_claim.is_empty() {
+            by_lock.remove(&self.name);
         }
     }
 }
 
-/// Where a waiter stands.
+/// The sort key of a waiter.
 type Key = (u64, Instant, ClaimId, CallId);
 
-/// A store may give several the same turn: they are in the order of their arrival.
-fn key(turn: u64, waiter: &Waiter) -> Key {
-    (turn, waiter.claim.arrived, waiter.claim.id, waiter.claim.call)
+/// The sort key of a waiter: a store may give several claims the same position, which arrival then
+/// orders.
+fn key(position: u64, waiter: &Waiter) -> Key {
+    (position, waiter.claim.arrived, waiter.claim.id, waiter.claim.call)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! What happens to a claim whose call ends without its answer.
+//! Undoes the claim of a call that ended before its response was delivered.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,13 +11,12 @@ use crate::backend::{ReleaseOutcome, Health, ReleaseTarget, NewClaim};
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 
-/// How soon a store that failed is asked again, if its health tells nothing: at first, and after a
-/// while.
-const AGAIN: Duration = Duration::from_millis(200);
-const AT_LAST: Duration = Duration::from_secs(10);
+/// The delays between attempts on a failed store whose health does not change: the first one, and the longest one.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const MAX_RETRY: Duration = Duration::from_secs(10);
 
-/// Undoes a call when it is dropped: its claim leaves the queue, its grant is taken back (unless a
-/// retry has found it). The undo runs in a task of its own, so that it survives the call.
+/// Undoes a call when dropped: removes its claim from the queue or releases its grant, unless a retry has adopted it.
+/// The undo runs in a task of its own, so that it outlives the call.
 #[derive(Debug)]
 pub struct Undo {
     state: Arc<NamespaceState>,
@@ -25,7 +24,7 @@ pub struct Undo {
     armed: bool,
 }
 
-/// What an undo must know of a call that entered a claim.
+/// The ids that identify the call to undo.
 #[derive(Debug, Clone)]
 struct CallToUndo {
     lock: LockName,
@@ -34,7 +33,7 @@ struct CallToUndo {
 }
 
 impl Undo {
-    /// Undoes this claim's call when dropped, from now on.
+    /// Creates an undo that runs when it is dropped.
     pub fn armed(state: &Arc<NamespaceState>, lock: &LockName, claim: &NewClaim) -> Self {
         Self {
             state: Arc::clone(state),
@@ -47,19 +46,19 @@ impl Undo {
         }
     }
 
-    /// There is nothing to undo: the call left nothing behind, or its answer was handed over.
+    /// Cancels the undo, because the call has no claim left or its response was delivered.
     pub fn disarm(mut self) {
         self.armed = false;
     }
 
-    /// Undoes the call now and says what was found. Still armed until it has succeeded.
+    /// Undoes the call now and returns the outcome. The undo stays armed until it has succeeded.
     ///
     /// # Errors
-    /// When the store failed; whether the call's claim is still there is unknown then.
+    /// When the store failed. It is then unknown whether the claim still exists.
     pub async fn run(&mut self) -> Result<ReleaseOutcome, Error> {
-        let departure = release(&self.state, &self.call).await?;
+        let outcome = release(&self.state, &self.call).await?;
         self.armed = false;
-        Ok(departure)
+        Ok(outcome)
     }
 }
 
@@ -68,39 +67,38 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        let insist = insist(Arc::clone(&self.state), self.call.clone());
-        self.state.undos.spawn_on(insist, &self.state.runtime);
+        let retry_undo = retry_undo(Arc::clone(&self.state), self.call.clone());
+        self.state.undos.spawn_on(retry_undo, &self.state.runtime);
     }
 }
 
-async fn release(state: &Arc<NamespaceState>, entered: &CallToUndo) -> Result<ReleaseOutcome, Error> {
-    // It names nobody as the next: a waiter that leaves seldom makes room, and wakes are for the rest.
-    let who = ReleaseTarget::Call(&entered.claim, entered.call);
-    Ok(state.backend.release(&entered.lock, who, None).await?)
+async fn release(state: &Arc<NamespaceState>, call: &CallToUndo) -> Result<ReleaseOutcome, Error> {
+    // Without `next`: a cancelled waiter seldom makes another one eligible, and notifications cover that case.
+    let target = ReleaseTarget::Call(&call.claim, call.call);
+    Ok(state.backend.release(&call.lock, target, None).await?)
 }
 
-/// Undoes a call: tries until it succeeds, however long that takes, for a store that comes back may
-/// bring its waiters along. A store that is known to be away refuses new calls, which leave nothing to
-/// undo, so there are never more of these tasks than calls that were under way when it went. No guard
-/// watches over them: when the runtime ends under them, there is nobody left to undo for.
-async fn insist(state: Arc<NamespaceState>, entered: CallToUndo) {
+/// Undoes a call. Retries until it succeeds or the namespace is closed, because a store that recovers may still have
+/// the claim. The number of these tasks is bounded by the calls in flight when the store became unavailable: later
+/// calls are refused without effect. When the runtime ends, the tasks end with it.
+async fn retry_undo(state: Arc<NamespaceState>, call: CallToUndo) {
     let mut health = state.backend.health();
-    let mut again = AGAIN;
-    while let Err(error) = release(&state, &entered).await {
+    let mut retry_after = FIRST_RETRY;
+    while let Err(error) = release(&state, &call).await {
         tokio::select! {
             () = state.closed.cancelled() => {
-                tracing::warn!(lock = %entered.lock, %error, "closed before a call was undone");
+                tracing::warn!(lock = %call.lock, %error, "closed before a call was undone");
                 return;
             }
-            () = came_back(&mut health) => {}
-            () = tokio::time::sleep(again) => {}
+            () = recovered(&mut health) => {}
+            () = tokio::time::sleep(retry_after) => {}
         }
-        again = (again * 2).min(AT_LAST);
+        retry_after = (retry_after * 2).min(MAX_RETRY);
     }
 }
 
-/// Returns when the store has changed to a state in which it answers.
-async fn came_back(health: &mut watch::Receiver<Health>) {
+/// Returns when the health changes to anything but unavailable.
+async fn recovered(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {
         if !matches!(*health.borrow_and_update(), Health::Unavailable { .. }) {
             return;

@@ -1,6 +1,6 @@
-//! Lock names in letters that every store accepts, and bytes as digits.
+//! Encodes lock names in characters that every store accepts, and bytes as hexadecimal digits.
 //!
-//! By hand where the formatter would do: each call writes or reads a lease id.
+//! Written without `format!`, because each call encodes or decodes a lease id.
 
 use std::borrow::Cow;
 
@@ -14,21 +14,21 @@ pub(super) fn encode(text: &str) -> String {
     out
 }
 
-/// Appends what [`encode`] gives.
+/// Appends the output of [`encode`].
 pub(super) fn push_encoded(out: &mut String, text: &str) {
-    // Names are plain but for a separator here and there: run by run, not letter by letter.
+    // Names are mostly plain: plain runs are copied whole, not byte by byte.
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
         out.push_str(&rest[..at]);
-        // Whole characters only can be cut off, and a character that is not plain may have several
-        // bytes.
-        let odd = rest[at..].chars().next().map_or(1, char::len_utf8);
-        for byte in rest[at..at + odd].bytes() {
+        // Only whole characters can be split off, and a character that is not plain may have
+        // several bytes.
+        let escaped = rest[at..].chars().next().map_or(1, char::len_utf8);
+        for byte in rest[at..at + escaped].bytes() {
             out.push('%');
             out.push(digit_of(byte >> 4, UPPER));
             out.push(digit_of(byte, UPPER));
         }
-        rest = &rest[at + odd..];
+        rest = &rest[at + escaped..];
     }
     out.push_str(rest);
 }
@@ -51,7 +51,7 @@ fn digit_of(half: u8, digits: &[u8; 16]) -> char {
     digits[usize::from(half & 15)].into()
 }
 
-/// Undoes [`push_hex`]; nothing for text that it did not write.
+/// Decodes [`push_hex`]; `None` for text that it did not write.
 pub(super) fn hex(text: &str) -> Option<[u8; 16]> {
     let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
     let mut bytes = [0; 16];
@@ -61,7 +61,7 @@ pub(super) fn hex(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-/// What a digit stands for, if those above nine begin with `ten`.
+/// The value of a hexadecimal digit; `ten` is the digit for 10, `a` or `A`.
 fn digit(letter: u8, ten: u8) -> Option<u8> {
     match letter {
         b'0'..=b'9' => Some(letter - b'0'),
@@ -70,7 +70,7 @@ fn digit(letter: u8, ten: u8) -> Option<u8> {
     }
 }
 
-/// Undoes [`super::LockName::encoded`]; nothing for text that it did not write.
+/// Decodes [`super::LockName::encoded`]; `None` for text that it did not write.
 pub fn decode(text: &str) -> Option<Cow<'_, str>> {
     if text.bytes().all(is_plain) {
         return Some(text.into());

@@ -1,19 +1,19 @@
-//! The ids that the service makes: of claims, of calls, and the secrets of holds.
+//! Ids that the service generates: claim ids, call ids, and the secrets of holds.
 
 use std::fmt;
 
-/// The id of a claim, and of the hold with which it began: random, or derived from a request id,
-/// so that every replica can name the claim before it has seen it.
+/// The id of a claim and of its first hold. It is random, or derived from a request id, so that
+/// every replica can compute it without reading the store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimId([u8; 16]);
 
 impl ClaimId {
-    /// An id made elsewhere.
+    /// An id from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The id's bytes, for stores.
+    /// The id's bytes, as stores keep them.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -31,17 +31,17 @@ impl fmt::Debug for ClaimId {
     }
 }
 
-/// The random id of one Acquire call, apart from the claim that it works on.
+/// The random id of an Acquire call. Several calls may work on one claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId([u8; 16]);
 
 impl CallId {
-    /// An id made elsewhere.
+    /// An id from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The id's bytes, for stores.
+    /// The id's bytes, as stores keep them.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -59,18 +59,18 @@ impl fmt::Debug for CallId {
     }
 }
 
-/// What proves that a caller owns a hold: 128 random bits, never shown by inspection, logs or
-/// metrics (its `Debug` hides them).
+/// Proves that a caller owns a hold: 128 random bits. Inspection, logs and metrics never contain
+/// it, and its `Debug` hides it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Secret([u8; 16]);
 
 impl Secret {
-    /// A secret made elsewhere.
+    /// A secret from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The secret's bytes, for stores.
+    /// The secret's bytes, as stores keep them.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

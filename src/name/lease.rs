@@ -1,14 +1,14 @@
-//! Lease ids: opaque to clients, and all that Renew and Release need.
+//! Lease ids: opaque to clients, and sufficient for Renew and Release.
 
 use super::encoding::{decode, hex, push_encoded, push_hex};
 use super::{ClaimId, FencingToken, InvalidField, Kind, LockKey, LockName, MAX_LEASE_ID_BYTES, Namespace, Secret};
 
-/// What Renew and Release need to know of a lease: all that its lease id says.
+/// The content of a lease id: all that Renew and Release need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseKey {
     /// The lock that the lease is for.
     pub lock: LockKey,
-    /// What kind of claim holds it.
+    /// The kind of the claim that holds it.
     pub kind: Kind,
     /// The claim that holds it.
     pub claim: ClaimId,
@@ -18,13 +18,13 @@ pub struct LeaseKey {
     pub secret: Secret,
 }
 
-/// The version of the text form of a lease id.
+/// The version of the lease id format.
 const LEASE_ID_VERSION: &str = "1";
-/// How long it is beside the namespace and the name, in bytes, if the name needs no encoding.
+/// The length of a lease id without namespace and name, in bytes.
 const OTHER_BYTES: usize = 96;
 
 impl LeaseKey {
-    /// The lease id: opaque to clients, self-contained, and secret.
+    /// The lease id: self-contained, opaque to clients, and secret.
     pub fn to_lease_id(&self) -> String {
         let LockKey { namespace, name } = &self.lock;
         let mut id = String::with_capacity(namespace.as_str().len() + name.as_str().len() + OTHER_BYTES);
@@ -44,7 +44,7 @@ impl LeaseKey {
         id
     }
 
-    /// Reads a lease id.
+    /// Parses a lease id.
     ///
     /// # Errors
     /// [`InvalidField`] for anything that [`Self::to_lease_id`] did not write.
@@ -52,13 +52,13 @@ impl LeaseKey {
         let bad = || {
             InvalidField::new(
                 "lease_id",
-                "is not a lease id: pass on what Acquire answered, unchanged",
+                "is not a lease id: send the lease_id that Acquire returned, unchanged",
             )
         };
         if lease_id.len() > MAX_LEASE_ID_BYTES {
             return Err(bad());
         }
-        // One lease has one id: other versions, and spellings that only happen to parse, are refused.
+        // A lease has exactly one id: other versions and non-canonical spellings are refused.
         let mut parts = lease_id.split(':');
         let mut part = || parts.next().ok_or_else(bad);
         let [version, namespace, name, kind, claim, token, secret] =
@@ -81,7 +81,7 @@ impl LeaseKey {
     }
 }
 
-/// A number as it is written: without a sign and without zeros before it.
+/// Parses a number in canonical form: without a sign or leading zeros.
 fn decimal(text: &str) -> Option<u64> {
     let first = text.bytes().next()?;
     matches!(first, b'1'..=b'9').then(|| text.parse().ok())?

@@ -1,30 +1,30 @@
-//! How claims share a lock: modes, and what they say in permits of a limit.
+//! Lock modes, and the permits that each takes of a limit.
 
 use std::fmt;
 
 use super::{InvalidField, MAX_SEMAPHORE_LIMIT};
 
-/// How much of a lock a claim takes, and so with whom it can share it.
+/// How many permits of a lock a claim takes, and with which claims it can therefore share the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// All of it.
+    /// All permits.
     Exclusive,
-    /// One of very many.
+    /// One permit of a practically unlimited number.
     Shared,
     /// `permits` of `limit`.
     Semaphore {
-        /// How many this claim takes, 1 to `limit`.
+        /// The permits of this claim, 1 to `limit`.
         permits: u32,
-        /// How many there are, 1 to [`MAX_SEMAPHORE_LIMIT`].
+        /// The total number of permits, 1 to [`MAX_SEMAPHORE_LIMIT`].
         limit: u32,
     },
 }
 
-/// "MAX" in the words of the rule: what an exclusive claim takes.
+/// The permits of an exclusive claim: all of them.
 const ALL_PERMITS: u64 = 1 << 40;
 
 impl Mode {
-    /// Checks a semaphore's permits and limit.
+    /// Validates a semaphore's permits and limit.
     ///
     /// # Errors
     /// [`InvalidField`] unless `1 <= permits <= limit <= MAX_SEMAPHORE_LIMIT`.
@@ -44,7 +44,7 @@ impl Mode {
         Ok(Self::Semaphore { permits, limit })
     }
 
-    /// How many permits a claim of this mode takes.
+    /// The number of permits that a claim of this mode takes.
     pub fn permits(self) -> u64 {
         match self {
             Self::Exclusive => ALL_PERMITS,
@@ -53,7 +53,7 @@ impl Mode {
         }
     }
 
-    /// How many permits there are for claims of this mode.
+    /// The total number of permits for claims of this mode.
     pub fn limit(self) -> u64 {
         match self {
             Self::Exclusive | Self::Shared => ALL_PERMITS,
@@ -61,8 +61,8 @@ impl Mode {
         }
     }
 
-    /// Whether two claims of these modes may stand in one queue: exclusive with anything, shared
-    /// with shared, semaphore with semaphore of the same limit.
+    /// Whether claims of both modes may be in one queue: exclusive with any mode, shared with
+    /// shared, semaphore with semaphore of the same limit.
     pub fn mixes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Exclusive, _) | (_, Self::Exclusive) | (Self::Shared, Self::Shared) => true,
@@ -71,7 +71,7 @@ impl Mode {
         }
     }
 
-    /// The word for this mode: `exclusive`, `shared` or `semaphore`.
+    /// The name of this mode: `exclusive`, `shared` or `semaphore`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
@@ -98,8 +98,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What kind of key a holder has in a store that keeps exclusive holders apart; part of a
-/// lease id, so that a renewal finds the key without a search.
+/// The kind of key that a holder has in stores that key exclusive holders separately. It is part of
+/// the lease id, so that a renewal finds the key without a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// An exclusive claim.

@@ -1,4 +1,4 @@
-//! The leases that count against a limit, by their secret, and when each is over at the latest.
+//! The leases that count against a limit, by secret, and the latest end of each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use super::QuotaUse;
 use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
 
-/// All leases that count. There are never more of them than the limits allow.
+/// All counted leases. Their number is bounded by the limits.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Never held for longer than an entry takes.
+    /// Locked only to read or change entries.
     entries: Mutex<Entries>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Ledger {
 struct Entries {
     by_secret: HashMap<Secret, Entry>,
     by_end: BTreeSet<(Instant, Secret)>,
-    /// How many holds each claim has here.
+    /// The number of counted holds of each claim.
     claims: HashMap<ClaimId, usize>,
 }
 
@@ -27,12 +27,12 @@ struct Entries {
 struct Entry {
     lease: LeaseKey,
     end: Instant,
-    /// Free again with the entry.
+    /// Returned when the entry is dropped.
     _taken: QuotaUse,
 }
 
 impl Ledger {
-    /// A lease was granted.
+    /// Counts a granted lease.
     pub fn add(&self, lease: &LeaseKey, end: Instant, taken: QuotaUse) {
         let secret = lease.secret;
         let entry = Entry {
@@ -41,20 +41,20 @@ impl Ledger {
             _taken: taken,
         };
         self.change(|entries| {
-            let before = entries.remove(&secret);
+            let replaced = entries.remove(&secret);
             entries.by_end.insert((end, secret));
             *entries.claims.entry(entry.lease.claim).or_default() += 1;
             entries.by_secret.insert(secret, entry);
-            before
+            replaced
         });
     }
 
-    /// Whether a lease of this claim counts.
+    /// Whether a lease of this claim is counted.
     pub fn has(&self, claim: ClaimId) -> bool {
         self.change(|entries| entries.claims.contains_key(&claim))
     }
 
-    /// A lease lives on until `end`, as its store says: the secret is enough.
+    /// Extends a lease to `end`, after the store has confirmed the renewal. The secret identifies the lease.
     pub fn renewed(&self, lease: &LeaseKey, end: Instant) {
         let secret = lease.secret;
         self.change(|entries| {
@@ -66,39 +66,39 @@ impl Ledger {
         });
     }
 
-    /// A lease is gone. Only the very lease that counts: an id that a caller altered names one that never was,
-    /// and says nothing of the one whose secret it has.
+    /// Stops counting a lease if the whole key matches: a key that a caller altered does not name an existing lease,
+    /// although its secret may match.
     pub fn ended(&self, lease: &LeaseKey) {
         self.change(|entries| {
-            let counts = entries.by_secret.get(&lease.secret);
-            let is_this = counts.is_some_and(|entry| entry.lease == *lease);
-            is_this.then(|| entries.remove(&lease.secret))
+            let counted = entries.by_secret.get(&lease.secret);
+            let matches = counted.is_some_and(|entry| entry.lease == *lease);
+            matches.then(|| entries.remove(&lease.secret))
         });
     }
 
-    /// All leases of a token are gone.
+    /// Stops counting all leases of a token.
     pub fn forced(&self, namespace: &str, name: &LockName, token: FencingToken) {
         self.change(|entries| {
             let is_of = |lease: &LeaseKey| {
                 lease.token == token && lease.lock.name == *name && lease.lock.namespace.as_str() == namespace
             };
-            let gone = entries.by_secret.iter().filter(|(_, entry)| is_of(&entry.lease));
-            let gone: Vec<Secret> = gone.map(|(secret, _)| *secret).collect();
-            gone.iter()
+            let ended = entries.by_secret.iter().filter(|(_, entry)| is_of(&entry.lease));
+            let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
+            ended.iter()
                 .filter_map(|secret| entries.remove(secret))
                 .collect::<Vec<_>>()
         });
     }
 
-    /// Leases whose time is over count no more.
+    /// Stops counting leases that have expired.
     pub fn forget_ended(&self) {
         let now = Instant::now();
         self.change(|entries| {
-            let mut gone = Vec::new();
+            let mut ended = Vec::new();
             while let Some((_, secret)) = entries.by_end.first().copied().filter(|(end, _)| *end <= now) {
-                gone.extend(entries.remove(&secret));
+                ended.extend(entries.remove(&secret));
             }
-            gone
+            ended
         });
     }
 

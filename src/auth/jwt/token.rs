@@ -1,5 +1,5 @@
-//! A signed token before its signature is verified: what its header and its claims say is read and judged
-//! first, because that costs a hundredth of a signature.
+//! A JWT before its signature is verified. Its header and claims are checked first, because that costs a hundredth of a
+//! signature.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::name::Identity;
 /// The longest token that is read, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 
-/// A token whose claims are good, if its signature is.
+/// A token whose claims were accepted, but whose signature was not verified yet.
 #[derive(Debug)]
 pub struct Unverified {
-    /// The header and the claims, as they were signed.
+    /// The signed part: header and claims.
     pub message: String,
-    /// The signature in base64.
+    /// The signature, in base64url.
     pub signature: String,
-    /// By what kind of key it says that it is signed.
+    /// The algorithm that its header names.
     pub algorithm: Algorithm,
-    /// By which key it says so, if it does.
+    /// The key id that its header names, if any.
     pub key_id: Option<String>,
-    /// Whom it proves.
+    /// The identity of its subject.
     pub identity: Identity,
-    /// Until when, in seconds since 1970.
+    /// Its expiry, in seconds since 1970.
     pub until: u64,
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Header {
     pub alg: Algorithm,
     pub kid: Option<String>,
     typ: Option<String>,
-    /// What must be understood: nothing of that kind is.
+    /// Whether the header has critical extensions (`crit`). None is supported.
     #[serde(default, deserialize_with = "present")]
     crit: bool,
 }
 
-fn present<'de, D: Deserializer<'de>>(there: D) -> Result<bool, D::Error> {
-    IgnoredAny::deserialize(there).map(|_| true)
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Deserialize)]
 struct Claims {
     iss: String,
@@ -81,11 +81,11 @@ pub(super) struct Parts<'a> {
     message: &'a str,
     claims: &'a str,
     signature: &'a str,
-    /// Its header.
+    /// The header.
     pub header: Header,
 }
 
-/// Reads the header of a token.
+/// Splits a token and parses its header.
 pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, Unproven> {
     if token.len() > MAX_TOKEN_BYTES {
         return Err(Unproven::Invalid);
@@ -93,7 +93,7 @@ pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, Unproven> {
     let token = str::from_utf8(token).map_err(|_| Unproven::Invalid)?;
     let (message, signature) = token.rsplit_once('.').ok_or(Unproven::Invalid)?;
     let (header, claims) = message.split_once('.').ok_or(Unproven::Invalid)?;
-    // No base64 has a dot in it, so a fourth part is refused with the claims.
+    // Base64 contains no dot, so that a fourth part fails to decode with the claims.
     Ok(Parts {
         message,
         claims,
@@ -103,9 +103,9 @@ pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, Unproven> {
 }
 
 impl Parts<'_> {
-    /// Judges all but the signature, at this moment in seconds since 1970.
-    pub fn judge(self, settings: &JwtSettings, now: u64) -> Result<Unverified, Unproven> {
-        if self.header.crit || !settings.takes_type(self.header.typ.as_deref()) {
+    /// Checks everything but the signature. `now` is in seconds since 1970.
+    pub fn check_claims(self, settings: &JwtSettings, now: u64) -> Result<Unverified, Unproven> {
+        if self.header.crit || !settings.accepts_type(self.header.typ.as_deref()) {
             return Err(Unproven::Invalid);
         }
         let claims: Claims = decoded(self.claims)?;
@@ -125,20 +125,20 @@ impl Parts<'_> {
 }
 
 impl JwtSettings {
-    /// Whether a token may say this of its type. Types are media types, in any case, of which `application/` may
-    /// be left out.
-    fn takes_type(&self, shown: Option<&str>) -> bool {
+    /// Whether a token with this `typ` is accepted. Types are media types: they are case-insensitive, and the prefix
+    /// `application/` is optional.
+    fn accepts_type(&self, actual: Option<&str>) -> bool {
         let bare = |name: &str| {
             let name = name.to_ascii_lowercase();
             name.strip_prefix("application/").map_or(name.clone(), str::to_owned)
         };
         let Some(wanted) = &self.token_type else { return true };
-        shown.is_some_and(|shown| bare(shown) == bare(wanted))
+        actual.is_some_and(|actual| bare(actual) == bare(wanted))
     }
 }
 
 impl Claims {
-    /// Until when the token counts.
+    /// Checks the token's times and returns its expiry.
     fn until(&self, settings: &JwtSettings, now: u64) -> Result<u64, Unproven> {
         let leeway = settings.leeway.as_secs();
         let latest = now.saturating_add(leeway);
@@ -158,10 +158,10 @@ impl Claims {
     }
 }
 
-/// A time of a token, which may have a fraction.
-fn seconds(time: f64) -> Result<u64, Unproven> {
-    // Far beyond all times of day, and far below what a conversion can hold.
-    let time = Duration::try_from_secs_f64(time).map_err(|_| Unproven::Invalid)?;
+/// Parses a time of a token, which may have a fraction.
+fn seconds(seconds_since_1970: f64) -> Result<u64, Unproven> {
+    // Accepts all realistic dates and rejects numbers that do not fit a `Duration`.
+    let time = Duration::try_from_secs_f64(seconds_since_1970).map_err(|_| Unproven::Invalid)?;
     Ok(time.as_secs())
 }
 

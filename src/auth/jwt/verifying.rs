@@ -1,4 +1,4 @@
-//! The signatures of tokens, looked at by `ring`.
+//! Verifies JWT signatures with `ring`.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -8,14 +8,14 @@ use ring::signature::{
 };
 use signature::Verifier;
 
-/// It only looks at signatures: nothing here makes one.
+/// Only verifies: nothing signs tokens here.
 static RING: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
     verifier_factory,
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes it the process's own, unless there is one already.
+/// Installs the provider for the process, unless one is installed already.
 pub(super) fn install() {
     let _ = RING.install_default();
 }
@@ -31,38 +31,38 @@ fn verifier_factory(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn 
         (Algorithm::EdDSA, _) => PublicKey::Other(UnparsedPublicKey::new(&ED25519, bytes()?)),
         _ => return Err(ErrorKind::UnsupportedAlgorithm.into()),
     };
-    Ok(Box::new(Verifying {
+    Ok(Box::new(SignatureVerifier {
         algorithm: *algorithm,
         key,
     }))
 }
 
-/// A key as `ring` takes it.
+/// A public key in the form that `ring` takes.
 enum PublicKey {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     Other(UnparsedPublicKey<Vec<u8>>),
 }
 
-/// A key that looks at signatures of one kind.
-struct Verifying {
+/// Verifies signatures of one algorithm with one key.
+struct SignatureVerifier {
     algorithm: Algorithm,
     key: PublicKey,
 }
 
-impl Verifier<Vec<u8>> for Verifying {
+impl Verifier<Vec<u8>> for SignatureVerifier {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
-        let good = match &self.key {
+        let verified = match &self.key {
             PublicKey::Rsa { n, e } => {
                 RsaPublicKeyComponents { n, e }.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
             }
             PublicKey::Other(key) => key.verify(message, signature),
         };
-        // What is wrong with it is nobody's business.
-        good.map_err(|_| signature::Error::new())
+        // The details are not returned to the caller.
+        verified.map_err(|_| signature::Error::new())
     }
 }
 
-impl JwtVerifier for Verifying {
+impl JwtVerifier for SignatureVerifier {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The examples of RFC 7515, A.2 and A.3, and of RFC 8037, A.4: a key, what is signed, its signature.
+    /// The examples of RFC 7515, A.2 and A.3, and of RFC 8037, A.4: key, signed message, signature.
     const EXAMPLES: [(Algorithm, &str, &str, &str); 3] = [
         (
             Algorithm::RS256,
@@ -102,14 +102,14 @@ mod tests {
         for (algorithm, jwk, message, signature) in EXAMPLES {
             let jwk: Jwk = serde_json::from_str(jwk).unwrap();
             let key = DecodingKey::from_jwk(&jwk).unwrap();
-            let good = |message: &str, signature: &str| {
+            let verified = |message: &str, signature: &str| {
                 jsonwebtoken::crypto::verify(signature, message.as_bytes(), &key, algorithm).unwrap()
             };
-            assert!(good(message, signature), "{algorithm:?}");
-            assert!(!good(&message.replacen('e', "f", 1), signature), "{algorithm:?}");
+            assert!(verified(message, signature), "{algorithm:?}");
+            assert!(!verified(&message.replacen('e', "f", 1), signature), "{algorithm:?}");
             let (first, rest) = signature.split_at(1);
             let other = if first == "a" { "b" } else { "a" };
-            assert!(!good(message, &format!("{other}{rest}")), "{algorithm:?}");
+            assert!(!verified(message, &format!("{other}{rest}")), "{algorithm:?}");
         }
     }
 

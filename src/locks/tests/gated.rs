@@ -1,4 +1,4 @@
-//! Calls over a store that takes its time, and that counts them: the memory store behind a gate.
+//! Locks over a memory store whose releases can be blocked, and that counts calls.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,49 +9,49 @@ use tokio::sync::Notify;
 use super::*;
 use crate::backend::{AcquireOutcome, Notification};
 
-/// The memory store; while the gate is shut, whoever wants to leave or to close it stands before it.
+/// The memory store. While it is blocked, `release` and `close` wait.
 #[derive(Debug)]
-struct Gated {
+struct BlockingStore {
     store: Arc<dyn Backend>,
-    shut: AtomicBool,
-    opened: Notify,
-    enters: AtomicUsize,
-    take_ups: AtomicUsize,
-    /// What keeps claims from entering.
+    blocked: AtomicBool,
+    unblocked: Notify,
+    acquires: AtomicUsize,
+    promotes: AtomicUsize,
+    /// The error that `acquire` returns.
     refusal: Mutex<Option<BackendError>>,
-    /// What keeps them from being taken up, and from leaving.
+    /// The error that `promote` and `release` return.
     outage: Mutex<Option<BackendError>>,
-    /// The claim that asks next is lost.
-    forgets: AtomicBool,
-    /// Whether its wakes get lost.
-    mute: bool,
-    /// How long it takes to enter.
-    enters_in: Mutex<Duration>,
+    /// The next `promote` loses its claim.
+    loses_claim: AtomicBool,
+    /// Whether its notifications are lost.
+    loses_notifications: bool,
+    /// How long `acquire` takes.
+    acquire_takes: Mutex<Duration>,
     health: watch::Sender<Health>,
 }
 
-impl Gated {
-    fn shut(health: Health) -> Arc<Self> {
+impl BlockingStore {
+    fn blocked(health: Health) -> Arc<Self> {
         Arc::new(Self {
-            shut: AtomicBool::new(true),
+            blocked: AtomicBool::new(true),
             health: watch::Sender::new(health),
-            ..Self::open()
+            ..Self::serving()
         })
     }
 
-    /// The gate is open and the store serves.
-    fn open() -> Self {
+    /// A store that serves and blocks nothing.
+    fn serving() -> Self {
         Self {
             store: Store::memory().namespace(Namespace::new("n").unwrap()),
-            shut: AtomicBool::new(false),
-            opened: Notify::new(),
-            enters: AtomicUsize::new(0),
-            take_ups: AtomicUsize::new(0),
+            blocked: AtomicBool::new(false),
+            unblocked: Notify::new(),
+            acquires: AtomicUsize::new(0),
+            promotes: AtomicUsize::new(0),
             refusal: Mutex::default(),
             outage: Mutex::default(),
-            forgets: AtomicBool::new(false),
-            mute: false,
-            enters_in: Mutex::default(),
+            loses_claim: AtomicBool::new(false),
+            loses_notifications: false,
+            acquire_takes: Mutex::default(),
             health: watch::Sender::new(Health::Serving),
         }
     }
@@ -64,17 +64,17 @@ impl Gated {
         self.outage.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    async fn gate(&self) {
-        let opened = self.opened.notified();
-        if self.shut.load(Ordering::SeqCst) {
-            opened.await;
+    async fn until_unblocked(&self) {
+        let unblocked = self.unblocked.notified();
+        if self.blocked.load(Ordering::SeqCst) {
+            unblocked.await;
         }
     }
 
-    /// Lets those in who stand before it.
-    fn unlock(&self) {
-        self.shut.store(false, Ordering::SeqCst);
-        self.opened.notify_waiters();
+    /// Unblocks the calls that wait.
+    fn unblock(&self) {
+        self.blocked.store(false, Ordering::SeqCst);
+        self.unblocked.notify_waiters();
     }
 }
 
@@ -85,12 +85,12 @@ fn unplugged() -> BackendError {
 }
 
 #[async_trait]
-impl Backend for Gated {
+impl Backend for BlockingStore {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        self.enters.fetch_add(1, Ordering::SeqCst);
-        let enters_in = *self.enters_in.lock().unwrap();
-        if !enters_in.is_zero() {
-            sleep(enters_in).await;
+        self.acquires.fetch_add(1, Ordering::SeqCst);
+        let acquire_takes = *self.acquire_takes.lock().unwrap();
+        if !acquire_takes.is_zero() {
+            sleep(acquire_takes).await;
         }
         let refusal = self.refusal.lock().unwrap().clone();
         match refusal {
@@ -100,9 +100,9 @@ impl Backend for Gated {
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
-        self.take_ups.fetch_add(1, Ordering::SeqCst);
+        self.promotes.fetch_add(1, Ordering::SeqCst);
         self.fails()?;
-        if self.forgets.swap(false, Ordering::SeqCst) {
+        if self.loses_claim.swap(false, Ordering::SeqCst) {
             self.store
                 .release(lock, ReleaseTarget::Call(&claim.id, claim.call), None)
                 .await?;
@@ -114,12 +114,12 @@ impl Backend for Gated {
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         self.fails()?;
-        self.gate().await;
-        self.store.release(lock, who, next).await
+        self.until_unblocked().await;
+        self.store.release(lock, target, next).await
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -135,7 +135,7 @@ impl Backend for Gated {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        if self.mute {
+        if self.loses_notifications {
             return stream::pending().boxed();
         }
         self.store.notifications()
@@ -154,80 +154,80 @@ impl Backend for Gated {
     }
 
     async fn close(&self) {
-        self.gate().await;
+        self.until_unblocked().await;
         self.store.close().await;
     }
 }
 
-fn over(store: &Arc<Gated>) -> Locks {
+fn locks_over(store: &Arc<BlockingStore>) -> Locks {
     let backend: Arc<dyn Backend> = store.clone();
     Locks::new(Namespace::new("n").unwrap(), Limits::default(), backend)
 }
 
-/// A wait of a second behind a holder of ten: how it ends, after what time, and the locks.
-async fn waits_in_vain(store: &Arc<Gated>) -> (Error, Duration, Locks) {
-    let locks = over(store);
+/// Waits 1 s behind a holder of 10 s. Returns the error, the time it took, and the locks.
+async fn wait_times_out(store: &Arc<BlockingStore>) -> (Error, Duration, Locks) {
+    let locks = locks_over(store);
     hold(&locks, "a").await;
-    let began = Instant::now();
+    let start = Instant::now();
     let error = locks
-        .acquire(ask("b", SECOND))
+        .acquire(request("b", SECOND))
         .await
         .map(Granted::delivered)
         .unwrap_err();
-    (error, began.elapsed(), locks)
+    (error, start.elapsed(), locks)
 }
 
-/// The waiter is still in the store, and leaves it as soon as that answers.
-async fn leaves_once_the_store_answers(store: &Gated, locks: &Locks) {
+/// The waiter is still in the store, and is removed as soon as the store answers.
+async fn is_removed_once_the_store_answers(store: &BlockingStore, locks: &Locks) {
     assert_eq!(counts(locks).await, (1, 1));
-    store.unlock();
-    let left = async {
+    store.unblock();
+    let outcome = async {
         while counts(locks).await.1 > 0 {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(SECOND, left).await.expect("the undo goes on");
+    timeout(SECOND, outcome).await.expect("the undo goes on");
     assert_eq!(counts(locks).await, (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_on_a_slow_store_ends_on_time_and_is_undone_later() {
-    let store = Gated::shut(Health::Serving);
-    let (error, took, locks) = waits_in_vain(&store).await;
+    let store = BlockingStore::blocked(Health::Serving);
+    let (error, took, locks) = wait_times_out(&store).await;
     let Error::WaitTimeout { waited } = error else {
         panic!("{error}")
     };
     assert_eq!(waited, took);
-    assert!((SECOND..SECOND + 2 * acquire::FAREWELL).contains(&took), "{took:?}");
-    leaves_once_the_store_answers(&store, &locks).await;
+    assert!((SECOND..SECOND + 2 * acquire::REMOVAL_WAIT).contains(&took), "{took:?}");
+    is_removed_once_the_store_answers(&store, &locks).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_while_the_store_is_away_says_so() {
-    let store = Gated::shut(Health::Unavailable {
+    let store = BlockingStore::blocked(Health::Unavailable {
         reason: "unplugged".into(),
     });
-    let (error, took, locks) = waits_in_vain(&store).await;
+    let (error, took, locks) = wait_times_out(&store).await;
     assert_eq!(
         error,
         Error::Backend(BackendError::Unavailable {
             reason: "unplugged".into()
         })
     );
-    assert!(took < SECOND + 2 * acquire::FAREWELL, "{took:?}");
-    leaves_once_the_store_answers(&store, &locks).await;
+    assert!(took < SECOND + 2 * acquire::REMOVAL_WAIT, "{took:?}");
+    is_removed_once_the_store_answers(&store, &locks).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_release_wakes_one_waiter_of_many() {
     const WAITERS: usize = 512;
-    let store = Gated::shut(Health::Serving);
-    store.unlock();
-    let locks = over(&store);
+    let store = BlockingStore::blocked(Health::Serving);
+    store.unblock();
+    let locks = locks_over(&store);
     let mut held = hold(&locks, "first").await;
     let mut waiters = Vec::new();
     for number in 0..WAITERS {
-        waiters.push(waiting(&locks, ask(&number.to_string(), 60 * SECOND)));
+        waiters.push(waiting(&locks, request(&number.to_string(), 60 * SECOND)));
         while counts(&locks).await.1 <= number {
             tokio::task::yield_now().await;
         }
@@ -238,16 +238,16 @@ async fn one_release_wakes_one_waiter_of_many() {
         assert_eq!(held.owner.as_str(), number.to_string(), "served in order");
         assert_eq!(counts(&locks).await, (1, WAITERS - 1 - number), "one at a time");
     }
-    // Each was granted by the release itself: none was woken to ask, in vain or not.
-    assert_eq!(store.take_ups.load(Ordering::SeqCst), 0);
+    // Each claim was granted by the release itself: no waiter sent a `promote`.
+    assert_eq!(store.promotes.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_shorter_than_the_answer_of_the_store_is_not_worse_than_a_try() {
-    let store = Gated::shut(Health::Serving);
-    *store.enters_in.lock().unwrap() = SECOND / 10;
-    let locks = over(&store);
-    let briefly = ask("a", Duration::from_millis(1));
+    let store = BlockingStore::blocked(Health::Serving);
+    *store.acquire_takes.lock().unwrap() = SECOND / 10;
+    let locks = locks_over(&store);
+    let briefly = request("a", Duration::from_millis(1));
     let lease = locks.acquire(briefly.clone()).await.map(Granted::delivered).unwrap();
     assert_eq!(lease.owner.as_str(), "a");
     let refused = locks.acquire(briefly).await.map(Granted::delivered).unwrap_err();
@@ -261,10 +261,10 @@ async fn what_was_refused_without_effect_is_not_undone() {
     let unknown = BackendError::Unavailable { reason: reason() };
     for (refusal, undos) in [(unsent, 0), (unknown, 1)] {
         for wait in [Duration::ZERO, SECOND] {
-            let store = Gated::shut(Health::Serving);
+            let store = BlockingStore::blocked(Health::Serving);
             *store.refusal.lock().unwrap() = Some(refusal.clone());
-            let locks = over(&store);
-            let refused = locks.acquire(ask("a", wait)).await.map(Granted::delivered).unwrap_err();
+            let locks = locks_over(&store);
+            let refused = locks.acquire(request("a", wait)).await.map(Granted::delivered).unwrap_err();
             assert_eq!(refused, Error::Backend(refusal.clone()));
             assert_eq!(locks.state.undos.len(), undos, "{refusal}, {wait:?}");
         }
@@ -273,11 +273,11 @@ async fn what_was_refused_without_effect_is_not_undone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_ended_in_an_outage_is_undone_however_long_that_lasts() {
-    for tells in [false, true] {
-        let store = Arc::new(Gated::open());
-        let locks = over(&store);
+    for notifies in [false, true] {
+        let store = Arc::new(BlockingStore::serving());
+        let locks = locks_over(&store);
         hold(&locks, "a").await;
-        let waiter = waiting(&locks, ask("b", SECOND));
+        let waiter = waiting(&locks, request("b", SECOND));
         sleep(SECOND / 2).await;
         store.fail(Some(unplugged()));
         let error = waiter.await.unwrap().unwrap_err();
@@ -285,21 +285,21 @@ async fn a_wait_that_ended_in_an_outage_is_undone_however_long_that_lasts() {
         sleep(300 * SECOND).await;
         assert_eq!(counts(&locks).await, (0, 1));
         store.fail(None);
-        if tells {
+        if notifies {
             store.health.send_replace(Health::Serving);
             sleep(SECOND / 10).await;
         } else {
             sleep(11 * SECOND).await;
         }
-        assert_eq!(counts(&locks).await, (0, 0), "told of its return: {tells}");
+        assert_eq!(counts(&locks).await, (0, 0), "recovery notified: {notifies}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_undone_ends_with_its_locks() {
-    let store = Arc::new(Gated::open());
-    let locks = over(&store);
-    let granted = locks.acquire(ask("a", Duration::ZERO)).await.unwrap();
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    let granted = locks.acquire(request("a", Duration::ZERO)).await.unwrap();
     store.fail(Some(unplugged()));
     drop(granted);
     locks.close().await;
@@ -309,35 +309,35 @@ async fn what_could_not_be_undone_ends_with_its_locks() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_is_not_held_up_by_undos_and_a_store_that_hang() {
-    let store = Gated::shut(Health::Serving);
-    let locks = over(&store);
-    drop(locks.acquire(ask("a", Duration::ZERO)).await.unwrap());
-    let begun = Instant::now();
+    let store = BlockingStore::blocked(Health::Serving);
+    let locks = locks_over(&store);
+    drop(locks.acquire(request("a", Duration::ZERO)).await.unwrap());
+    let start = Instant::now();
     locks.end().await;
-    assert_eq!(begun.elapsed(), 7 * SECOND);
+    assert_eq!(start.elapsed(), 7 * SECOND);
     assert!(timeout(60 * SECOND, locks.close()).await.is_err(), "it hangs");
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_interruption_is_ridden_out_for_itself() {
-    let store = Arc::new(Gated::open());
-    let locks = over(&store);
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
     let held = locks.acquire(Acquire {
         ttl: Some(1000 * SECOND),
-        ..ask("a", Duration::ZERO)
+        ..request("a", Duration::ZERO)
     });
     let held = held.await.unwrap().delivered();
-    let waiter = waiting(&locks, ask("b", 600 * SECOND));
+    let waiter = waiting(&locks, request("b", 600 * SECOND));
     sleep(SECOND).await;
     for _ in 0..3 {
         store.fail(Some(unplugged()));
-        locks.state.lines.deliver(&Notification::Gap);
+        locks.state.waiters.deliver(&Notification::Gap);
         sleep(3 * SECOND).await;
-        // It comes back, and has lost the claim: entering again is a sign of life too.
-        store.forgets.store(true, Ordering::SeqCst);
+        // The store serves again, but has lost the claim. A successful `acquire` ends the outage too.
+        store.loses_claim.store(true, Ordering::SeqCst);
         store.fail(None);
         sleep(4 * SECOND).await;
-        assert!(!store.forgets.load(Ordering::SeqCst), "it was asked");
+        assert!(!store.loses_claim.load(Ordering::SeqCst), "it was promoted");
         assert_eq!(counts(&locks).await, (1, 1));
     }
     locks.release(&held.key).await.unwrap();
@@ -346,78 +346,78 @@ async fn each_interruption_is_ridden_out_for_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn those_who_leave_behind_the_first_do_not_keep_it_from_asking() {
-    let store = Arc::new(Gated {
-        mute: true,
-        ..Gated::open()
+    let store = Arc::new(BlockingStore {
+        loses_notifications: true,
+        ..BlockingStore::serving()
     });
-    let locks = over(&store);
+    let locks = locks_over(&store);
     let held = hold(&locks, "a").await;
-    let first = waiting(&locks, ask("b", 60 * SECOND));
+    let first = waiting(&locks, request("b", 60 * SECOND));
     sleep(SECOND / 10).await;
-    // Released where nobody names the next, and nobody hears of it.
+    // Released without a `next`, and the notification is lost.
     store
         .store
         .release(&name(), ReleaseTarget::Hold(&held.key), None)
         .await
         .unwrap();
-    let began = Instant::now();
-    while !first.is_finished() && began.elapsed() < 20 * SECOND {
-        let left = locks.acquire(ask("c", SECOND / 2)).await.map(Granted::delivered);
-        assert!(matches!(left, Err(Error::WaitTimeout { .. })), "{left:?}");
+    let start = Instant::now();
+    while !first.is_finished() && start.elapsed() < 20 * SECOND {
+        let outcome = locks.acquire(request("c", SECOND / 2)).await.map(Granted::delivered);
+        assert!(matches!(outcome, Err(Error::WaitTimeout { .. })), "{outcome:?}");
     }
-    assert!(began.elapsed() < 6 * SECOND, "{:?}", began.elapsed());
+    assert!(start.elapsed() < 6 * SECOND, "{:?}", start.elapsed());
     assert_eq!(first.await.unwrap().unwrap().owner.as_str(), "b");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_waits_for_no_waiter_whose_store_is_slow() {
-    let store = Arc::new(Gated::open());
-    *store.enters_in.lock().unwrap() = 8 * SECOND;
-    let locks = over(&store);
-    let waiter = waiting(&locks, ask("a", 60 * SECOND));
+    let store = Arc::new(BlockingStore::serving());
+    *store.acquire_takes.lock().unwrap() = 8 * SECOND;
+    let locks = locks_over(&store);
+    let waiter = waiting(&locks, request("a", 60 * SECOND));
     sleep(SECOND).await;
-    let began = Instant::now();
+    let start = Instant::now();
     locks.drain();
     assert_eq!(waiter.await.unwrap(), Err(Error::Draining));
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// A wait of three seconds whose claim gets lost, and may not enter again for `refusal`: how it
-/// ends, after what time, and how often it tried.
-async fn cannot_return(store: &Arc<Gated>, refusal: BackendError) -> (Error, Duration, usize) {
-    let locks = over(store);
+/// Waits 3 s with a claim that gets lost, while `acquire` fails with `refusal`. Returns the error, the time it took,
+/// and the number of attempts.
+async fn acquire_again_fails(store: &Arc<BlockingStore>, refusal: BackendError) -> (Error, Duration, usize) {
+    let locks = locks_over(store);
     hold(&locks, "a").await;
-    let began = Instant::now();
-    let waiter = waiting(&locks, ask("b", 3 * SECOND));
+    let start = Instant::now();
+    let waiter = waiting(&locks, request("b", 3 * SECOND));
     sleep(SECOND / 10).await;
-    store.enters.store(0, Ordering::SeqCst);
+    store.acquires.store(0, Ordering::SeqCst);
     *store.refusal.lock().unwrap() = Some(refusal);
-    store.forgets.store(true, Ordering::SeqCst);
-    locks.state.lines.deliver(&Notification::Gap);
+    store.loses_claim.store(true, Ordering::SeqCst);
+    locks.state.waiters.deliver(&Notification::Gap);
     let error = waiter.await.unwrap().unwrap_err();
-    (error, began.elapsed(), store.enters.load(Ordering::SeqCst))
+    (error, start.elapsed(), store.acquires.load(Ordering::SeqCst))
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_may_not_enter_again_asks_at_ease_and_ends_on_time() {
     let quarantined = BackendError::Quarantined {
-        left: 60 * SECOND,
-        reason: "it forgot".into(),
+        outcome: 60 * SECOND,
+        reason: "it lost its data".into(),
     };
     for refusal in [quarantined, unplugged()] {
-        let store = Arc::new(Gated::open());
-        let (error, took, entered) = cannot_return(&store, refusal.clone()).await;
+        let store = Arc::new(BlockingStore::serving());
+        let (error, took, attempts) = acquire_again_fails(&store, refusal.clone()).await;
         assert_eq!(error, Error::Backend(refusal));
         assert!(took >= 3 * SECOND && took < 3 * SECOND + SECOND * 4 / 10, "{took:?}");
-        assert!((10..=30).contains(&entered), "{entered}");
+        assert!((10..=30).contains(&attempts), "{attempts}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_settle_its_last_entry_ends_on_time() {
-    let store = Gated::shut(Health::Serving);
-    let (error, took, entered) = cannot_return(&store, unplugged()).await;
+    let store = BlockingStore::blocked(Health::Serving);
+    let (error, took, attempts) = acquire_again_fails(&store, unplugged()).await;
     assert_eq!(error, Error::Backend(unplugged()));
     assert!(took >= 3 * SECOND && took < 3 * SECOND + SECOND * 4 / 10, "{took:?}");
-    assert_eq!(entered, 1);
+    assert_eq!(attempts, 1);
 }
