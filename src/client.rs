@@ -1,9 +1,9 @@
-//! A client: it takes a lock, keeps its lease, and tells when the lease is or may be lost.
+//! A client that acquires locks, keeps their leases alive, and reports when a lease is or may be lost.
 //!
-//! [`Client::connect`] → [`Client::acquire`] → a [`LockGuard`]. The guard renews itself at a third of
-//! its time to live and gives the lock back in the end. It counts on its lease until
-//! `sent + waited + ttl` and no longer, on a clock of its own that runs on through a suspend: whoever
-//! stops when [`LockGuard::lost`] is ready has stopped before anybody else holds.
+//! [`Client::connect`] → [`Client::acquire`] → a [`LockGuard`]. The guard renews its lease after a third of the TTL and
+//! can release it. The guard considers the lease valid until `sent + waited + ttl`, on the time since boot, which
+//! includes suspends. A program that stops when [`LockGuard::lost`] resolves has therefore stopped before another claim
+//! holds the lock.
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,9 +34,9 @@
 //! # }
 //! ```
 //!
-//! No client can be kept from acting a moment too late, for it may be paused between its look at the
-//! clock and its write. Where that matters send [`LockGuard::fencing_token`] along, and let the
-//! resource refuse a token below the highest it has seen.
+//! No client can exclude that it acts a moment too late: it may be paused between the check of the clock and its write.
+//! Where that matters, send [`LockGuard::fencing_token`] with each write, and let the resource reject tokens below the
+//! largest one it has seen.
 
 mod acquire;
 mod address;
@@ -69,27 +69,27 @@ use crate::api::proto;
 
 /// Connections to the servers of one service. Clones share them.
 ///
-/// Of several addresses one is used, until it fails; then the next. Each call has a deadline, and is
-/// repeated while that lasts where no server answered: every call may be repeated without harm.
+/// Uses one of the addresses until it fails, then the next one. Each call has a deadline and is repeated within it if
+/// no server answered, because every call is idempotent.
 #[derive(Debug, Clone)]
 pub struct Client {
     calls: Arc<Calls>,
 }
 
 impl Client {
-    /// Connects to the first of these addresses that accepts. Must be called within a tokio runtime.
+    /// Connects to the first address that accepts. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when none does.
+    /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect(addresses: &[Address]) -> Result<Self, Error> {
         Self::connect_as(addresses, Credentials::default()).await
     }
 
-    /// The same, with something to prove who the client is, or to know the server by.
+    /// Connects with credentials: to authenticate the client, or to verify the server.
     ///
     /// # Errors
-    /// [`Error::BadCredentials`] when a file cannot be read, or a bearer token would be sent for all to
-    /// read; [`Error::Unreachable`] when no address accepts.
+    /// [`Error::BadCredentials`] when a file cannot be read, or a bearer token would be sent without encryption;
+    /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         let connections = Connections::open(addresses, credentials).await?;
         Ok(Self {
@@ -97,29 +97,28 @@ impl Client {
         })
     }
 
-    /// Asks for a lock on behalf of `owner`, a label that operators see. Nothing is sent before the
-    /// answer is awaited.
+    /// Requests a lock for `owner`, a label for operators. Nothing is sent until the returned value is awaited.
     pub fn acquire(&self, namespace: &str, name: &str, owner: &str) -> Acquire {
         Acquire::new(Arc::clone(&self.calls), namespace, name, owner)
     }
 
-    /// Gives a lease more time: `ttl`, or what it was last given.
+    /// Extends a lease to `ttl`; absent: the TTL last requested.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when it is gone.
+    /// [`Error::LeaseLost`] when it has ended.
     pub async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<proto::Lease, Error> {
         self.calls.renew(lease_id, ttl).await
     }
 
-    /// Gives a lease back. Repeating it succeeds.
+    /// Releases a lease. A repeated release succeeds.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when it had ended before.
+    /// [`Error::LeaseLost`] when it ended for another reason.
     pub async fn release(&self, lease_id: &str) -> Result<(), Error> {
         self.calls.release(lease_id).await
     }
 
-    /// Who holds a lock, and who waits for it.
+    /// The holders and waiters of a lock.
     ///
     /// # Errors
     /// [`Error`].
@@ -127,7 +126,7 @@ impl Client {
         self.calls.get(namespace, name).await
     }
 
-    /// A page of the locks in use whose names begin with `prefix`; an empty `page_token` begins.
+    /// A page of the locks in use whose names begin with `prefix`. An empty `page_token` requests the first page.
     ///
     /// # Errors
     /// [`Error`].
@@ -140,7 +139,7 @@ impl Client {
         self.calls.list(namespace, prefix, page_token).await
     }
 
-    /// A lock's state, then each change of it; the stream ends with its first error.
+    /// The state of a lock, then each change. The stream ends with its first error.
     ///
     /// # Errors
     /// [`Error`].
@@ -153,7 +152,7 @@ impl Client {
         Ok(seen.boxed())
     }
 
-    /// Whether a fencing token is held at this moment, and by whom.
+    /// Whether a fencing token is held now, and by which holder.
     ///
     /// # Errors
     /// [`Error`].
@@ -166,7 +165,7 @@ impl Client {
         self.calls.check_token(namespace, name, token).await
     }
 
-    /// Takes a lock away from the claim that a token names.
+    /// Forcibly releases the claim that holds this token.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
@@ -174,7 +173,7 @@ impl Client {
         self.calls.force_release(namespace, name, token).await
     }
 
-    /// Every namespace with its store, limits and health.
+    /// All namespaces with their store, limits and health.
     ///
     /// # Errors
     /// [`Error`].
@@ -183,7 +182,7 @@ impl Client {
     }
 }
 
-/// A time of an answer; zero where there is none.
+/// A duration of a response; zero if absent.
 pub fn time(wire: Option<impl TryInto<Duration>>) -> Duration {
     duration(wire)
 }

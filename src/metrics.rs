@@ -1,11 +1,11 @@
-//! What is counted and measured, in the form that Prometheus reads.
+//! The metrics of a server, in the Prometheus text format.
 //!
-//! Labels are bounded: namespaces are those of the configuration (else `unknown`), methods those of
-//! the API, reasons those of its answers; never the name of a lock, an owner or an identity. A series
-//! is looked up once, and the calls that count in it only touch its atomics.
+//! Labels are bounded: namespaces are those of the configuration (else `unknown`), methods those of the API, reasons
+//! those of its responses. Names of locks, owners and identities are never labels. Calls cache their series, so that
+//! counting only touches atomics.
 //!
-//! [`Metrics`] is all of a server's; [`NamespaceMetrics`] those of one namespace, whose calls
-//! ([`calls`]) and steps of the store ([`Measured`]) are counted in it.
+//! [`Metrics`] holds all metrics of a server, and [`NamespaceMetrics`] those of one namespace, in which its calls
+//! ([`calls`]) and the operations of its backend ([`Measured`]) are counted.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,23 +27,23 @@ mod lease_observer;
 pub use self::calls::NamespaceCalls;
 pub use self::measured::Measured;
 
-/// The namespace of calls that concern none, or one that is not served.
+/// The `namespace` label of calls that concern no namespace, or one that is not served.
 pub const UNKNOWN: &str = "unknown";
-/// What Prometheus is told about the form of the text.
+/// The `Content-Type` of the text format.
 pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// From half a millisecond, which only a step in memory takes, to the longest of waits that are common.
+/// Histogram buckets in seconds, from 0.5 ms, which only in-memory operations reach, to 300 s for long waits.
 const SECONDS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
 
-/// Everything that a server measures. Clones share it.
+/// All metrics of a server. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     inner: Arc<Families>,
 }
 
-/// The series of a server, by what they count.
+/// The metric families of a server.
 #[derive(Debug)]
 struct Families {
     registry: Registry,
@@ -67,51 +67,51 @@ struct Families {
     unknown: Arc<NamespaceCalls>,
 }
 
-/// What concerns the server as a whole.
+/// The metrics of the server as a whole.
 #[derive(Debug, Clone)]
 pub struct ServerMetrics {
     /// Open connections of the API.
     pub connections: IntGauge,
     /// Connections closed because there were too many.
     pub connections_refused: IntCounter,
-    /// Connections and streams that were ended because their client took no answer.
+    /// Connections and streams that were closed because their client did not read its responses.
     pub stalled: IntCounter,
-    /// Connections that were closed because their client broke HTTP/2.
+    /// Connections that were closed because their client violated HTTP/2.
     pub protocol_errors: IntCounter,
-    /// TLS handshakes that brought no connection.
+    /// TLS handshakes that did not complete.
     pub handshakes_refused: Refusals,
-    /// Calls whose caller did not prove who it is.
+    /// Calls that were not authenticated.
     pub unauthenticated: Refusals,
     /// 1 while the server drains.
     pub draining: IntGauge,
-    /// Configurations taken up while the server ran.
+    /// Configurations applied while the server ran.
     pub reloads: IntCounter,
-    /// 1 while the last changed configuration was refused.
+    /// 1 while the last changed configuration is rejected.
     pub reload_failed: IntGauge,
     config_age: Gauge,
     applied: Arc<Mutex<Instant>>,
 }
 
-/// What was refused, by its cause.
+/// A counter of refusals, by cause.
 #[derive(Debug, Clone)]
 pub struct Refusals(IntCounterVec);
 
 impl Refusals {
-    /// Lets these causes be seen before anything was refused for them, so that the first one shows as a rise.
+    /// Creates the series of these causes with the value 0, so that the first refusal is visible as an increase.
     pub fn expect(&self, causes: impl IntoIterator<Item = &'static str>) {
         causes
             .into_iter()
             .for_each(|cause| drop(self.0.with_label_values(&[cause])));
     }
 
-    /// One more.
+    /// Counts a refusal.
     pub fn count(&self, cause: &'static str) {
         self.0.with_label_values(&[cause]).inc();
     }
 }
 
 impl ServerMetrics {
-    /// Notes that a changed configuration is in force.
+    /// Records that a changed configuration was applied.
     pub fn reloaded(&self) {
         self.reloads.inc();
         self.reload_failed.set(0);
@@ -124,16 +124,16 @@ impl ServerMetrics {
     }
 }
 
-/// Makes series in a registry. A name that is taken or misspelt is a bug that every test meets.
+/// Registers metrics. It panics for a duplicate or invalid name, which is a bug that every test would find.
 struct SeriesRegistry(Registry);
 
 impl SeriesRegistry {
-    fn put<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
-        let made = made.expect("a metric's name is well spelt");
+    fn put<C: Collector + Clone + 'static>(&self, metric: prometheus::Result<C>) -> C {
+        let metric = metric.expect("a metric's name is valid");
         self.0
-            .register(Box::new(made.clone()))
-            .expect("each metric is made once");
-        made
+            .register(Box::new(metric.clone()))
+            .expect("each metric is registered once");
+        metric
     }
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
@@ -156,15 +156,15 @@ impl SeriesRegistry {
             connections: gauge("fencepost_connections", "Open connections."),
             connections_refused: counter(
                 "fencepost_connections_refused_total",
-                "Connections closed because there were too many, or too many whose callers had not proven who they are.",
+                "Connections closed because there were too many, or too many unauthenticated ones.",
             ),
             stalled: counter(
                 "fencepost_stalled_total",
-                "Connections and streams that were ended because their client took no answer for too long.",
+                "Connections and streams that were closed because their client did not read its responses for too long.",
             ),
             protocol_errors: counter(
                 "fencepost_protocol_errors_total",
-                "Connections that were closed because their client broke HTTP/2.",
+                "Connections that were closed because their client violated HTTP/2.",
             ),
             handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",
@@ -173,21 +173,21 @@ impl SeriesRegistry {
             )),
             unauthenticated: Refusals(self.counters(
                 "fencepost_unauthenticated_total",
-                "Calls whose caller did not prove who it is: nothing was shown, or it is not valid, or has expired.",
+                "Calls that were not authenticated: no credentials, invalid ones, or expired ones.",
                 &["cause"],
             )),
             draining: gauge("fencepost_draining", "1 while the server drains."),
             reloads: counter(
                 "fencepost_config_reloads_total",
-                "Changed configurations that were taken up.",
+                "Changed configurations that were applied while the server ran.",
             ),
             reload_failed: gauge(
                 "fencepost_config_reload_failed",
-                "1 while the last changed configuration was refused and the one before stays in force.",
+                "1 while the last changed configuration is rejected and the previous one stays in force.",
             ),
             config_age: self.put(Gauge::new(
                 "fencepost_config_age_seconds",
-                "For how long the configuration in force has been.",
+                "The age of the configuration in force, in seconds.",
             )),
             applied: Arc::new(Mutex::new(Instant::now())),
         }
@@ -195,129 +195,130 @@ impl SeriesRegistry {
 }
 
 impl Metrics {
-    /// No series of a namespace yet. Must be called within a tokio runtime, whose clock times the age
-    /// of the configuration.
+    /// Creates the metrics, without any namespace. Must be called within a tokio runtime, because the age of the
+    /// configuration is measured on its clock.
     ///
     /// # Panics
-    /// When two metrics have one name, which would be a bug here.
+    /// When two metrics have the same name, which would be a bug.
     pub fn new(version: &str) -> Self {
-        let making = SeriesRegistry(Registry::new());
+        let registry = SeriesRegistry(Registry::new());
         let (namespace, lease) = (&["namespace"][..], &["namespace", "cause"][..]);
-        let build = making.gauges("fencepost_build_info", "1; the label says what runs.", &["version"]);
+        let build = registry.gauges("fencepost_build_info", "1; the label is the version that runs.", &["version"]);
         build.with_label_values(&[version]).set(1);
-        let requests = making.counters(
+        let requests = registry.counters(
             "fencepost_requests_total",
-            "Finished calls by the reason of their answer: OK, or why not. A stream counts when it is opened.",
+            "Finished calls by reason: OK, or the reason of the error. A stream counts when it is opened.",
             &["namespace", "method", "reason"],
         );
-        let request_seconds = making.seconds(
+        let request_seconds = registry.seconds(
             "fencepost_request_duration_seconds",
-            "How long calls took, an Acquire with its wait.",
+            "The duration of calls; that of an Acquire includes its wait.",
             &["namespace", "method"],
         );
         let unknown = Arc::new(NamespaceCalls::new(UNKNOWN, requests.clone(), request_seconds.clone()));
         let families = Families {
             requests,
             request_seconds,
-            wait_seconds: making.seconds(
+            wait_seconds: registry.seconds(
                 "fencepost_acquire_wait_seconds",
-                "From an Acquire's arrival to the sending of the step that granted it.",
+                "The time from an Acquire's arrival until the store operation that granted it was sent.",
                 namespace,
             ),
-            hand_off_seconds: making.seconds(
+            hand_off_seconds: registry.seconds(
                 "fencepost_hand_off_seconds",
-                "From a release over this server to the grant to a waiter of this server.",
+                "The time from a release through this server to the grant to a waiter of this server.",
                 namespace,
             ),
-            held: making.gauges(
+            held: registry.gauges(
                 "fencepost_leases_held",
-                "Leases that this server granted or renewed last, not released over it, whose TTL is not over.",
+                "Leases that this server granted or renewed last, that were not released through it, and whose TTL has \
+                 not expired.",
                 namespace,
             ),
-            waiting: making.gauges(
+            waiting: registry.gauges(
                 "fencepost_waiting",
                 "Acquire calls that wait at this server.",
                 namespace,
             ),
-            granted: making.counters(
+            granted: registry.counters(
                 "fencepost_leases_granted_total",
                 "Leases granted by this server.",
                 namespace,
             ),
-            ended: making.counters(
+            ended: registry.counters(
                 "fencepost_leases_ended_total",
-                "Leases ended by a step of this server: released, forced, or taken back because nobody got the answer.",
+                "Leases ended by this server: released, forced, or taken back because the response was not delivered.",
                 lease,
             ),
-            expired: making.counters(
+            expired: registry.counters(
                 "fencepost_leases_expired_total",
-                "Leases that this server granted or renewed last and whose TTL then ran out. What another server \
-                 renewed or released since counts here too.",
+                "Leases that this server granted or renewed last and whose TTL then expired. A lease that another server \
+                 renewed or released since is counted here too.",
                 namespace,
             ),
-            lost: making.counters(
+            lost: registry.counters(
                 "fencepost_leases_lost_total",
-                "Renew or Release calls that found their lease gone, by the cause of its end.",
+                "Renew or Release calls whose lease had ended, by the cause of its end.",
                 lease,
             ),
-            regressions: making.counters(
+            regressions: registry.counters(
                 "fencepost_token_regressions_total",
                 "Exclusive grants whose fencing token was not above the last one of their lock. Must be 0.",
                 namespace,
             ),
-            over_limit: making.counters(
+            over_limit: registry.counters(
                 "fencepost_over_limit_total",
                 "Calls refused by a limit of their caller (identity) or of their namespace.",
                 &["namespace", "scope", "limit"],
             ),
-            step_seconds: making.seconds(
+            step_seconds: registry.seconds(
                 "fencepost_backend_request_duration_seconds",
-                "How long steps of the store took.",
+                "The duration of store operations.",
                 &["namespace", "backend", "operation"],
             ),
-            step_errors: making.counters(
+            step_errors: registry.counters(
                 "fencepost_backend_errors_total",
-                "Steps of the store that failed, by what was wrong with the store.",
+                "Store operations that failed, by the kind of error.",
                 &["namespace", "backend", "kind"],
             ),
-            healthy: making.gauges(
+            healthy: registry.gauges(
                 "fencepost_backend_healthy",
-                "1 while the store serves; 0 while it is away or in quarantine.",
+                "1 while the store serves; 0 while it is unavailable or in quarantine.",
                 &["namespace", "backend", "guarantee"],
             ),
-            quarantine: making.put(GaugeVec::new(
+            quarantine: registry.put(GaugeVec::new(
                 Opts::new(
                     "fencepost_quarantine_left_seconds",
-                    "For how long the store is not trusted with grants yet.",
+                    "The time until the store leaves quarantine and grants locks, in seconds.",
                 ),
                 namespace,
             )),
-            server: making.server(),
+            server: registry.server(),
             unknown,
-            registry: making.0,
+            registry: registry.0,
         };
         Self {
             inner: Arc::new(families),
         }
     }
 
-    /// What concerns the server as a whole.
+    /// The metrics of the server as a whole.
     pub fn server(&self) -> &ServerMetrics {
         &self.inner.server
     }
 
-    /// The calls that concern no namespace that is served.
+    /// Calls that concern no served namespace.
     pub fn unknown(&self) -> &Arc<NamespaceCalls> {
         &self.inner.unknown
     }
 
-    /// Counts a call that a limit refused, by words that the house knows.
+    /// Counts a call that a limit refused. The labels have a fixed set of values.
     pub fn over_limit(&self, namespace: &Namespace, scope: &'static str, limit: &'static str) {
         let labels = [namespace.as_str(), scope, limit];
         self.inner.over_limit.with_label_values(&labels).inc();
     }
 
-    /// The series of a namespace, from now on to be seen.
+    /// The metrics of a namespace; its series are exported from this call on.
     pub fn namespace(&self, namespace: &Namespace, capabilities: Capabilities) -> Arc<NamespaceMetrics> {
         let (all, name) = (&*self.inner, namespace.as_str());
         let calls = NamespaceCalls::new(name, all.requests.clone(), all.request_seconds.clone());
@@ -340,10 +341,10 @@ impl Metrics {
         })
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics in the Prometheus text format.
     ///
     /// # Errors
-    /// When a series cannot be written, which would be a bug here.
+    /// When a series cannot be encoded, which would be a bug.
     pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         self.inner.server.observe_age();
         let mut text = Vec::new();
@@ -352,7 +353,7 @@ impl Metrics {
     }
 }
 
-/// What is measured of one namespace.
+/// The metrics of one namespace.
 #[derive(Debug)]
 pub struct NamespaceMetrics {
     name: String,
@@ -371,12 +372,12 @@ pub struct NamespaceMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Its calls.
+    /// The metrics of its calls.
     pub fn calls(&self) -> &Arc<NamespaceCalls> {
         &self.calls
     }
 
-    /// Notes how the store is and how many calls wait; asked for at each look.
+    /// Updates the health and the number of waiting calls. Called at each scrape.
     pub fn observe(&self, health: &Health, waiting: usize) {
         self.healthy.set(i64::from(*health == Health::Serving));
         let left = match health {
@@ -387,11 +388,11 @@ impl NamespaceMetrics {
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// Lets go of the gauges of a namespace that is no longer served; what was counted stays.
+    /// Removes the gauges of a namespace that is no longer served; its counters stay.
     pub fn retire(&self) {
         let all = &*self.all.inner;
         let kind = [self.name.as_str(), self.capabilities.kind, self.capabilities.guarantee.word()];
-        // Each fails only for a series that is not there.
+        // Each removal fails only if the series does not exist.
         let _ = all.healthy.remove_label_values(&kind);
         for gauges in [&all.held, &all.waiting] {
             let _ = gauges.remove_label_values(&kind[..1]);

@@ -1,8 +1,7 @@
-//! What those who watch over the server ask it over HTTP: `/metrics` for Prometheus, `/healthz` and
-//! `/readyz` for whoever starts and stops it.
+//! The monitoring port, over HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for orchestrators.
 //!
-//! A port of its own, so that it answers however many calls are under way, and through a drain. It is
-//! small on purpose: few connections, each for one answer, GET and HEAD only.
+//! It has a port of its own, so that it answers under any load and during a drain. It supports little: few connections,
+//! one response per connection, GET and HEAD only.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,38 +31,39 @@ use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics};
 use crate::namespaces::Namespaces;
 use crate::tls::Tls;
 
-/// How many connections may be open at once; for one more the oldest is given up.
-const CONNECTIONS: usize = 64;
-/// How long a connection may last, from its handshake to the last byte of its answer.
-const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// How long one has in any case, so that a crowd that comes at once is served one by one.
-const ENOUGH: Duration = Duration::from_millis(100);
-/// How long a client may take to send its request's head.
-const HEAD_TIME: Duration = Duration::from_secs(5);
-/// How long a failed accept rests.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// The maximum number of open connections; above it the oldest one is closed.
+const MAX_CONNECTIONS: usize = 64;
+/// The time limit of a connection, from its handshake to the last byte of its response.
+const MAX_CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// The minimum time that a connection gets before it may be closed for a newer one, so that concurrent connections are
+/// all served.
+const MIN_CONNECTION_TIME: Duration = Duration::from_millis(100);
+/// The time limit for a request's headers.
+const MAX_HEADER_TIME: Duration = Duration::from_secs(5);
+/// The pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The namespaces that must serve for the server to be ready. Clones share it.
+/// The namespaces that must serve for the server to be ready. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Ready(Arc<ArcSwap<Vec<String>>>);
 
 impl Ready {
-    /// These from now on.
+    /// Replaces the namespaces.
     pub fn set(&self, namespaces: &[String]) {
         self.0.store(Arc::new(namespaces.to_vec()));
     }
 }
 
-/// A bound port that answers when it is run.
+/// A bound monitoring port.
 #[derive(Debug)]
 pub struct Monitor {
     listener: TcpListener,
     tls: Option<Tls>,
 }
 
-/// What it answers from.
+/// The sources of the responses.
 #[derive(Debug, Clone)]
-struct Watched {
+struct MonitorState {
     metrics: Metrics,
     namespaces: Namespaces,
     ready: Ready,
@@ -84,18 +84,18 @@ impl Monitor {
         }
     }
 
-    /// The same, encrypted.
+    /// Enables TLS.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
     }
 
-    /// What stands before its address: `http` or `https`.
+    /// The URL scheme: `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// The bound address, with the port that the system chose.
     ///
     /// # Errors
     /// The system's.
@@ -103,9 +103,9 @@ impl Monitor {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`. Then connections are cut: whoever asks then asks a server that is gone.
+    /// Serves until `stop`, then closes all connections.
     pub async fn run(self, metrics: Metrics, namespaces: Namespaces, ready: Ready, stop: CancellationToken) {
-        let watched = Watched {
+        let state = MonitorState {
             metrics,
             namespaces,
             ready,
@@ -114,8 +114,8 @@ impl Monitor {
         let accepting = async {
             loop {
                 let stream = accepted(&self.listener).await;
-                connections.room().await;
-                connections.begin(watched.clone().answer_over(stream, self.tls.clone()));
+                connections.make_slot().await;
+                connections.spawn(state.clone().serve_socket(stream, self.tls.clone()));
             }
         };
         stop.run_until_cancelled(accepting).await;
@@ -123,21 +123,21 @@ impl Monitor {
     }
 }
 
-/// The open connections, each in a task of its own. When there are too many the oldest is given up, once it
-/// had its time: whoever asks has its answer within milliseconds. Dropped, all end.
+/// The open connections, each in a task of its own. Above the limit the oldest one is closed after its minimum time,
+/// because a response takes only milliseconds. Dropping this closes all.
 #[derive(Debug, Default)]
 struct Connections {
     open: JoinSet<()>,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     by_age: VecDeque<(Instant, AbortHandle)>,
 }
 
 impl Connections {
-    /// Waits until there is room for one more, or makes some.
-    async fn room(&mut self) {
+    /// Waits until there is a free slot, or closes the oldest connection.
+    async fn make_slot(&mut self) {
         while self.open.try_join_next().is_some() {}
         self.by_age.retain(|(_, connection)| !connection.is_finished());
-        if self.by_age.len() < CONNECTIONS {
+        if self.by_age.len() < MAX_CONNECTIONS {
             return;
         }
         let Some((since, oldest)) = self.by_age.pop_front() else {
@@ -145,11 +145,11 @@ impl Connections {
         };
         tokio::select! {
             _ = self.open.join_next() => self.by_age.push_front((since, oldest)),
-            () = sleep_until(since + ENOUGH) => oldest.abort(),
+            () = sleep_until(since + MIN_CONNECTION_TIME) => oldest.abort(),
         }
     }
 
-    fn begin(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+    fn spawn(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
         self.by_age.push_back((Instant::now(), self.open.spawn(connection)));
     }
 }
@@ -160,38 +160,38 @@ async fn accepted(listener: &TcpListener) -> TcpStream {
             Ok((stream, _)) => return stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection to metrics_listen");
-                sleep(ACCEPT_REST).await;
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-impl Watched {
-    async fn answer_over(self, socket: TcpStream, tls: Option<Tls>) {
+impl MonitorState {
+    async fn serve_socket(self, socket: TcpStream, tls: Option<Tls>) {
         let Some(tls) = tls else {
-            return self.answer_all(socket).await;
+            return self.serve_stream(socket).await;
         };
-        match tls.handshake_to_watch(socket).await {
-            Ok(stream) => self.answer_all(stream).await,
+        match tls.handshake_for_monitoring(socket).await {
+            Ok(stream) => self.serve_stream(stream).await,
             Err(unfinished) => {
-                let figures = self.metrics.server();
-                figures.handshakes_refused.count(unfinished.word());
+                let server_metrics = self.metrics.server();
+                server_metrics.handshakes_refused.count(unfinished.word());
             }
         }
     }
 
-    async fn answer_all(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
-        let answer = service_fn(|request: Request<Incoming>| {
+    async fn serve_stream(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
+        let respond = service_fn(|request: Request<Incoming>| {
             let response = self.answer(request.method(), request.uri().path());
             async { Ok::<_, Infallible>(response) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
+            .header_read_timeout(MAX_HEADER_TIME)
             .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), answer);
-        // A client that goes away, says nothing or stays too long is no news.
-        let _ = timeout(CONNECTION_TIME, connection).await;
+            .serve_connection(TokioIo::new(stream), respond);
+        // Errors are expected: the client may disconnect, send nothing or exceed the time limit.
+        let _ = timeout(MAX_CONNECTION_TIME, connection).await;
     }
 
     fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
@@ -226,8 +226,8 @@ impl Watched {
                 response
             }
             Err(error) => {
-                tracing::error!(%error, "the metrics cannot be written");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "the log says what is wrong\n".into())
+                tracing::error!(%error, "the metrics cannot be encoded");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "see the log\n".into())
             }
         }
     }

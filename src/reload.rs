@@ -1,15 +1,16 @@
-//! A changed configuration, taken up while the server runs.
+//! Applies configuration changes at run time.
 //!
-//! On SIGHUP, or when a file changes that the server reads, the configuration is read anew. First
-//! everything that may refuse it does, and only then is it applied: namespaces come and go, limits and
-//! the log's level change, and no call is dropped. What is refused is refused whole, and visibly: the
-//! configuration before stays in force, the log says why, and a metric does until it is mended. The files
-//! that it names are read anew all the same, each by itself: a fault elsewhere must not keep an old certificate
-//! in use, nor a token that was revoked. What proves the server to its stores is among them: each store has its
-//! own, and uses it for the connections that are made from then on.
+//! On SIGHUP, or when a file that the server reads has changed, the configuration is read again. All checks come first;
+//! only then is the change applied: namespaces are added and removed, limits and the log level change, and no call is
+//! interrupted. A change is rejected as a whole: the previous configuration stays in force, the log names the reason,
+//! and a metric stays set until a change succeeds.
 //!
-//! Files are looked at once a second and through symbolic links: a Kubernetes config map changes by
-//! swapping one, which a watch on the file itself does not see.
+//! The files that the configuration names are read again even then, each separately. An error elsewhere must not keep
+//! an old certificate or a revoked token in use. This includes the credentials for stores, which apply to later
+//! connections.
+//!
+//! Files are polled once a second, through symbolic links: Kubernetes updates a config map by replacing a link, which a
+//! watch on the file itself does not observe.
 
 mod access;
 mod retiring;
@@ -30,40 +31,40 @@ use crate::metrics::ServerMetrics;
 use crate::name::Namespace;
 use crate::namespaces::{OpenError, Stores};
 
-/// How often files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How soon files that could not be used are read again though they look the same: nobody sees from outside that
-/// a file can be read again.
-const READ_AGAIN: Duration = Duration::from_secs(3);
+/// The interval between checks of the files.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// The delay before files that could not be used are read again although they have not changed: no file attribute shows
+/// that a read error is gone.
+const REREAD_DELAY: Duration = Duration::from_secs(3);
 
-/// Why a changed configuration was refused.
+/// Why a changed configuration was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// It is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// It changes what is read at the start only.
+    /// It changes a key that is read at the start only.
     #[error("{} can only change with a restart", keys.join(", "))]
     NeedsRestart {
         /// The keys.
         keys: Vec<String>,
     },
-    /// A namespace of it cannot be served.
+    /// One of its namespaces cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A part of the server cannot take it up.
+    /// A part of the server cannot apply it.
     #[error("{part}: {source}")]
     ReloadPart {
-        /// Which part.
+        /// The name of the part.
         part: &'static str,
-        /// Why.
+        /// The cause.
         source: Problem,
     },
 }
 
 impl Refused {
-    /// Whether it is refused for what it says, which only another text mends.
-    fn is_of_its_text(&self) -> bool {
+    /// Whether only a change of the text can fix it.
+    fn is_in_text(&self) -> bool {
         matches!(
             self,
             Self::Config(ConfigError::Refused { .. }) | Self::NeedsRestart { .. }
@@ -71,31 +72,31 @@ impl Refused {
     }
 }
 
-/// What is wrong with what a part has read.
+/// An error of a part.
 pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 
-/// Applies what was prepared; it cannot fail any more.
+/// Applies a prepared change. It cannot fail.
 pub type Apply = Box<dyn FnOnce() + Send>;
 
-/// A part of the server that takes a changed configuration up: certificates, rules, the log.
+/// A part of the server that applies configuration changes, such as certificates, rules, the log.
 pub trait ReloadPart: Send + Sync {
-    /// What it is, for the log.
+    /// The name of the part, for the log.
     fn name(&self) -> &'static str;
 
-    /// Reads what is new without using it yet.
+    /// Reads and checks the new values without applying them.
     ///
     /// # Errors
-    /// Why it cannot be used; then nothing of the changed configuration is.
+    /// Why they cannot be used. The changed configuration is then rejected as a whole.
     fn prepare(&self, config: &Config) -> Result<Apply, Problem>;
 
-    /// Reads its files anew, by the configuration in force, and uses what is good of each: what is wrong with
-    /// one keeps nothing in force that it, or another, takes away. Answers what is wrong.
+    /// Reads the files of the configuration in force again and applies the usable content of each. An error in one file
+    /// must not keep removed entries of another in use. Returns the errors.
     fn renew(&self, _: &Config) -> Vec<Problem> {
         Vec::new()
     }
 }
 
-/// A part that only takes values over.
+/// A part that applies values which cannot be invalid.
 #[derive(Debug)]
 pub struct ValuesPart<F>(pub &'static str, pub F);
 
@@ -109,31 +110,32 @@ impl<F: Fn(&Config) -> Apply + Send + Sync> ReloadPart for ValuesPart<F> {
     }
 }
 
-/// Takes changed configurations up.
+/// Applies configuration changes.
 pub struct Reload {
     overrides: Overrides,
     current: Config,
-    /// The last one that was refused though it is valid: one of its files may become good. Or it was put off.
+    /// The last configuration that was valid but rejected or deferred. Its files are polled too, because a change of
+    /// them may make it usable.
     refused: Option<Config>,
-    /// What must be over before the one that was put off is read again.
-    awaited: Option<Namespace>,
+    /// The removed namespace that a deferred configuration waits for.
+    waits_for: Option<Namespace>,
     retiring: Retiring,
-    /// When what was not read is read again.
-    read_again: Option<Instant>,
-    /// What was wrong when the configuration was last read, so that the same is not logged again and again.
-    faults: Vec<String>,
-    /// How its files were before they were last read.
-    seen: FileSnapshots,
+    /// When to read the configuration again although no file has changed.
+    reread_at: Option<Instant>,
+    /// The errors of the last reload, so that a repeated error is not logged again.
+    errors: Vec<String>,
+    /// The state of the files before they were last read.
+    recorded: FileSnapshots,
     stores: Stores,
     parts: Vec<Box<dyn ReloadPart>>,
     metrics: Option<ServerMetrics>,
 }
 
 impl Reload {
-    /// For a server that was started with `overrides`, which gave `config`, and whose files were noted in
-    /// `seen` before they were read.
+    /// For a server that was started with `overrides`, which resulted in `config`. `seen` is the state of the files
+    /// before they were read.
     pub fn new(
-        (overrides, seen): (Overrides, FileSnapshots),
+        (overrides, recorded): (Overrides, FileSnapshots),
         config: Config,
         stores: Stores,
         metrics: Option<ServerMetrics>,
@@ -142,69 +144,69 @@ impl Reload {
             overrides,
             current: config,
             refused: None,
-            awaited: None,
+            waits_for: None,
             retiring: Retiring::default(),
-            read_again: None,
-            faults: Vec::new(),
-            seen,
+            reread_at: None,
+            errors: Vec::new(),
+            recorded,
             stores,
             parts: Vec::new(),
             metrics,
         }
     }
 
-    /// Lets another part of the server take changes up.
+    /// Adds a part of the server that applies changes.
     #[must_use]
     pub fn with(mut self, part: impl ReloadPart + 'static) -> Self {
         self.parts.push(Box::new(part));
         self
     }
 
-    /// Reloads whenever a file has changed or somebody has `asked` for it, until `stop`.
-    pub async fn run(mut self, mut asked: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Reloads when a file has changed and at each item of `asked`, until `stop`.
+    pub async fn run(mut self, mut requests: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
+        let mut polls = interval(POLL_INTERVAL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(()) = asked.next() => {
-                    tracing::info!("asked to read the configuration again");
-                    self.faults.clear();
+                Some(()) = requests.next() => {
+                    tracing::info!("reading the configuration again on request");
+                    self.errors.clear();
                 }
-                _ = looks.tick() => {
+                _ = polls.tick() => {
                     let retiring = &mut self.retiring;
-                    let is_over = self.awaited.take_if(|namespace| !retiring.has(namespace));
-                    let is_due = self.read_again.is_some_and(|due| Instant::now() >= due);
-                    if self.look() != self.seen {
+                    let has_ended = self.waits_for.take_if(|namespace| !retiring.has(namespace));
+                    let is_due = self.reread_at.is_some_and(|due| Instant::now() >= due);
+                    if self.snapshot() != self.recorded {
                         tracing::info!("a file has changed: reading the configuration again");
-                        self.faults.clear();
-                    } else if is_over.is_none() && !is_due {
+                        self.errors.clear();
+                    } else if has_ended.is_none() && !is_due {
                         continue;
                     }
                 }
             }
-            // Before it is read: what changes meanwhile is read again.
-            self.seen = self.look();
-            self.again().await;
+            // Recorded before the files are read, so that a change during the read causes another reload.
+            self.recorded = self.snapshot();
+            self.reload_and_log().await;
             let files = self.files();
-            self.seen.0.retain(|file, _| files.contains(file));
+            self.recorded.0.retain(|file, _| files.contains(file));
         }
         self.retiring.end().await;
     }
 
-    /// Reads the configuration again, and takes it up or says why not. Where anything could not be used that may
-    /// be usable later without a sign of it, it is read again in a moment.
-    pub async fn again(&mut self) {
-        let before = std::mem::take(&mut self.faults);
+    /// Reads the configuration again and applies it, or logs why not. If something could not be used that may become
+    /// usable without a visible change, the configuration is read again in 3 s.
+    pub async fn reload_and_log(&mut self) {
+        let before = std::mem::take(&mut self.errors);
         let reloaded = self.reload().await;
-        let mut is_unread = matches!(&reloaded, Err(error) if !error.is_of_its_text());
+        let mut needs_reread = matches!(&reloaded, Err(error) if !error.is_in_text());
         match reloaded {
             Ok(Some(namespace)) => {
                 tracing::info!(
-                    "the changed configuration is put off until the last calls of namespace {namespace} have ended"
+                    "the changed configuration is deferred until the last calls of namespace {namespace} have ended"
                 );
-                self.awaited = Some(namespace);
-                is_unread |= self.renew(&before);
+                self.waits_for = Some(namespace);
+                needs_reread |= self.renew(&before);
             }
             Ok(None) => {
                 tracing::info!("the changed configuration is in force");
@@ -214,65 +216,65 @@ impl Reload {
             }
             Err(error) => {
                 if self.is_new(error.to_string(), &before) {
-                    tracing::error!(%error, "the changed configuration is refused, the one before stays in force");
+                    tracing::error!(%error, "the changed configuration is rejected, the previous one stays in force");
                 }
                 if let Some(metrics) = &self.metrics {
                     metrics.reload_failed.set(1);
                 }
-                is_unread |= self.renew(&before);
+                needs_reread |= self.renew(&before);
             }
         }
-        self.read_again = is_unread.then(|| Instant::now() + READ_AGAIN);
+        self.reread_at = needs_reread.then(|| Instant::now() + REREAD_DELAY);
     }
 
-    /// Notes a fault. Answers whether it was not there before.
-    fn is_new(&mut self, fault: String, before: &[String]) -> bool {
-        let is_new = !before.contains(&fault);
-        self.faults.push(fault);
+    /// Records an error. Returns whether the previous reload did not have it.
+    fn is_new(&mut self, error: String, before: &[String]) -> bool {
+        let is_new = !before.contains(&error);
+        self.errors.push(error);
         is_new
     }
 
-    /// Lets each part, and each store, read its files by the configuration in force, and take up what is good of
-    /// them. Answers whether anything was not.
+    /// Lets each part and each store read its files again and apply their usable content. Returns whether there were
+    /// errors.
     fn renew(&mut self, before: &[String]) -> bool {
-        let known = self.faults.len();
+        let known = self.errors.len();
         for error in self.stores.renew_proofs() {
             if self.is_new(error.to_string(), before) {
-                tracing::warn!(%error, "what proved this server before stays in use");
+                tracing::warn!(%error, "the previous credentials for a store stay in use");
             }
         }
-        let faults = self.parts.iter().map(|part| (part.name(), part.renew(&self.current)));
-        let faults: Vec<_> = faults.collect();
-        for (part, errors) in faults {
+        let errors = self.parts.iter().map(|part| (part.name(), part.renew(&self.current)));
+        let errors: Vec<_> = errors.collect();
+        for (part, errors) in errors {
             for error in errors {
                 if self.is_new(error.to_string(), before) {
                     tracing::warn!(%error, part, "a file cannot be used as it is");
                 }
             }
         }
-        self.faults.len() > known
+        self.errors.len() > known
     }
 
-    /// Takes it up, or answers which namespace must be over first.
+    /// Applies the configuration, or returns the removed namespace that it must wait for.
     async fn reload(&mut self) -> Result<Option<Namespace>, Refused> {
-        self.awaited = None;
+        self.waits_for = None;
         let config = Config::load(self.overrides.clone())?;
-        // Before they are read, as with those that are known.
-        self.seen.note(config.files());
+        // Recorded before they are read, as for the other files.
+        self.recorded.record(config.files());
         self.refused = Some(config.clone());
         let keys = self.current.needs_restart(&config);
         if !keys.is_empty() {
             return Err(Refused::NeedsRestart { keys });
         }
-        if let Some(namespace) = self.retiring.in_the_way(&self.current, &config) {
+        if let Some(namespace) = self.retiring.blocked_by(&self.current, &config) {
             return Ok(Some(namespace));
         }
-        let prepared: Result<Vec<Apply>, Refused> = self.parts.iter().map(|part| prepared(&**part, &config)).collect();
+        let prepared: Result<Vec<Apply>, Refused> = self.parts.iter().map(|part| prepare(&**part, &config)).collect();
         let (applies, change) = (prepared?, self.stores.prepare(&config).await?);
-        let gone = change.gone();
+        let removed = change.gone();
         self.stores.apply(change);
         applies.into_iter().for_each(|apply| apply());
-        for served in gone {
+        for served in removed {
             self.retiring.begin(served, &self.current);
         }
         (self.current, self.refused) = (config, None);
@@ -285,53 +287,53 @@ impl Reload {
         own.into_iter().chain(configs.flat_map(Config::files)).collect()
     }
 
-    fn look(&self) -> FileSnapshots {
+    fn snapshot(&self) -> FileSnapshots {
         FileSnapshots::of(self.files())
     }
 }
 
-fn prepared(part: &dyn ReloadPart, config: &Config) -> Result<Apply, Refused> {
+fn prepare(part: &dyn ReloadPart, config: &Config) -> Result<Apply, Refused> {
     part.prepare(config).map_err(|source| Refused::ReloadPart {
         part: part.name(),
         source,
     })
 }
 
-/// How files were when they were first noted.
+/// The state of files when they were first recorded.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FileSnapshots(BTreeMap<PathBuf, Fingerprint>);
 
 impl FileSnapshots {
     fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
-        let mut seen = Self::default();
-        seen.note(files);
-        seen
+        let mut recorded = Self::default();
+        recorded.record(files);
+        recorded
     }
 
-    /// Looks at files that are about to be read, so that no later change of them is missed. Those that are
-    /// noted already stay as they were then.
-    pub fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+    /// Records the state of files that are about to be read, so that no later change is missed. Files that are already
+    /// recorded keep their recorded state.
+    pub fn record(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         for file in files {
             self.0.entry(file).or_insert_with_key(|file| Fingerprint::of(file));
         }
     }
 }
 
-/// What shows that a file is another, behind all links; nothing for one that is not there.
+/// Identifies the version of a file, with links resolved; `None` for a file that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fingerprint(Option<[i64; 5]>);
 
 impl Fingerprint {
     fn of(file: &Path) -> Self {
-        let found = std::fs::metadata(file).ok();
-        Self(found.map(|found| {
-            let (device, inode, size) = (found.dev(), found.ino(), found.size());
+        let metadata = std::fs::metadata(file).ok();
+        Self(metadata.map(|metadata| {
+            let (device, inode, size) = (metadata.dev(), metadata.ino(), metadata.size());
             [
                 device.cast_signed(),
                 inode.cast_signed(),
                 size.cast_signed(),
-                found.mtime(),
-                found.mtime_nsec(),
+                metadata.mtime(),
+                metadata.mtime_nsec(),
             ]
         }))
     }
@@ -348,16 +350,16 @@ mod tests {
     fn what_changes_between_a_note_and_a_look_is_noticed() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
-        let look = || {
-            let mut seen = FileSnapshots::default();
-            seen.note([file.clone()]);
-            seen
+        let snapshot = || {
+            let mut recorded = FileSnapshots::default();
+            recorded.record([file.clone()]);
+            recorded
         };
-        let mut seen = look();
+        let mut recorded = snapshot();
         fs::write(&file, "first").expect("a file");
-        seen.note([file.clone()]);
-        assert_ne!(seen, look(), "the first note counts");
-        assert_eq!(look(), look());
+        recorded.record([file.clone()]);
+        assert_ne!(recorded, snapshot(), "the first record counts");
+        assert_eq!(snapshot(), snapshot());
     }
 
     #[test]

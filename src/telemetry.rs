@@ -1,4 +1,4 @@
-//! The log: what is written, how, and where to; and the traces, which [`traces`] sends.
+//! Logging: filter, format and destination. [`traces`] exports spans.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -13,24 +13,25 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 pub mod traces;
 
-/// The target of the audit: what operators did. It is logged whatever the level.
+/// The target of the audit log of operator actions. It is logged at every level.
 pub const AUDIT: &str = "fencepost::audit";
 
-/// The words that stand for a level.
+/// The names of the levels.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// A line of text for each event.
+    /// One line of text per event.
     #[default]
     Text,
-    /// A line of JSON for each event.
+    /// One line of JSON per event.
     Json,
 }
 
-/// What is logged: a level, or several with targets such as `info,fencepost::api=debug`.
+/// What is logged: a level, or a list of directives with targets such as
+/// `info,fencepost::api=debug`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LogFilter(String);
@@ -47,7 +48,7 @@ impl fmt::Display for LogFilter {
     }
 }
 
-/// A text that is no log filter.
+/// A text that is not a log filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be off, error, warn, info, debug or trace, or a list with targets such as \
@@ -71,8 +72,8 @@ impl FromStr for LogFilter {
     }
 }
 
-/// A lone word must be a level: the filter would take a misspelt one as a target's name, and log
-/// nothing else.
+/// A directive without `=` or brackets must be a level. `EnvFilter` would accept a misspelt level
+/// as a target and then log nothing else.
 fn is_directive(part: &str) -> bool {
     part.contains(['=', '[', ']']) || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level))
 }
@@ -91,39 +92,39 @@ impl From<LogFilter> for String {
     }
 }
 
-/// The log of this process; dropped, it goes on.
+/// A handle to the log of this process. Dropping it does not stop the log.
 #[derive(Debug, Clone)]
 pub struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
 impl Log {
-    /// Writes what this filter lets through from now on.
+    /// Replaces the filter.
     pub fn set(&self, filter: &LogFilter) {
-        // It fails only when the log is gone, which lives as long as the process.
+        // It fails only if the subscriber is gone, which lives as long as the process.
         let _ = self.filter.reload(EnvFilter::new(&filter.0));
     }
 }
 
-/// Sends the events of this process to standard error from now on.
+/// Logs the events of this process to standard error.
 ///
-/// A line that cannot be written, as to a closed pipe, is lost without a word.
+/// Lines that cannot be written, for example to a closed pipe, are dropped.
 ///
 /// # Errors
 /// [`TryInitError`] when the process already has a log.
 pub fn init(filter: &LogFilter, format: LogFormat) -> Result<Log, TryInitError> {
     let (filter, handle) = reload::Layer::new(EnvFilter::new(&filter.0));
-    let lines = tracing_subscriber::fmt::layer()
+    let output = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .log_internal_errors(false);
-    let lines = match format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    let output = match format {
+        LogFormat::Text => output.boxed(),
+        LogFormat::Json => output.json().flatten_event(true).boxed(),
     };
-    let audit = filter_fn(|of: &Metadata<'_>| of.target() == AUDIT);
+    let audit = filter_fn(|metadata: &Metadata<'_>| metadata.target() == AUDIT);
     tracing_subscriber::registry()
-        .with(lines.with_filter(filter.or(audit)))
+        .with(output.with_filter(filter.or(audit)))
         .try_init()?;
     Ok(Log { filter: handle })
 }

@@ -1,9 +1,7 @@
-//! TLS for listeners: certificates and keys from PEM files, which can be swapped while the server
-//! runs.
+//! TLS for listeners, with certificates and keys from PEM files that can be replaced at run time.
 //!
-//! TLS 1.2 is the least that is spoken, and HTTP/2 the only thing that callers speak inside it. Sessions are not
-//! resumed: each handshake shows its certificates anew, so that one that was taken away does not
-//! come back by an old session.
+//! Requires TLS 1.2 or later, and HTTP/2 for calls. Session resumption is off: each handshake verifies certificates
+//! again, so that an old session cannot bypass a revoked certificate.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,52 +20,52 @@ pub mod credentials;
 pub use self::files::TlsError;
 use self::files::{Clients, Own};
 
-/// The only protocol of calls: HTTP/2.
+/// The ALPN protocol of calls: HTTP/2.
 const H2: &[u8] = b"h2";
-/// The only protocol of those who watch.
+/// The ALPN protocol of the monitoring port.
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Whether clients show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// They are not asked for one.
+    /// Clients are not asked for a certificate.
     #[default]
     None,
-    /// They may show one; it must be good then.
+    /// A client may present a certificate, which must then be valid.
     Optional,
-    /// Only those with a good one are served.
+    /// A client must present a valid certificate.
     Required,
 }
 
-/// Where the certificates are, and how long a handshake may take.
+/// The certificate files, and the limits of handshakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The server's certificate and those between it and its authority, as PEM.
+    /// The server's certificate and its intermediates, as PEM.
     pub certificate: PathBuf,
     /// The key of the server's certificate, as PEM.
     pub key: PathBuf,
-    /// The authorities that may sign for clients, as PEM; must be there unless clients are not asked.
+    /// The CA certificates for clients, as PEM; required unless clients are not asked for a certificate.
     pub client_ca: Option<PathBuf>,
-    /// Whether clients show a certificate.
+    /// Whether clients must present a certificate.
     pub client_auth: ClientAuth,
-    /// How long a handshake may take.
+    /// The time limit of a handshake.
     pub handshake_timeout: Duration,
-    /// How many handshakes of one listener may be under way; beyond it the oldest is given up.
+    /// The maximum number of concurrent handshakes per listener; above it the oldest one is aborted.
     pub handshake_limit: usize,
 }
 
-/// Connections that were refused before they were any, counted since the start.
+/// The number of handshakes that did not complete, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// No good handshake: another protocol, a certificate that is not accepted, a client that left.
+    /// Handshakes that failed: another protocol, a certificate that is not accepted, a client that disconnected.
     pub failed: u64,
-    /// It was not finished in time.
+    /// Handshakes that timed out.
     pub late: u64,
-    /// It was the oldest when there were too many.
+    /// Handshakes that were aborted as the oldest of too many.
     pub crowded_out: u64,
 }
 
-/// The TLS of one server. Clones share everything.
+/// The TLS state of a server. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -75,25 +73,25 @@ pub struct Tls {
 
 #[derive(Debug)]
 struct Shared {
-    /// Never held for longer than it takes to read or replace it.
+    /// Locked only to read or replace the value.
     current: RwLock<Certificates>,
     failed: AtomicU64,
     late: AtomicU64,
     crowded_out: AtomicU64,
 }
 
-/// What was read of the files, for handshakes to go by.
+/// The content of the files, as handshakes use it.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     settings: TlsSettings,
-    /// Who the server is.
+    /// The server's certificate and key.
     own: Own,
-    /// Which certificates of callers are good.
+    /// The verifier of client certificates.
     clients: Clients,
-    /// For callers.
+    /// For calls.
     calls: Arc<ServerConfig>,
-    /// For those who watch over the server.
-    watch: Arc<ServerConfig>,
+    /// For the monitoring port.
+    monitoring: Arc<ServerConfig>,
 }
 
 impl TlsSettings {
@@ -103,22 +101,22 @@ impl TlsSettings {
     }
 }
 
-/// Why a handshake brought no connection.
+/// Why a handshake did not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfinished {
-    /// Another protocol, a certificate that is not accepted, a client that left.
+    /// Another protocol, a certificate that is not accepted, or a client that disconnected.
     Failed,
-    /// It was not finished in time.
+    /// It timed out.
     Late,
-    /// It was the oldest when there were too many.
+    /// It was aborted as the oldest of too many.
     CrowdedOut,
 }
 
 impl Unfinished {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Failed, Self::Late, Self::CrowdedOut];
 
-    /// The word for it in the metrics.
+    /// The value of the metrics label.
     pub fn word(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -132,20 +130,20 @@ impl Certificates {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`] names the file that is not what it should be.
+    /// [`TlsError`] for a file that cannot be used.
     pub fn read(settings: TlsSettings) -> Result<Self, TlsError> {
         let (own, clients) = (files::own(&settings)?, files::clients(&settings)?);
         Self::of(settings, own, clients)
     }
 
     fn of(settings: TlsSettings, own: Own, clients: Clients) -> Result<Self, TlsError> {
-        let (calls, watch) = files::configs(&settings, &own, &clients)?;
+        let (calls, monitoring) = files::configs(&settings, &own, &clients)?;
         Ok(Self {
             settings,
             own,
             clients,
             calls,
-            watch,
+            monitoring,
         })
     }
 }
@@ -154,12 +152,12 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsError`] names the file that is not what it should be.
+    /// [`TlsError`] for a file that cannot be used.
     pub fn open(settings: TlsSettings) -> Result<Self, TlsError> {
-        let read = Certificates::read(settings)?;
+        let certificates = Certificates::read(settings)?;
         Ok(Self {
             shared: Arc::new(Shared {
-                current: RwLock::new(read),
+                current: RwLock::new(certificates),
                 failed: AtomicU64::new(0),
                 late: AtomicU64::new(0),
                 crowded_out: AtomicU64::new(0),
@@ -167,48 +165,48 @@ impl Tls {
         })
     }
 
-    /// Reads the same files again, for all handshakes from now on. Open connections stay.
+    /// Reads the same files again, for later handshakes. Open connections are not affected.
     ///
     /// # Errors
-    /// [`TlsError`]; what was read before is kept then.
+    /// [`TlsError`]; the previous content stays in use then.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.replace(Certificates::read(self.current().settings)?);
         Ok(())
     }
 
-    /// Reads its own certificate with its key, and the authorities of clients, each by itself, for all
-    /// handshakes from now on: what is wrong with one keeps nothing in force that the other takes away. Of the
-    /// authorities those count that can be used, if there is one. Answers what is wrong; a file with nothing that
-    /// can be used counts as it was read before.
+    /// Reads the server's certificate with its key, and the CA certificates for clients, for later handshakes. Each
+    /// file is applied separately, so that an error in one does not keep a removed certificate of the other in use. Of
+    /// the CA certificates, all usable ones apply. A file without any usable content keeps its previous content.
+    /// Returns the errors.
     pub fn renew(&self, settings: TlsSettings) -> Vec<TlsError> {
-        let (before, mut wrong) = (self.current(), Vec::new());
+        let (before, mut errors) = (self.current(), Vec::new());
         let own = files::own(&settings).unwrap_or_else(|error| {
-            wrong.push(error);
+            errors.push(error);
             before.own
         });
         let clients = match files::usable_clients(&settings) {
             Ok((clients, bad)) => {
-                wrong.extend(bad);
+                errors.extend(bad);
                 clients
             }
             Err(error) => {
-                wrong.push(error);
+                errors.push(error);
                 before.clients
             }
         };
         match Certificates::of(settings, own, clients) {
-            Ok(read) => self.replace(read),
-            Err(error) => wrong.push(error),
+            Ok(certificates) => self.replace(certificates),
+            Err(error) => errors.push(error),
         }
-        wrong
+        errors
     }
 
-    /// Goes by these from now on. Open connections stay.
-    pub fn replace(&self, read: Certificates) {
-        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = read;
+    /// Applies these certificates to later handshakes. Open connections are not affected.
+    pub fn replace(&self, certificates: Certificates) {
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = certificates;
     }
 
-    /// What was refused since the start.
+    /// The number of handshakes that did not complete, since the start.
     pub fn refused(&self) -> Refused {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Refused {
@@ -218,23 +216,23 @@ impl Tls {
         }
     }
 
-    /// How many handshakes of one listener may be under way.
+    /// The maximum number of concurrent handshakes per listener.
     pub fn handshake_limit(&self) -> usize {
         self.current().settings.handshake_limit
     }
 
-    /// Counts a handshake that its caller gave up because there were too many.
+    /// Counts a handshake that the listener aborted because there were too many.
     pub fn crowded_out(&self) {
         self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The encrypted connection of a caller over a socket.
+    /// Performs the handshake of an API connection.
     ///
     /// # Errors
-    /// [`Unfinished`] where the client fails to make one in time.
+    /// [`Unfinished`] if the client does not complete it in time.
     ///
     /// # Cancellation safety
-    /// Dropped, the socket is closed.
+    /// When dropped, the socket is closed.
     pub async fn handshake<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -244,36 +242,35 @@ impl Tls {
         if stream.get_ref().1.alpn_protocol() == Some(H2) {
             Ok(stream)
         } else {
-            Err(self.failed(&"the client does not say that it speaks HTTP/2"))
+            Err(self.failed(&"the client does not offer HTTP/2"))
         }
     }
 
-    /// The same for one who watches over the server: it speaks HTTP/1.1, and is not asked for a
-    /// certificate.
+    /// Performs the handshake of a monitoring connection: HTTP/1.1, without a client certificate.
     ///
     /// # Errors
     /// As [`Self::handshake`].
     ///
     /// # Cancellation safety
     /// As [`Self::handshake`].
-    pub async fn handshake_to_watch<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
+    pub async fn handshake_for_monitoring<S>(&self, socket: S) -> Result<TlsStream<S>, Unfinished>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Certificates { settings, watch, .. } = self.current();
-        self.accepted(watch, settings.handshake_timeout, socket).await
+        let Certificates { settings, monitoring, .. } = self.current();
+        self.accepted(monitoring, settings.handshake_timeout, socket).await
     }
 
     async fn accepted<S>(
         &self,
         config: Arc<ServerConfig>,
-        patience: Duration,
+        time_limit: Duration,
         socket: S,
     ) -> Result<TlsStream<S>, Unfinished>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        match timeout(patience, TlsAcceptor::from(config).accept(socket)).await {
+        match timeout(time_limit, TlsAcceptor::from(config).accept(socket)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {
@@ -295,7 +292,7 @@ impl Tls {
     }
 }
 
-/// The client's own certificate in DER, where it has shown one.
+/// The client's own certificate in DER, if it presented one.
 pub fn client_certificate<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
     let certificates = stream.get_ref().1.peer_certificates()?;
     certificates.first().map(AsRef::as_ref)

@@ -1,8 +1,8 @@
-//! Calls by namespace, method and reason.
+//! Metrics of calls by namespace, method and reason.
 //!
-//! Which namespace a call concerns shows only deep in its handler, when its message is read. So who
-//! polls a call opens a place for it ([`NamespaceLabel::polled`]), and whoever finds the namespace puts its
-//! series there ([`concerns`]), on the same thread and within the same poll.
+//! The namespace of a call is known only in its handler, after its message was decoded. The code that polls a call
+//! therefore installs a label for it ([`NamespaceLabel::polled`]). The handler sets the label ([`concerns`]) on the
+//! same thread, within the same poll.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-/// The methods that are told apart, by their path; all others are the last one.
+/// The methods that have a label, by path; all others share the last one.
 const METHODS: [(&str, &str); 14] = [
     ("/fencepost.v1.LockService/Acquire", "Acquire"),
     ("/fencepost.v1.LockService/Renew", "Renew"),
@@ -31,7 +31,7 @@ const METHODS: [(&str, &str); 14] = [
     ("", "other"),
 ];
 
-/// The reasons that are told apart; all others are the last one.
+/// The reasons that have a label; all others share the last one.
 const REASONS: [&str; 25] = [
     "OK",
     "CANCELLED",
@@ -60,50 +60,50 @@ const REASONS: [&str; 25] = [
     "OTHER",
 ];
 
-/// A method that is told apart from others.
+/// A method, as a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method(usize);
 
 impl Method {
-    /// The method at a path.
+    /// The method with this path.
     pub fn of(path: &str) -> Self {
         let other = METHODS.len() - 1;
         Self(METHODS.iter().position(|(known, _)| *known == path).unwrap_or(other))
     }
 
-    /// Its name as a label.
+    /// The value of the label.
     pub fn word(self) -> &'static str {
         METHODS[self.0].1
     }
 
-    /// Whether it is one of this service's own, and not of health, of reflection or of nobody.
+    /// Whether it is a method of Fencepost, not of health or reflection, and not unknown.
     pub fn is_own(self) -> bool {
         METHODS[self.0].0.starts_with("/fencepost.")
     }
 }
 
-/// How a call ended, as a label.
+/// The outcome of a call, as a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(usize);
 
 impl Reason {
-    /// It was answered.
+    /// It succeeded.
     pub const OK: Self = Self(0);
-    /// Its caller left.
+    /// Its caller cancelled it.
     pub const CANCELLED: Self = Self(1);
-    /// It met a bug.
-    const BUG: Self = Self(19);
+    /// It failed with an internal error.
+    const INTERNAL: Self = Self(19);
 
-    /// The reason of an answer.
+    /// The label of a reason.
     pub fn of(word: &str) -> Self {
         let other = REASONS.len() - 1;
         Self(REASONS.iter().position(|known| *known == word).unwrap_or(other))
     }
 }
 
-/// The series of one method: made when its first call ends that way.
+/// The series of one method, created when they are first used.
 #[derive(Debug, Default)]
-struct OfMethod {
+struct MethodSeries {
     reasons: [OnceLock<IntCounter>; REASONS.len()],
     seconds: OnceLock<Histogram>,
 }
@@ -114,11 +114,11 @@ pub struct NamespaceCalls {
     namespace: String,
     requests: IntCounterVec,
     seconds: HistogramVec,
-    methods: [OfMethod; METHODS.len()],
+    methods: [MethodSeries; METHODS.len()],
 }
 
 impl NamespaceCalls {
-    /// No call yet. Bugs are to be seen before there is one, so that the first shows as a rise.
+    /// Creates the series. Internal errors start at 0, so that the first one is visible as an increase.
     pub(super) fn new(namespace: &str, requests: IntCounterVec, seconds: HistogramVec) -> Self {
         let calls = Self {
             namespace: namespace.to_owned(),
@@ -127,7 +127,7 @@ impl NamespaceCalls {
             methods: Default::default(),
         };
         for method in 0..METHODS.len() {
-            calls.counter(Method(method), Reason::BUG);
+            calls.counter(Method(method), Reason::INTERNAL);
         }
         calls
     }
@@ -137,7 +137,7 @@ impl NamespaceCalls {
         self.methods[method.0].reasons[reason.0].get_or_init(|| self.requests.with_label_values(&labels))
     }
 
-    /// Counts a call that ended after `took`.
+    /// Counts a call that took `took`.
     pub fn ended(&self, method: Method, reason: Reason, took: Duration) {
         self.counter(method, reason).inc();
         let labels = [self.namespace.as_str(), method.word()];
@@ -148,16 +148,16 @@ impl NamespaceCalls {
 }
 
 thread_local! {
-    /// The place of the call that is polled on this thread, while one is.
+    /// The label of the call that is polled on this thread, if any.
     static POLLED: RefCell<Option<NamespaceLabel>> = const { RefCell::new(None) };
 }
 
-/// Where the namespace of a call is noted.
+/// The namespace of a call, once it is known.
 #[derive(Debug, Default)]
 pub struct NamespaceLabel(Option<Arc<NamespaceCalls>>);
 
 impl NamespaceLabel {
-    /// Polls the call to whom this place belongs.
+    /// Polls the call of this label.
     pub fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let outer = POLLED.replace(Some(std::mem::take(self)));
         let polled = poll();
@@ -165,17 +165,17 @@ impl NamespaceLabel {
         polled
     }
 
-    /// The namespace that was found, if any.
+    /// The namespace, if it was set.
     pub fn found(&self) -> Option<&Arc<NamespaceCalls>> {
         self.0.as_ref()
     }
 }
 
-/// Notes which namespace the call concerns that is polled now, if one is.
+/// Sets the namespace of the call that this thread polls, if any.
 pub fn concerns(namespace: &Arc<NamespaceCalls>) {
-    POLLED.with_borrow_mut(|place| {
-        if let Some(place) = place {
-            place.0 = Some(Arc::clone(namespace));
+    POLLED.with_borrow_mut(|label| {
+        if let Some(label) = label {
+            label.0 = Some(Arc::clone(namespace));
         }
     });
 }
@@ -188,13 +188,13 @@ mod tests {
     #[tokio::test]
     async fn a_call_is_counted_where_its_namespace_was_found() {
         let metrics = Metrics::new("0");
-        let (mut place, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
-        place.polled(|| {
+        let (mut label, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
+        label.polled(|| {
             other.polled(|| {});
             concerns(metrics.unknown());
         });
-        assert!(other.found().is_none(), "a call within a call");
-        let found = place.found().expect("the namespace");
+        assert!(other.found().is_none(), "the label of a nested call");
+        let found = label.found().expect("the namespace");
         found.ended(
             Method::of("/fencepost.v1.LockService/Renew"),
             Reason::of("LEASE_LOST"),
@@ -204,7 +204,7 @@ mod tests {
         concerns(metrics.unknown());
         other.polled(|| {});
         assert!(other.found().is_none(), "no call was polled");
-        assert_eq!(Reason::of("INTERNAL"), Reason::BUG);
+        assert_eq!(Reason::of("INTERNAL"), Reason::INTERNAL);
         let text = String::from_utf8(metrics.text().expect("a text")).expect("UTF-8");
         for series in [
             r#"fencepost_requests_total{method="Renew",namespace="unknown",reason="LEASE_LOST"} 1"#,

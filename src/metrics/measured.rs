@@ -1,4 +1,4 @@
-//! A store that is measured: every step of a namespace's backend passes here.
+//! A backend that measures the operations of the namespace's backend.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,37 +21,37 @@ use crate::claim::{Cause, Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
 use crate::telemetry::traces::Traced;
 
-/// How often leases that ran out are looked for.
+/// The interval between searches for expired leases.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The kinds of a store's errors.
+/// The `kind` label of errors.
 const KINDS: [&str; 6] = ["away", "unsent", "no_quorum", "quarantined", "unsupported", "broken"];
-/// How a lease ended, as far as that is told apart.
+/// The `cause` label of ended leases.
 const CAUSES: [&str; 5] = ["expired", "released", "forced", "taken_back", "unknown"];
 
-/// A backend whose steps are timed, whose failures are counted, and whose grants are looked at.
+/// Wraps a backend: times its operations, counts their errors and observes the grants.
 pub struct Measured {
     inner: Arc<dyn Backend>,
-    figures: Arc<Figures>,
-    /// Ends with the backend.
-    _sweeps: AbortOnDropHandle<()>,
+    series: Arc<Series>,
+    /// Stops with the backend.
+    _sweep_task: AbortOnDropHandle<()>,
 }
 
-/// The series of the steps.
-struct Figures {
+/// The series of the operations.
+struct Series {
     namespace: Arc<NamespaceMetrics>,
-    enter: Histogram,
+    acquire: Histogram,
     promote: Histogram,
-    leave: Histogram,
+    release: Histogram,
     renew: Histogram,
-    look: Histogram,
+    inspect: Histogram,
     holder: Histogram,
     list: Histogram,
     admit: Histogram,
     errors: [IntCounter; KINDS.len()],
     ended: [IntCounter; CAUSES.len()],
     lost: [IntCounter; CAUSES.len()],
-    seen: Mutex<LeaseObserver>,
+    observer: Mutex<LeaseObserver>,
 }
 
 impl fmt::Debug for Measured {
@@ -60,33 +60,33 @@ impl fmt::Debug for Measured {
     }
 }
 
-impl Figures {
+impl Series {
     fn of(namespace: Arc<NamespaceMetrics>) -> Self {
         let (all, kind) = (&*namespace.all.inner, namespace.capabilities.kind);
         let name = namespace.name.as_str();
         let step = |operation| all.step_seconds.with_label_values(&[name, kind, operation]);
         Self {
-            enter: step("enter"),
+            acquire: step("enter"),
             promote: step("take_up"),
-            leave: step("leave"),
+            release: step("leave"),
             renew: step("renew"),
-            look: step("look"),
+            inspect: step("look"),
             holder: step("holder"),
             list: step("list"),
             admit: step("admit"),
             errors: KINDS.map(|error| all.step_errors.with_label_values(&[name, kind, error])),
             ended: CAUSES.map(|cause| all.ended.with_label_values(&[name, cause])),
             lost: CAUSES.map(|cause| all.lost.with_label_values(&[name, cause])),
-            seen: Mutex::default(),
+            observer: Mutex::default(),
             namespace,
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, LeaseObserver> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observer(&self) -> MutexGuard<'_, LeaseObserver> {
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, error: &BackendError) {
+    fn count_error(&self, error: &BackendError) {
         let kind = match error {
             BackendError::Unavailable { .. } => 0,
             BackendError::NotSent { .. } => 1,
@@ -98,8 +98,8 @@ impl Figures {
         self.errors[kind].inc();
     }
 
-    /// A claim became a holder, or was found to be one.
-    fn granted(&self, lock: &LockName, claim: &NewClaim, grant: &Grant, sent: Instant) {
+    /// Records a grant, whether new or found.
+    fn record_grant(&self, lock: &LockName, claim: &NewClaim, grant: &Grant, sent: Instant) {
         let now = Instant::now();
         let granted = Granted {
             lock,
@@ -111,45 +111,45 @@ impl Figures {
             until: sent + grant.ttl,
             alone: claim.mode == Mode::Exclusive && !claim.reentrant,
         };
-        let shown = self.seen().granted(&granted, now);
-        if shown.regression {
+        let observed = self.observer().granted(&granted, now);
+        if observed.regression {
             self.namespace.regressions.inc();
-            tracing::error!(namespace = %self.namespace.name, ?lock, token = %grant.token, "a fencing token did not rise");
+            tracing::error!(namespace = %self.namespace.name, ?lock, token = %grant.token, "a fencing token did not increase");
         }
-        if shown.new {
+        if observed.new {
             self.namespace.granted.inc();
             self.namespace.wait_seconds.observe(grant.waited.as_secs_f64());
         }
-        if let Some(released) = shown.released {
+        if let Some(released) = observed.released {
             let took = now.saturating_duration_since(released);
             self.namespace.hand_off_seconds.observe(took.as_secs_f64());
         }
     }
 
-    fn placed(&self, lock: &LockName, claim: &NewClaim, placed: &Result<AcquireOutcome, BackendError>, sent: Instant) {
-        if let Ok(AcquireOutcome::Held(grant)) = placed {
-            self.granted(lock, claim, grant, sent);
+    fn record_outcome(&self, lock: &LockName, claim: &NewClaim, outcome: &Result<AcquireOutcome, BackendError>, sent: Instant) {
+        if let Ok(AcquireOutcome::Held(grant)) = outcome {
+            self.record_grant(lock, claim, grant, sent);
         }
     }
 
-    fn left(&self, lock: &LockName, who: ReleaseTarget<'_>, departure: &ReleaseOutcome, next: Option<&NewClaim>, sent: Instant) {
-        let mut seen = self.seen();
-        match (who, departure.found) {
+    fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, outcome: &ReleaseOutcome, next: Option<&NewClaim>, sent: Instant) {
+        let mut observer = self.observer();
+        match (target, outcome.found) {
             (ReleaseTarget::Hold(lease), Released::Ended(_)) => {
-                seen.ended(&lease.secret);
-                seen.released(lock, sent);
+                observer.ended(&lease.secret);
+                observer.released(lock, sent);
             }
-            (ReleaseTarget::Hold(lease), Released::EndedBefore(_) | Released::Nothing) => seen.ended(&lease.secret),
-            (ReleaseTarget::Call(_, call), Released::Ended(_)) => seen.undone(call),
+            (ReleaseTarget::Hold(lease), Released::EndedBefore(_) | Released::Nothing) => observer.ended(&lease.secret),
+            (ReleaseTarget::Call(_, call), Released::Ended(_)) => observer.undone(call),
             (ReleaseTarget::Forced(token), Released::Ended(_)) => {
-                seen.forced(lock, token);
-                seen.released(lock, sent);
+                observer.forced(lock, token);
+                observer.released(lock, sent);
             }
             _ => {}
         }
-        drop(seen);
-        match (who, departure.found) {
-            // A claim that only waited was no lease.
+        drop(observer);
+        match (target, outcome.found) {
+            // A claim that only waited had no lease.
             (_, Released::Ended(Cause::Left)) => {}
             (_, Released::Ended(cause)) => self.ended[cause_index(Some(cause))].inc(),
             (ReleaseTarget::Hold(_), Released::EndedBefore(Cause::Released)) => {}
@@ -157,19 +157,19 @@ impl Figures {
             (ReleaseTarget::Hold(_), Released::Nothing) => self.lost[cause_index(None)].inc(),
             _ => {}
         }
-        if let (Some(claim), Some(grant)) = (next, &departure.next) {
-            self.granted(lock, claim, grant, sent);
+        if let (Some(claim), Some(grant)) = (next, &outcome.next) {
+            self.record_grant(lock, claim, grant, sent);
         }
     }
 
-    fn renewed(&self, lease: &LeaseKey, renewal: &RenewOutcome, sent: Instant) {
-        match renewal {
+    fn record_renewal(&self, lease: &LeaseKey, outcome: &RenewOutcome, sent: Instant) {
+        match outcome {
             RenewOutcome::Renewed(grant) => {
                 let until = sent + grant.ttl;
-                self.seen().hold(&lease.lock.name, lease.secret, grant.token, until);
+                self.observer().hold(&lease.lock.name, lease.secret, grant.token, until);
             }
             RenewOutcome::Gone(cause) => {
-                self.seen().ended(&lease.secret);
+                self.observer().ended(&lease.secret);
                 self.lost[cause_index(*cause)].inc();
             }
         }
@@ -186,31 +186,31 @@ fn cause_index(cause: Option<Cause>) -> usize {
     }
 }
 
-/// Counts the leases that run out, until the backend is gone.
-async fn sweeps(figures: Weak<Figures>) {
+/// Counts expired leases until the backend is dropped.
+async fn sweep_task(series: Weak<Series>) {
     loop {
         sleep(SWEEP).await;
-        let Some(figures) = figures.upgrade() else { return };
-        let (expired, held) = figures.seen().sweep(Instant::now());
-        figures.namespace.expired.inc_by(expired as u64);
-        figures.namespace.held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        let Some(series) = series.upgrade() else { return };
+        let (expired, held) = series.observer().sweep(Instant::now());
+        series.namespace.expired.inc_by(expired as u64);
+        series.namespace.held.set(i64::try_from(held).unwrap_or(i64::MAX));
     }
 }
 
 impl Measured {
-    /// Measures `inner` for this namespace. Must be called within a tokio runtime: a task counts the
-    /// leases that run out, until this is dropped.
+    /// Wraps `inner` for this namespace. Must be called within a tokio runtime: a task counts expired leases until this
+    /// is dropped.
     pub fn new(inner: Arc<dyn Backend>, namespace: Arc<NamespaceMetrics>) -> Self {
-        let figures = Arc::new(Figures::of(namespace));
-        let sweeps = tokio::spawn(sweeps(Arc::downgrade(&figures)));
+        let series = Arc::new(Series::of(namespace));
+        let sweep_task = tokio::spawn(sweep_task(Arc::downgrade(&series)));
         Self {
             inner,
-            figures,
-            _sweeps: AbortOnDropHandle::new(sweeps),
+            series,
+            _sweep_task: AbortOnDropHandle::new(sweep_task),
         }
     }
 
-    /// Runs a step, times it and counts its failure. Answers when it was sent, too.
+    /// Runs an operation, measures its duration and counts its error. Also returns when the operation was sent.
     async fn step<T: Send>(
         &self,
         operation: &'static str,
@@ -218,14 +218,14 @@ impl Measured {
         step: impl Future<Output = Result<T, BackendError>> + Send,
     ) -> (Instant, Result<T, BackendError>) {
         let sent = Instant::now();
-        let namespace = &self.figures.namespace;
+        let namespace = &self.series.namespace;
         let traced = Traced::step(operation, namespace.capabilities.kind, namespace.name.as_str());
-        let done = Traced::around(traced, step).await;
+        let result = Traced::around(traced, step).await;
         seconds.observe(sent.elapsed().as_secs_f64());
-        if let Err(error) = &done {
-            self.figures.failed(error);
+        if let Err(error) = &result {
+            self.series.count_error(error);
         }
-        (sent, done)
+        (sent, result)
     }
 }
 
@@ -233,54 +233,54 @@ impl Measured {
 impl Backend for Measured {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.acquire(lock, claim);
-        let (sent, placed) = self.step("enter", &self.figures.enter, step).await;
-        self.figures.placed(lock, claim, &placed, sent);
-        placed
+        let (sent, outcome) = self.step("enter", &self.series.acquire, step).await;
+        self.series.record_outcome(lock, claim, &outcome, sent);
+        outcome
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.promote(lock, claim);
-        let (sent, placed) = self.step("take_up", &self.figures.promote, step).await;
-        self.figures.placed(lock, claim, &placed, sent);
-        placed
+        let (sent, outcome) = self.step("take_up", &self.series.promote, step).await;
+        self.series.record_outcome(lock, claim, &outcome, sent);
+        outcome
     }
 
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let step = self.inner.release(lock, who, next);
-        let (sent, left) = self.step("leave", &self.figures.leave, step).await;
-        if let Ok(departure) = &left {
-            self.figures.left(lock, who, departure, next, sent);
+        let step = self.inner.release(lock, target, next);
+        let (sent, result) = self.step("leave", &self.series.release, step).await;
+        if let Ok(outcome) = &result {
+            self.series.record_release(lock, target, outcome, next, sent);
         }
-        left
+        result
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let step = self.inner.renew(lease, ttl);
-        let (sent, renewed) = self.step("renew", &self.figures.renew, step).await;
-        if let Ok(renewal) = &renewed {
-            self.figures.renewed(lease, renewal, sent);
+        let (sent, result) = self.step("renew", &self.series.renew, step).await;
+        if let Ok(outcome) = &result {
+            self.series.record_renewal(lease, outcome, sent);
         }
-        renewed
+        result
     }
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        self.step("look", &self.figures.look, self.inner.inspect(lock, most))
+        self.step("look", &self.series.inspect, self.inner.inspect(lock, most))
             .await
             .1
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let step = self.inner.holder(lock, token);
-        self.step("holder", &self.figures.holder, step).await.1
+        self.step("holder", &self.series.holder, step).await.1
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        self.step("list", &self.figures.list, self.inner.list(prefix, page))
+        self.step("list", &self.series.list, self.inner.list(prefix, page))
             .await
             .1
     }
@@ -294,7 +294,7 @@ impl Backend for Measured {
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
-        self.step("admit", &self.figures.admit, self.inner.admit(node)).await.1
+        self.step("admit", &self.series.admit, self.inner.admit(node)).await.1
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -1,4 +1,4 @@
-//! Who is let in, and what each may do, as parts that take changes up: certificates, rules, limits.
+//! Certificates, authorization rules and quotas, as parts that apply configuration changes.
 
 use super::{Apply, ReloadPart, Problem};
 use crate::api::Access;
@@ -6,7 +6,7 @@ use crate::auth::Policy;
 use crate::config::Config;
 use crate::tls::{Certificates, Tls};
 
-/// The certificates of the server, and the authorities of its clients.
+/// The server's certificate and the CA certificates for its clients.
 #[derive(Debug)]
 pub struct Encryption(pub Tls);
 
@@ -24,12 +24,12 @@ impl ReloadPart for Encryption {
     }
 
     fn renew(&self, config: &Config) -> Vec<Problem> {
-        let wrong = config.tls().map(|settings| self.0.renew(settings.clone()));
-        wrong.into_iter().flatten().map(Problem::from).collect()
+        let errors = config.tls().map(|settings| self.0.renew(settings.clone()));
+        errors.into_iter().flatten().map(Problem::from).collect()
     }
 }
 
-/// Who is who, what each may do, and how much of it.
+/// Authentication, authorization rules and quotas.
 #[derive(Debug)]
 pub struct AccessPart(pub Access);
 
@@ -51,8 +51,8 @@ impl ReloadPart for AccessPart {
         let (Some(policy), Some(settings)) = (self.0.auth.policy(), &config.policy) else {
             return Vec::new();
         };
-        let (renewed, wrong) = policy.renewed(settings);
+        let (renewed, errors) = policy.renewed(settings);
         self.0.auth.replace(Some(renewed));
-        wrong.into_iter().map(Problem::from).collect()
+        errors.into_iter().map(Problem::from).collect()
     }
 }

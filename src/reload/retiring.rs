@@ -1,5 +1,5 @@
-//! Namespaces that are gone and whose last calls still end, each in a task of its own: a call that does not
-//! end holds no other change up. What cannot be beside one of them waits until it is over.
+//! Closes removed namespaces after their last calls, each in a task of its own, so that a call that does not end delays
+//! no other change. A change that conflicts with a namespace that is still closing waits for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::config::Config;
 use crate::name::Namespace;
 use crate::namespaces::Served;
 
-/// How long the calls of a namespace that is gone may take to end.
+/// How long the last calls of a removed namespace may take.
 const LAST_CALLS: Duration = Duration::from_secs(10);
-/// How long the whole may take, with undos and the goodbye to the store.
-const WHOLE: Duration = Duration::from_secs(30);
-/// How long it may take once the server ends.
-const AT_THE_END: Duration = Duration::from_secs(5);
+/// The time limit for closing a namespace: its last calls, undos, and the close of its store.
+const CLOSE_TIME: Duration = Duration::from_secs(30);
+/// How long the end of the server waits for namespaces that are still closing.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(5);
 
-/// The namespaces that are not over yet. Dropped, they are left as they are.
+/// The namespaces that are still closing. Dropping this aborts their tasks.
 #[derive(Debug, Default)]
 pub(super) struct Retiring {
     all: Vec<Retired>,
@@ -28,20 +28,20 @@ pub(super) struct Retiring {
 #[derive(Debug)]
 struct Retired {
     namespace: Namespace,
-    /// What its store may still have open.
+    /// The file that its store may still have open.
     file: Option<PathBuf>,
     task: AbortOnDropHandle<()>,
 }
 
 impl Retiring {
-    /// Lets a namespace of this configuration end.
+    /// Begins to close a namespace of this configuration.
     pub(super) fn begin(&mut self, served: Served, config: &Config) {
         let namespace = served.namespace().clone();
-        let file = config.namespaces.get(&namespace).and_then(|one| one.backend.file());
+        let file = config.namespaces.get(&namespace).and_then(|namespace_config| namespace_config.backend.file());
         let (name, file) = (namespace.clone(), file.map(Path::to_owned));
         let task = tokio::spawn(async move {
-            if timeout(WHOLE, served.retire(LAST_CALLS)).await.is_err() {
-                tracing::warn!(namespace = %name, "a namespace that is gone could not be closed in time");
+            if timeout(CLOSE_TIME, served.retire(LAST_CALLS)).await.is_err() {
+                tracing::warn!(namespace = %name, "a removed namespace was not closed in time");
             }
         });
         self.all.push(Retired {
@@ -51,37 +51,36 @@ impl Retiring {
         });
     }
 
-    /// Whether the last calls of a namespace have not ended.
+    /// Whether a namespace is still closing.
     pub(super) fn has(&mut self, namespace: &Namespace) -> bool {
-        self.under_way().any(|gone| gone.namespace == *namespace)
+        self.closing().any(|retired| retired.namespace == *namespace)
     }
 
-    /// The namespace that must be over before the next configuration may follow the current one: one that
-    /// comes back, or whose file is to be opened anew. A file that another namespace of the current one uses
-    /// stays open.
-    pub(super) fn in_the_way(&mut self, current: &Config, next: &Config) -> Option<Namespace> {
+    /// The closing namespace that the change from `current` to `next` must wait for: one that is added again, or whose
+    /// file `next` opens anew. A file that another namespace of `current` uses stays open and causes no wait.
+    pub(super) fn blocked_by(&mut self, current: &Config, next: &Config) -> Option<Namespace> {
         let uses = |config: &Config, file: &Path| {
             let mut all = config.namespaces.values();
-            all.any(|one| one.backend.file() == Some(file))
+            all.any(|namespace_config| namespace_config.backend.file() == Some(file))
         };
-        let is_in_the_way = |gone: &&Retired| {
+        let is_blocking = |retired: &&Retired| {
             let opens = |file: &PathBuf| uses(next, file) && !uses(current, file);
-            next.namespaces.contains_key(&gone.namespace) || gone.file.as_ref().is_some_and(opens)
+            next.namespaces.contains_key(&retired.namespace) || retired.file.as_ref().is_some_and(opens)
         };
-        let found = self.under_way().find(is_in_the_way);
-        found.map(|gone| gone.namespace.clone())
+        let found = self.closing().find(is_blocking);
+        found.map(|retired| retired.namespace.clone())
     }
 
-    fn under_way(&mut self) -> impl Iterator<Item = &Retired> {
-        self.all.retain(|gone| !gone.task.is_finished());
+    fn closing(&mut self) -> impl Iterator<Item = &Retired> {
+        self.all.retain(|retired| !retired.task.is_finished());
         self.all.iter()
     }
 
-    /// Waits for all, for a bounded time.
+    /// Waits for all, for at most 5 s.
     pub(super) async fn end(self) {
-        let tasks = self.all.into_iter().map(|gone| gone.task);
-        if timeout(AT_THE_END, join_all(tasks)).await.is_err() {
-            tracing::warn!("namespaces that are gone were not closed before the end of the server");
+        let tasks = self.all.into_iter().map(|retired| retired.task);
+        if timeout(SHUTDOWN_TIME, join_all(tasks)).await.is_err() {
+            tracing::warn!("removed namespaces were not closed before the end of the server");
         }
     }
 }

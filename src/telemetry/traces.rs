@@ -1,8 +1,8 @@
-//! Traces: the spans of calls and of their steps of the store, sent as OTLP over gRPC.
+//! Exports the spans of calls and of their store operations as OTLP over gRPC.
 //!
-//! A call that is not traced costs the drawing of its trace id, and its steps one look at the current
-//! context; where nobody collects traces, each costs one look at an atomic. Spans are queued within a bound
-//! and sent by a thread of their own; what the queue has no room for, or the collector does not take, is lost.
+//! A call that is not sampled costs one random trace id, and each of its operations one lookup of the current context.
+//! Without a collector, each costs one atomic read. Spans are queued up to a bound and exported by a separate thread.
+//! Spans that exceed the queue or that the collector does not accept are lost.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,29 +18,29 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 
-/// The name of the service in traces, unless OTEL_SERVICE_NAME says another.
+/// The service name in traces, unless OTEL_SERVICE_NAME is set.
 const SERVICE: &str = "fencepost";
-/// How long a message to the collector may take.
+/// The timeout of an export request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the end of the process waits for the last spans.
+/// How long the end of the process waits for the export of the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
-/// What makes the spans of this process, once its traces have begun.
+/// The tracer of this process, once traces have begun.
 static TRACER: OnceLock<SdkTracer> = OnceLock::new();
 
-/// Where the spans of this process go.
+/// The exporter of this process's spans.
 #[derive(Debug)]
 pub struct Traces {
     provider: SdkTracerProvider,
 }
 
 impl Traces {
-    /// Sends them to the collector at `endpoint` from now on: those of callers who trace, and of the other
-    /// calls the part `sample_ratio`. Must be called within a tokio runtime, and once in a process: later
-    /// ones get nothing.
+    /// Begins to export spans to the collector at `endpoint`: those of calls whose caller samples them, and the
+    /// fraction `sample_ratio` of the other calls. Must be called within a tokio runtime, and once per process: a later
+    /// call exports nothing.
     ///
     /// # Errors
-    /// When the endpoint is no URL. A collector that is away is none.
+    /// When the endpoint is not a URL. An unavailable collector is not an error.
     pub fn begin(endpoint: &str, sample_ratio: f64) -> Result<Self, ExporterBuildError> {
         let exporter = SpanExporter::builder()
             .with_tonic()
@@ -61,7 +61,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// Sends the last spans, for a bounded time. Blocks.
+    /// Exports the last spans, within 2 s. Blocks.
     pub fn finish(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS) {
             tracing::warn!(%error, "the last spans were not sent");
@@ -69,13 +69,13 @@ impl Traces {
     }
 }
 
-/// A call or a step that is traced. Its span ends when this is dropped.
+/// A sampled call or operation. Its span ends when this is dropped.
 #[derive(Debug)]
 pub struct Traced(Context);
 
 impl Traced {
-    /// Begins the span of a call, below its caller's own where the headers have one (W3C `traceparent`).
-    /// Nothing for a call that is not traced.
+    /// Begins the span of a call, as a child of its caller's span if the headers contain one (W3C `traceparent`).
+    /// `None` if the call is not sampled.
     pub fn call(method: &'static str, headers: &HeaderMap) -> Option<Self> {
         let tracer = TRACER.get()?;
         let mut caller = Context::new();
@@ -87,8 +87,8 @@ impl Traced {
         })
     }
 
-    /// Begins the span of a step of the store, below that of the call that is polled. Nothing outside of a
-    /// traced call.
+    /// Begins the span of a store operation, as a child of the call that is being polled. `None` outside of a sampled
+    /// call.
     pub fn step(operation: &'static str, backend: &'static str, namespace: &str) -> Option<Self> {
         let tracer = TRACER.get()?;
         let call = Context::map_current(|current| current.has_active_span().then(|| current.clone()))?;
@@ -118,13 +118,13 @@ impl Traced {
         Some(Self(parent.with_span(span)))
     }
 
-    /// Runs `polled` within the span, so that steps find it.
+    /// Runs `polled` within the span, so that operations find it as the current span.
     pub fn enter<T>(&self, polled: impl FnOnce() -> T) -> T {
         let _current = self.0.clone().attach();
         polled()
     }
 
-    /// Notes how a call ended: its gRPC code, its reason, and whether the service is at fault.
+    /// Records the outcome of a call: its gRPC code, its reason, and whether the service caused the error.
     pub fn ended(&self, code: i32, reason: &str, is_fault: bool) {
         let span = self.0.span();
         span.set_attributes([
@@ -136,7 +136,7 @@ impl Traced {
         }
     }
 
-    /// A future within its span, where it is traced.
+    /// Wraps a future in its span, if there is one.
     pub fn around<F: Future>(traced: Option<Self>, future: F) -> Either<WithContext<F>, F> {
         match traced {
             Some(Self(context)) => Either::Left(future.with_context(context)),
@@ -145,12 +145,12 @@ impl Traced {
     }
 }
 
-/// A future within the span of the call that is polled now, for a task of its own.
+/// Wraps a future in the current span, for use in another task.
 pub fn carried<F: Future>(future: F) -> WithContext<F> {
     future.with_current_context()
 }
 
-/// Headers as the context is read from.
+/// Reads the propagated context from headers.
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {

@@ -1,4 +1,4 @@
-//! Whether what proves this server to another can be used, asked before it is.
+//! Checks the credentials that this server presents to stores before they are used.
 
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
@@ -6,34 +6,34 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// Why it cannot be used. It shows nothing of what was read.
+/// Why credentials cannot be used. The error contains nothing of their content.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// It is no PEM, or not whole.
+    /// It is not PEM, or incomplete.
     #[error("no PEM can be read: {0}")]
     Unreadable(rustls::pki_types::pem::Error),
-    /// There is no certificate in it.
+    /// It contains no certificate.
     #[error("there is no certificate in it")]
     NoCertificate,
-    /// A certificate is not what it should be, or the key is not its own.
+    /// A certificate is invalid, or the key does not belong to it.
     #[error(transparent)]
     Unusable(#[from] rustls::Error),
 }
 
-/// Checks the certificates of authorities, as PEM.
+/// Checks CA certificates in PEM.
 ///
 /// # Errors
-/// [`CredentialsError`] where there is none, or one that cannot be used.
+/// [`CredentialsError`] if there is none, or an invalid one.
 pub fn check_authorities(certificates: &[u8]) -> Result<(), CredentialsError> {
     let mut roots = RootCertStore::empty();
     let mut all = read(certificates)?.into_iter();
     all.try_for_each(|authority| Ok(roots.add(authority)?))
 }
 
-/// Checks a certificate, with those between it and its authority, and its key, as PEM.
+/// Checks a certificate chain and its key, in PEM.
 ///
 /// # Errors
-/// [`CredentialsError`] where they cannot be used together: one of two files may be written before the other.
+/// [`CredentialsError`] if they do not belong together, as when only one of the two files was replaced yet.
 pub fn check_pair(certificates: &[u8], key: &[u8]) -> Result<(), CredentialsError> {
     let chain = read(certificates)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(CredentialsError::Unreadable)?;

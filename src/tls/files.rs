@@ -1,4 +1,4 @@
-//! From PEM files to what a handshake goes by.
+//! Reads PEM files and builds TLS configurations from them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::{RootCertStore, ServerConfig};
 use super::{ClientAuth, H2, HTTP1, TlsSettings};
 use crate::files;
 
-/// Why the files make no TLS.
+/// Why the files cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -22,46 +22,46 @@ pub enum TlsError {
     Unread {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A file is no PEM.
+    /// A file is not PEM.
     #[error("{}: no PEM can be read: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong.
         source: pem::Error,
     },
-    /// A file has no certificate in it.
+    /// A file contains no certificate.
     #[error("{}: there is no certificate in it", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// A certificate cannot be used, or the key is not its own.
+    /// A certificate cannot be used, or the key does not belong to it.
     #[error("{}: {source}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong.
         source: rustls::Error,
     },
-    /// The authorities for clients cannot be used.
+    /// The CA certificates for clients cannot be used.
     #[error("{}: {source}", path.display())]
     Authorities {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong.
         source: VerifierBuilderError,
     },
-    /// Clients are asked for a certificate and there is nobody who may sign it.
+    /// Clients must present a certificate, but no CA certificates are configured.
     #[error("there is no file with the authorities that may sign for clients")]
     NoAuthorities,
 }
 
 impl TlsError {
-    /// The file that is not what it should be.
+    /// The file that cannot be used.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Unread { path, .. }
@@ -74,12 +74,12 @@ impl TlsError {
     }
 }
 
-/// The server's own certificate with its key.
+/// The server's certificate chain and key.
 pub(super) type Own = Arc<SingleCertAndKey>;
-/// Which certificates of clients are good.
+/// The verifier of client certificates.
 pub(super) type Clients = Arc<dyn ClientCertVerifier>;
 
-/// Reads who the server is.
+/// Reads the server's certificate and key.
 pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     let chain = certificates(&settings.certificate)?;
     let path = &settings.key;
@@ -89,7 +89,7 @@ pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
     Ok(Arc::new(own.into()))
 }
 
-/// For handshakes with callers, and with those who watch.
+/// The configurations for API connections and for monitoring connections.
 pub(super) fn configs(
     settings: &TlsSettings,
     own: &Own,
@@ -108,24 +108,23 @@ pub(super) fn configs(
         Ok(Arc::new(config))
     };
     let calls = config(Arc::clone(clients), H2)?;
-    let watch = config(WebPkiClientVerifier::no_client_auth(), HTTP1)?;
-    Ok((calls, watch))
+    let monitoring = config(WebPkiClientVerifier::no_client_auth(), HTTP1)?;
+    Ok((calls, monitoring))
 }
 
-/// Reads which certificates of clients are good.
+/// Builds the verifier of client certificates.
 pub(super) fn clients(settings: &TlsSettings) -> Result<Clients, TlsError> {
-    let (clients, mut bad) = usable_clients(settings)?;
-    bad.pop().map_or(Ok(clients), Err)
+    let (clients, mut errors) = usable_clients(settings)?;
+    errors.pop().map_or(Ok(clients), Err)
 }
 
-/// The same from those certificates of authorities that can be used, at least one. Answers what is wrong with the
-/// others too.
+/// Builds the verifier from the usable CA certificates, at least one. Also returns the errors of the others.
 pub(super) fn usable_clients(settings: &TlsSettings) -> Result<(Clients, Vec<TlsError>), TlsError> {
     if settings.client_auth == ClientAuth::None {
         return Ok((WebPkiClientVerifier::no_client_auth(), Vec::new()));
     }
     let path = settings.client_ca.as_ref().ok_or(TlsError::NoAuthorities)?;
-    let (mut roots, mut bad) = (RootCertStore::empty(), Vec::new());
+    let (mut roots, mut errors) = (RootCertStore::empty(), Vec::new());
     for authority in CertificateDer::pem_slice_iter(&read(path)?) {
         let authority = authority.map_err(|source| unreadable(path, source));
         let added = authority.and_then(|authority| {
@@ -134,10 +133,10 @@ pub(super) fn usable_clients(settings: &TlsSettings) -> Result<(Clients, Vec<Tls
                 source,
             })
         });
-        bad.extend(added.err());
+        errors.extend(added.err());
     }
     if roots.is_empty() {
-        return Err(bad
+        return Err(errors
             .pop()
             .unwrap_or_else(|| TlsError::NoCertificate { path: path.clone() }));
     }
@@ -151,7 +150,7 @@ pub(super) fn usable_clients(settings: &TlsSettings) -> Result<(Clients, Vec<Tls
         path: path.clone(),
         source,
     });
-    Ok((built?, bad))
+    Ok((built?, errors))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

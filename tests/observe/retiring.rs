@@ -56,7 +56,7 @@ impl Fixture {
     /// Takes another configuration up.
     async fn promote(&mut self, config: &str) {
         configure(&self.home, config);
-        self.reload.again().await;
+        self.reload.reload_and_log().await;
     }
 
     /// Looks at the files from now on.
