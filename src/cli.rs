@@ -1,6 +1,7 @@
-//! The commands of the program: `serve` and `config` for who runs it, the rest for who uses it.
+//! The commands of the program: `serve` and `config` for operators of the server, the others for
+//! its users.
 //!
-//! What exit codes mean stands in [`exit`], and in the help.
+//! [`exit`] and the help document the exit codes.
 
 mod admin;
 mod lock_request;
@@ -53,23 +54,23 @@ enum Command {
     Config(config::Command),
     /// Run a command under a lock
     Lock(lock::Lock),
-    /// Take a lock and print its lease, which nobody renews
+    /// Acquire a lock and print its lease, which is not renewed
     Acquire(leases::Acquire),
-    /// Give a lease more time
+    /// Renew a lease
     Renew(leases::Renew),
-    /// Give a lease back
+    /// Release a lease
     Release(leases::Release),
-    /// Show who holds a lock and who waits for it
+    /// Show the holders and waiters of a lock
     Get(inspect::Get),
     /// List the locks in use
     List(inspect::List),
-    /// Show a lock's state, then each change of it
+    /// Show the state of a lock, then each change
     Watch(inspect::Watch),
-    /// Say whether a fencing token is held at this moment
+    /// Show whether a fencing token is held now
     CheckToken(inspect::CheckToken),
-    /// Take a lock away from the claim that a fencing token names
+    /// Forcibly release the holder with a fencing token
     ForceRelease(admin::ForceRelease),
-    /// Show every namespace with its store, limits and health
+    /// Show all namespaces with their store, limits and health
     Namespaces(admin::Namespaces),
     /// Measure a running server
     Bench(bench::Bench),
@@ -78,7 +79,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what the arguments say.
+    /// Runs the command.
     pub fn run(self) -> ExitCode {
         self.command.run().unwrap_or_else(Failure::report)
     }

@@ -1,4 +1,4 @@
-//! `fencepost force-release` and `namespaces`: for operators.
+//! `fencepost force-release` and `namespaces`: commands for operators.
 
 use std::io;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::table::Table;
 use super::unprintable::plain;
 use super::{Failure, failure};
 
-/// Take a lock away.
+/// Force-release a lock.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The holder learns of it at once if it watches the lock, as `fencepost lock` does, else\n\
+    after_help = "The holder is notified at once if it watches the lock, as `fencepost lock` does, else\n\
                         with its next renewal; until then it may go on working.\n\n\
                         Example:\n  fencepost get default/reports\n  fencepost force-release default/reports 1795258800000000"
 )]
@@ -35,7 +35,7 @@ pub struct ForceRelease {
     output: Output,
 }
 
-/// All namespaces.
+/// List all namespaces.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fencepost namespaces -o json | jq -r '.namespaces[] | .name, .health'")]
 pub struct Namespaces {
@@ -45,7 +45,7 @@ pub struct Namespaces {
     output: Output,
 }
 
-/// Takes a lock away from a claim.
+/// Forcibly releases the holder with a token.
 pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
@@ -57,7 +57,7 @@ pub fn force_release(args: ForceRelease) -> Result<(), Failure> {
     args.output.show(&ForceReleaseResponse {}, text).map(drop)
 }
 
-/// Shows all namespaces.
+/// Prints all namespaces.
 pub fn namespaces(args: Namespaces) -> Result<(), Failure> {
     let namespaces = block_on(async {
         let client = args.server.connect().await?;
@@ -82,7 +82,7 @@ fn table(all: &ListNamespacesResponse) -> String {
     Table::new(head).with(all.namespaces.iter().map(row)).text()
 }
 
-/// Health stands last: colours have no width, and a reason may be long.
+/// Health is the last column: escape codes of colours have no width, and a reason may be long.
 fn row(info: &NamespaceInfo) -> [String; 8] {
     let limits = info.limits.unwrap_or_default();
     let reentry = info.reentry.then_some("re-entry");
@@ -108,22 +108,23 @@ fn short(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
-/// How the store is; while it serves also which of its nodes do not: otherwise its reason tells.
+/// The health of the store. While it serves, also the nodes that do not; otherwise its reason names
+/// them.
 fn health(info: &NamespaceInfo) -> String {
-    let store = how(info.health(), &info.reason, time(info.quarantine_left));
-    let serves = |is: NamespaceHealth| is == NamespaceHealth::Serving;
+    let store = health_text(info.health(), &info.reason, time(info.quarantine_left));
+    let serves = |health: NamespaceHealth| health == NamespaceHealth::Serving;
     let missing = info
         .nodes
         .iter()
         .filter(|node| serves(info.health()) && !serves(node.health()));
     let missing = missing.map(|node| {
-        let is = how(node.health(), &node.reason, time(node.quarantine_left));
-        format!("; {} {is}", plain(&node.name))
+        let node_health = health_text(node.health(), &node.reason, time(node.quarantine_left));
+        format!("; {} {node_health}", plain(&node.name))
     });
     store + &missing.collect::<String>()
 }
 
-fn how(health: NamespaceHealth, reason: &str, left: Duration) -> String {
+fn health_text(health: NamespaceHealth, reason: &str, left: Duration) -> String {
     let paint = Paint::of(&io::stdout());
     let reason = match reason {
         "" => String::new(),

@@ -1,8 +1,8 @@
-//! `fencepost bench`: what a running server does in a second, and how long each call takes.
+//! `fencepost bench`: measures the throughput and latency of a running server.
 //!
-//! The loop is closed: callers wait for their answers. With the pattern `limit` each slice of time on
-//! the server is followed by one on a bare [`echo`], which has the same transport and messages and no
-//! lock, so that each figure is a ratio too.
+//! The load is a closed loop: each caller waits for its response before the next call. With the pattern `limit`, time
+//! slices on the server alternate with slices on a bare [`echo`] with the same transport and messages but without
+//! locks. Each result is then also a ratio to the echo.
 
 mod cpu;
 mod echo;
@@ -26,7 +26,7 @@ use self::echo::EchoProcess;
 pub use self::echo::echo;
 use self::load::load;
 use self::pattern::{Pattern, Plan};
-use self::report::{Figures, Report, Slice};
+use self::report::{PatternResult, Report, Slice};
 use self::tally::Tally;
 use super::output::{Format, Output, print};
 use super::server::{Server, finish};
@@ -34,9 +34,9 @@ use super::signals::Signals;
 use super::waiting::Spinner;
 use super::{Failure, failure};
 
-/// About how long one slice lasts, when slices of the server and of the echo alternate.
+/// The approximate length of a slice when slices of the server and of the echo alternate.
 const SLICE: Duration = Duration::from_millis(500);
-/// How often the line of progress is brought up to date.
+/// The interval between updates of the progress line.
 const TICK: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
@@ -52,31 +52,31 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Bench {
-    /// What callers do; each pattern gets its part of the time
+    /// The load pattern; several patterns share the time equally
     #[arg(value_name = "PATTERN", default_value = "uncontended")]
     patterns: Vec<Pattern>,
-    /// The namespace whose locks are taken
+    /// The namespace of the locks
     #[arg(long, default_value = "default")]
     namespace: String,
-    /// How long all of it takes
+    /// The duration of the whole measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// How many callers there are
+    /// The number of callers
     #[arg(long, value_name = "COUNT", default_value = "64")]
     concurrency: NonZero<usize>,
-    /// How many connections they share
+    /// The number of connections that the callers share
     #[arg(long, value_name = "COUNT", default_value = "1")]
     connections: NonZero<usize>,
-    /// How many locks there are [default: uncontended one for each caller, else one]
+    /// The number of locks [default: one per caller for uncontended, else one]
     #[arg(long, value_name = "COUNT")]
     keys: Option<NonZero<usize>>,
-    /// semaphore: how many permits each takes
+    /// semaphore: the permits of each caller
     #[arg(long, value_name = "COUNT", default_value = "1")]
     permits: u32,
-    /// semaphore: how many permits there are [default: one for every second caller]
+    /// semaphore: the total number of permits [default: one for every second caller]
     #[arg(long, value_name = "COUNT")]
     limit: Option<u32>,
-    /// expiry: how long each lease lives
+    /// expiry: the TTL of each lease
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     ttl: Duration,
     #[command(flatten)]
@@ -85,11 +85,11 @@ pub struct Bench {
     output: Output,
 }
 
-/// A server under measurement.
+/// A server to measure.
 struct Subject {
     address: Address,
-    lines: Vec<Raw>,
-    /// Whose CPU time is counted.
+    channels: Vec<Raw>,
+    /// The process whose CPU time is measured.
     process: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Subject {
                 Err(error) => last = Some(error),
             }
         }
-        // Without an address there is no command: one has a default.
+        // Unreachable: --addr has a default.
         Err(last.map_or_else(|| Failure::runtime(std::fmt::Error), failure))
     }
 
@@ -111,13 +111,13 @@ impl Subject {
         credentials: &Credentials,
         connections: usize,
     ) -> Result<Self, fencepost::client::Error> {
-        let mut lines = Vec::new();
+        let mut channels = Vec::new();
         for _ in 0..connections {
-            lines.push(Raw::connect(address, credentials).await?);
+            channels.push(Raw::connect(address, credentials).await?);
         }
         Ok(Self {
             address: address.clone(),
-            lines,
+            channels,
             process: listener::process_of(address).await,
         })
     }
@@ -126,7 +126,7 @@ impl Subject {
         cpu::used(self.process?).ok()
     }
 
-    /// Loads it for a while.
+    /// Applies load for a while.
     async fn slice(
         &self,
         plan: &Plan,
@@ -137,19 +137,19 @@ impl Subject {
     ) -> Slice {
         let finished = || tally.lock().unwrap_or_else(PoisonError::into_inner).finished;
         let (before, cpu) = (finished(), self.cpu());
-        let took = load(plan, pattern, &self.lines, span, stop, tally).await;
+        let elapsed = load(plan, pattern, &self.channels, span, stop, tally).await;
         let used = cpu.zip(self.cpu()).map(|(before, after)| after.saturating_sub(before));
         Slice {
             finished: finished() - before,
-            took,
+            elapsed,
             cpu: used,
         }
     }
 }
 
-/// Measures, and prints what was measured.
+/// Measures and prints the results.
 pub fn run(args: Bench) -> Result<(), Failure> {
-    let (report, failed) = finish(Runtime::new().map_err(Failure::runtime)?, measured(&args))?;
+    let (report, failed) = finish(Runtime::new().map_err(Failure::runtime)?, measure(&args))?;
     if let Some(error) = failed.clone().filter(|_| report.is_empty()) {
         return Err(failure(error));
     }
@@ -161,8 +161,8 @@ pub fn run(args: Bench) -> Result<(), Failure> {
     failed.map_or(Ok(()), |error| Err(failure(error)))
 }
 
-/// The figures, and what ended them before their time, if something did.
-async fn measured(args: &Bench) -> Result<(Report, Option<fencepost::client::Error>), Failure> {
+/// The results, and the error that ended the measurement early, if any.
+async fn measure(args: &Bench) -> Result<(Report, Option<fencepost::client::Error>), Failure> {
     let (limits, mut patterns): (Vec<_>, Vec<_>) =
         args.patterns.iter().partition(|pattern| **pattern == Pattern::Limit);
     if patterns.is_empty() {
@@ -173,7 +173,7 @@ async fn measured(args: &Bench) -> Result<(Report, Option<fencepost::client::Err
     let echo = if limits.is_empty() {
         None
     } else {
-        Some(echo_beside(&subject, &plan, args.connections.get()).await?)
+        Some(start_echo(&subject, &plan, args.connections.get()).await?)
     };
     let stop = CancellationToken::new();
     let signals = Signals::take().map_err(Failure::runtime)?;
@@ -188,7 +188,7 @@ async fn measured(args: &Bench) -> Result<(Report, Option<fencepost::client::Err
     let span = args.time / u32::try_from(patterns.len()).unwrap_or(u32::MAX);
     for pattern in patterns {
         let echo = echo.as_ref().map(|(_, subject)| subject);
-        let (figures, failed) = figures(&plan, pattern, span, &subject, echo, &stop).await?;
+        let (figures, failed) = measure_pattern(&plan, pattern, span, &subject, echo, &stop).await?;
         report.figures.push(figures);
         report.interrupted = stop.is_cancelled();
         if failed.is_some() || report.interrupted {
@@ -198,47 +198,47 @@ async fn measured(args: &Bench) -> Result<(Report, Option<fencepost::client::Err
     Ok((report, None))
 }
 
-/// One pattern, in slices of the server and of the echo, if there is one.
-async fn figures(
+/// Measures one pattern, alternating with slices of the echo, if there is one.
+async fn measure_pattern(
     plan: &Plan,
     pattern: Pattern,
     span: Duration,
     subject: &Subject,
     echo: Option<&Subject>,
     stop: &CancellationToken,
-) -> Result<(Figures, Option<fencepost::client::Error>), Failure> {
+) -> Result<(PatternResult, Option<fencepost::client::Error>), Failure> {
     let tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
-    let unheard = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
-    let beside = echo.zip(pattern.limit());
-    let rounds = match beside {
+    let echo_tally = Arc::new(Mutex::new(Tally::new().map_err(Failure::runtime)?));
+    let echo_limit = echo.zip(pattern.limit());
+    let rounds = match echo_limit {
         Some(_) => (span.as_millis() / (2 * SLICE.as_millis())).clamp(1, u128::from(u16::MAX)) as u32,
         None => 1,
     };
-    let turn = span / rounds / if beside.is_some() { 2 } else { 1 };
+    let slice_time = span / rounds / if echo_limit.is_some() { 2 } else { 1 };
     let (mut slices, mut echoes) = (Vec::new(), Vec::new());
-    let shown = progress(pattern, span, Arc::clone(&tally));
-    let measured = async {
+    let progress_task = progress(pattern, span, Arc::clone(&tally));
+    let measure = async {
         for _ in 0..rounds {
-            slices.push(subject.slice(plan, pattern, turn, stop, &tally).await);
-            if let Some((echo, limit)) = beside {
-                echoes.push(echo.slice(plan, limit, turn, stop, &unheard).await);
+            slices.push(subject.slice(plan, pattern, slice_time, stop, &tally).await);
+            if let Some((echo, limit)) = echo_limit {
+                echoes.push(echo.slice(plan, limit, slice_time, stop, &echo_tally).await);
             }
-            let failed = tally.lock().unwrap_or_else(PoisonError::into_inner).failure().is_some();
+            let failed = tally.lock().unwrap_or_else(PoisonError::into_inner).error().is_some();
             if stop.is_cancelled() || failed {
                 break;
             }
         }
     };
     tokio::select! {
-        () = measured => {}
-        () = shown => {}
+        () = measure => {}
+        () = progress_task => {}
     }
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-    let figures = Figures::of(plan, pattern, &slices, &echoes, &tally);
-    Ok((figures, tally.failure().cloned()))
+    let figures = PatternResult::of(plan, pattern, &slices, &echoes, &tally);
+    Ok((figures, tally.error().cloned()))
 }
 
-/// A prefix of names that no other run has.
+/// A prefix for lock names that no other run uses.
 fn prefix() -> String {
     format!(
         "bench/{}-{}/",
@@ -247,17 +247,17 @@ fn prefix() -> String {
     )
 }
 
-/// An echo with answers as long as those of the server.
-async fn echo_beside(subject: &Subject, plan: &Plan, connections: usize) -> Result<(EchoProcess, Subject), Failure> {
-    let ask = AcquireRequest {
+/// Starts an echo whose responses are as long as those of the server.
+async fn start_echo(subject: &Subject, plan: &Plan, connections: usize) -> Result<(EchoProcess, Subject), Failure> {
+    let request = AcquireRequest {
         namespace: plan.namespace.clone(),
         name: format!("{}0000", plan.prefix),
         owner: "bench".to_owned(),
         ..AcquireRequest::default()
     };
-    let mut line = subject.lines[0].clone();
-    let lease = line.acquire(ask, None, None).await.map_err(failure)?;
-    line.release(lease.lease_id.clone()).await.map_err(failure)?;
+    let mut channel = subject.channels[0].clone();
+    let lease = channel.acquire(request, None, None).await.map_err(failure)?;
+    channel.release(lease.lease_id.clone()).await.map_err(failure)?;
     let process = EchoProcess::start(&lease.lease_id)?;
     let mut echo = Subject::connect_to(&process.address, &Credentials::default(), connections)
         .await
@@ -271,17 +271,17 @@ async fn stop_on(signals: Signals, stop: CancellationToken) {
     stop.cancel();
 }
 
-/// Shows on a terminal how it goes, for as long as it is polled.
+/// Shows the progress on a terminal while it is polled.
 async fn progress(pattern: Pattern, span: Duration, tally: Arc<Mutex<Tally>>) {
-    let Some(sign) = Spinner::at_hand() else {
+    let Some(spinner) = Spinner::on_terminal() else {
         return std::future::pending().await;
     };
     let (mut before, mut seconds) = (0, 0);
     loop {
         let finished = tally.lock().unwrap_or_else(PoisonError::into_inner).finished;
-        let (word, unit) = (pattern.word(), pattern.unit());
+        let (name, unit) = (pattern.name(), pattern.unit());
         let last = finished - before;
-        sign.show(&format!("{word}: {seconds} of {} s, {last} {unit}", span.as_secs_f64()));
+        spinner.show(&format!("{name}: {seconds} of {} s, {last} {unit}", span.as_secs_f64()));
         (before, seconds) = (finished, seconds + 1);
         tokio::time::sleep(TICK).await;
     }

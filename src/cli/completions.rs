@@ -12,11 +12,11 @@ Examples:
   zsh:   fencepost completions zsh > \"${fpath[1]}/_fencepost\"
   fish:  fencepost completions fish > ~/.config/fish/completions/fencepost.fish";
 
-/// A script for a shell.
+/// Print a completion script.
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Completions {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

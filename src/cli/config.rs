@@ -1,4 +1,4 @@
-//! `fencepost config`: look at a configuration before it is served.
+//! `fencepost config`: checks or prints a configuration.
 
 use clap::Subcommand;
 use fencepost::config::{Config, Overrides};
@@ -6,16 +6,16 @@ use fencepost::config::{Config, Overrides};
 use super::Failure;
 use super::output::print;
 
-/// The commands about the configuration.
+/// The commands for configurations.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Check the configuration: prints ok, or what is wrong with it and exits with 1
+    /// Check the configuration: prints ok, or the errors and exits with 1
     Check(Overrides),
-    /// Print the whole configuration as TOML, with the documentation and the default of each key
+    /// Print the complete configuration as TOML, with the documentation and the default of each key
     Show(Overrides),
 }
 
-/// Does one of them.
+/// Runs a command.
 pub fn run(command: Command) -> Result<(), Failure> {
     let text = match command {
         Command::Check(overrides) => check(overrides)?,
@@ -25,7 +25,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
 }
 
 fn check(overrides: Overrides) -> Result<String, Failure> {
-    // A fault is what this command looks for, not a wrong use of it.
+    // Exit code 1, not 2: an error in the configuration is a result of this command, not a usage
+    // error.
     Config::check(overrides).map_err(Failure::runtime)?;
     Ok("ok\n".to_owned())
 }

@@ -1,23 +1,23 @@
-//! What the exit codes mean. They lie above those that commands use, and below those of signals.
+//! The exit codes. They are above those that commands use, and below those of signals.
 
-/// The lock is held by another.
+/// Another claim holds the lock.
 pub const HELD: u8 = 120;
-/// The wait ran out.
-pub const WAIT_OVER: u8 = 121;
-/// The lease is or may be lost, or the token is not held.
+/// The wait timed out.
+pub const WAIT_TIMEOUT: u8 = 121;
+/// The lease is or may be lost, or the token does not hold the lock.
 pub const LOST: u8 = 122;
 /// No server answers, or it cannot serve now.
 pub const NO_SERVER: u8 = 123;
-/// `lock` itself failed, where 1 would be taken for its command's.
+/// `lock` itself failed. 1 would be indistinguishable from the command's own exit code.
 pub const LOCK_FAILED: u8 = 125;
-/// The command cannot be run.
+/// The command cannot be executed.
 pub const CANNOT_RUN: u8 = 126;
-/// There is no such command.
+/// The command does not exist.
 pub const NOT_FOUND: u8 = 127;
-/// What is added to the number of the signal that ended a command, as shells do.
+/// Added to the number of the signal that ended a command, as shells do.
 pub const SIGNALLED: i32 = 128;
 
-/// The codes, for the help.
+/// The exit codes, for the help.
 pub const HELP: &str = "\
 Exit codes:
     0  done

@@ -1,4 +1,4 @@
-//! Why a command failed, whose fault that is, and what to do next.
+//! The errors of commands, their exit codes, and advice for the user.
 
 use std::process::ExitCode;
 
@@ -6,32 +6,32 @@ use fencepost::client;
 
 use super::exit;
 use super::lock_name::LockName;
-use super::output::{complain, complain_of_answer, say};
+use super::output::{print_error, print_response_error, print_line};
 use super::unprintable::plain;
 
-/// The exit code of what has none of its own.
+/// The exit code of errors without their own.
 const FAILED: u8 = 1;
 
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The caller's fault: wrong arguments or configuration.
+    /// Wrong arguments or configuration.
     Usage(Box<dyn std::error::Error>),
-    /// The world's.
+    /// An error of the environment.
     Runtime(Box<dyn std::error::Error>),
-    /// A server's answer, or that there was none.
+    /// An error of a call.
     Call {
         error: client::Error,
-        /// Which lock it is about, where it is about one.
+        /// The lock that the call concerns, if any.
         lock: Option<LockName>,
-        /// The exit code, where the error has none of its own.
+        /// The exit code if the error has no code of its own.
         otherwise: u8,
     },
-    /// One with an exit code of its own.
+    /// An error with its own exit code.
     Coded(u8, Box<dyn std::error::Error>),
 }
 
-/// A call failed that is about no lock.
+/// The failure of a call that concerns no lock.
 pub fn failure(error: client::Error) -> Failure {
     Failure::Call {
         error,
@@ -53,7 +53,7 @@ impl Failure {
         Self::Coded(code, Box::new(error))
     }
 
-    /// A call failed that is about this lock.
+    /// The failure of a call that concerns this lock.
     pub fn about(lock: &LockName, error: client::Error) -> Self {
         Self::Call {
             error,
@@ -62,12 +62,12 @@ impl Failure {
         }
     }
 
-    /// With this exit code where it has none of its own.
+    /// Sets the exit code of an error without its own.
     pub fn or_code(self, otherwise: u8) -> Self {
         match self {
             Self::Runtime(error) => Self::Coded(otherwise, error),
             Self::Call { error, lock, .. } => Self::Call { error, lock, otherwise },
-            own => own,
+            coded => coded,
         }
     }
 
@@ -79,7 +79,7 @@ impl Failure {
             Self::Coded(code, _) => *code,
             Self::Call { error, otherwise, .. } => match error {
                 Error::LockHeld { .. } => exit::HELD,
-                Error::WaitTimeout => exit::WAIT_OVER,
+                Error::WaitTimeout => exit::WAIT_TIMEOUT,
                 Error::LeaseLost { .. } => exit::LOST,
                 Error::Unreachable { .. } | Error::Unavailable { .. } => exit::NO_SERVER,
                 _ => *otherwise,
@@ -87,7 +87,7 @@ impl Failure {
         }
     }
 
-    /// Says it on standard error.
+    /// Prints the error to standard error.
     pub fn report(self) -> ExitCode {
         let code = self.code();
         let advice = match &self {
@@ -95,19 +95,19 @@ impl Failure {
             _ => None,
         };
         match &self {
-            // What is wrong with a configuration is shown with its lines.
-            Self::Usage(error) | Self::Runtime(error) => complain(error.as_ref()),
-            Self::Coded(_, error) => complain_of_answer(error.as_ref()),
-            Self::Call { error, .. } => complain_of_answer(error),
+            // The error of a configuration spans several lines.
+            Self::Usage(error) | Self::Runtime(error) => print_error(error.as_ref()),
+            Self::Coded(_, error) => print_response_error(error.as_ref()),
+            Self::Call { error, .. } => print_response_error(error),
         }
         if let Some(advice) = advice {
-            say(&format!("  {}", plain(&advice)));
+            print_line(&format!("  {}", plain(&advice)));
         }
         ExitCode::from(code)
     }
 }
 
-/// What to do next.
+/// Advice for the user.
 fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
     use client::Error;
     let lock = || lock.map_or_else(|| "NAMESPACE/NAME".to_owned(), ToString::to_string);
@@ -124,14 +124,14 @@ fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
         Error::Unreachable { .. } => {
             "start one with `fencepost serve`, or name another with --addr or FENCEPOST_ADDR".to_owned()
         }
-        Error::Unavailable { .. } => "try again soon, and see which store is away: fencepost namespaces".to_owned(),
+        Error::Unavailable { .. } => "try again soon, and see which store is unavailable: fencepost namespaces".to_owned(),
         Error::Refused { reason, .. } => match reason.as_str() {
             "UNAUTHENTICATED" => {
-                "prove who asks with --bearer-file, or with --cert and --key over an https:// address".to_owned()
+                "authenticate with --bearer-file, or with --cert and --key over an https:// address".to_owned()
             }
-            "NAMESPACE_NOT_FOUND" => "see which there are: fencepost namespaces".to_owned(),
-            "LIMIT_MISMATCH" => format!("see what is in the queue: fencepost get {}", lock()),
-            "UNSUPPORTED" => "see what each namespace offers: fencepost namespaces".to_owned(),
+            "NAMESPACE_NOT_FOUND" => "list the namespaces: fencepost namespaces".to_owned(),
+            "LIMIT_MISMATCH" => format!("see the claims in the queue: fencepost get {}", lock()),
+            "UNSUPPORTED" => "see what each namespace supports: fencepost namespaces".to_owned(),
             "QUEUE_FULL" => format!("try again later, or see who waits: fencepost get {}", lock()),
             "Unimplemented" => "is this a Fencepost server? Name another with --addr or FENCEPOST_ADDR".to_owned(),
             _ => return None,

@@ -1,4 +1,4 @@
-//! `fencepost get`, `list`, `watch` and `check-token`: who holds, and who waits.
+//! `fencepost get`, `list`, `watch` and `check-token`: read locks and their queues.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use super::table::Table;
 use super::unprintable::plain;
 use super::{Failure, exit, failure};
 
-/// Who holds a lock.
+/// Show a lock.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  fencepost get default/reports\n  fencepost get default/reports -o json | jq .waiterCount"
@@ -36,7 +36,7 @@ pub struct Get {
     output: Output,
 }
 
-/// A namespace, and how the names begin that are meant.
+/// A namespace and a prefix of lock names.
 #[derive(Debug, Clone)]
 struct Names {
     namespace: String,
@@ -55,11 +55,11 @@ impl FromStr for Names {
     }
 }
 
-/// The locks in use.
+/// List the locks in use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  fencepost list default\n  fencepost list default/reports/")]
 pub struct List {
-    /// The namespace, and optionally how the locks' names begin
+    /// The namespace, and optionally a prefix of the lock names
     #[arg(value_name = "NAMESPACE[/PREFIX]")]
     names: Names,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct List {
     output: Output,
 }
 
-/// The changes of a lock.
+/// Watch a lock.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  fencepost watch default/reports -o json | jq -r .change.kind")]
 pub struct Watch {
@@ -81,7 +81,7 @@ pub struct Watch {
     output: Output,
 }
 
-/// Whether a token is held.
+/// Check a token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exits with 0 while the token is held, and with 122 otherwise.\n\n\
                         Example:\n  fencepost check-token default/reports \"$FENCEPOST_TOKEN\" || exit")]
@@ -97,7 +97,7 @@ pub struct CheckToken {
     output: Output,
 }
 
-/// Shows a lock.
+/// Prints a lock.
 pub fn get(args: Get) -> Result<(), Failure> {
     let state = block_on(async {
         let client = args.server.connect().await?;
@@ -107,7 +107,7 @@ pub fn get(args: Get) -> Result<(), Failure> {
     args.output.show(&state, text).map(drop)
 }
 
-/// Lists locks, page by page as they come, so that a long list takes no room.
+/// Lists locks page by page as they arrive, so that a long list needs little memory.
 pub fn list(args: List) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
@@ -123,24 +123,24 @@ pub fn list(args: List) -> Result<(), Failure> {
             }
             let reader = args.output.show(&page, summaries)?;
             token = page.next_page_token;
-            if token.is_empty() || reader == Reader::Gone {
+            if token.is_empty() || reader == Reader::Closed {
                 return Ok(());
             }
         }
     })
 }
 
-/// Shows a lock's changes until it is told to end, or the server ends.
+/// Prints the changes of a lock until the process is interrupted or the server stops.
 pub fn watch(args: Watch) -> Result<(), Failure> {
     block_on(async {
         let client = args.server.connect().await?;
         let about = |error| Failure::about(&args.lock, error);
-        let mut seen = client
+        let mut events = client
             .watch(&args.lock.namespace, &args.lock.name)
             .await
             .map_err(about)?;
-        while let Some(seen) = seen.next().await {
-            if args.output.show(&seen.map_err(about)?, message)? == Reader::Gone {
+        while let Some(event) = events.next().await {
+            if args.output.show(&event.map_err(about)?, message)? == Reader::Closed {
                 break;
             }
         }
@@ -148,7 +148,7 @@ pub fn watch(args: Watch) -> Result<(), Failure> {
     })
 }
 
-/// Says whether a token is held, with the exit code too.
+/// Prints whether a token is held, and returns the exit code.
 pub fn check_token(args: CheckToken) -> Result<ExitCode, Failure> {
     let checked = block_on(async {
         let client = args.server.connect().await?;
@@ -198,11 +198,11 @@ fn text(state: &LockState) -> String {
 
 fn summary(state: &LockState) -> String {
     let name = plain(&format!("{}/{}", state.namespace, state.name));
-    let use_of_it = match (state.holder_count, state.waiter_count) {
+    let status = match (state.holder_count, state.waiter_count) {
         (0, 0) => "free".to_owned(),
         (held, waits) => counts(held, waits),
     };
-    format!("{name}: {use_of_it}")
+    format!("{name}: {status}")
 }
 
 fn counts(held: u32, waits: u32) -> String {
@@ -213,7 +213,7 @@ fn verb(count: u32, word: &str) -> String {
     format!("{word}{}", if count == 1 { "s" } else { "" })
 }
 
-/// What a long queue has beyond what is shown.
+/// The line for entries of a long queue that are not shown.
 fn more(all: u32, shown: usize) -> String {
     let hidden = (all as usize).saturating_sub(shown);
     if hidden == 0 {
@@ -257,8 +257,8 @@ fn row(lock: &LockSummary) -> [String; 6] {
     ]
 }
 
-fn message(seen: &WatchLockResponse) -> String {
-    match &seen.event {
+fn message(response: &WatchLockResponse) -> String {
+    match &response.event {
         Some(Event::State(state)) => text(state),
         Some(Event::Change(change)) => line(change),
         None => String::new(),

@@ -1,4 +1,4 @@
-//! `fencepost acquire`, `renew` and `release`: a lease by hand.
+//! `fencepost acquire`, `renew` and `release`: explicit lease operations.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ Examples:
   (umask 077; fencepost acquire default/reports --quiet >lease)
   fencepost acquire default/licences --permits 2 --limit 5 --output json";
 
-/// Take a lock.
+/// Acquire a lock.
 #[derive(Debug, clap::Args)]
 #[command(after_help = ACQUIRE_HELP)]
 pub struct Acquire {
     #[command(flatten)]
-    asking: LockRequest,
+    request: LockRequest,
     /// Find the claim of an earlier call with the same id, lock and owner
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -41,7 +41,7 @@ pub struct Acquire {
     output: Output,
 }
 
-/// Give a lease more time.
+/// Renew a lease.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  fencepost renew --lease-id-file lease --ttl 10m\n  fencepost renew \"$lease\" --ttl 10m"
@@ -58,7 +58,7 @@ pub struct Renew {
     output: Output,
 }
 
-/// Give a lease back.
+/// Release a lease.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  fencepost release --lease-id-file lease\n  printf %s \"$lease\" | fencepost release --lease-id-file -"
@@ -72,19 +72,19 @@ pub struct Release {
     output: Output,
 }
 
-/// Takes a lock and prints its lease.
+/// Acquires a lock and prints its lease.
 pub fn acquire(args: Acquire) -> Result<(), Failure> {
     let lease = block_on(async {
         let client = args.server.connect().await?;
-        let mut ask = args.asking.acquire(&client);
+        let mut call = args.request.acquire(&client);
         if let Some(id) = &args.request_id {
-            ask = ask.request_id(id);
+            call = call.request_id(id);
         }
         if args.reentrant {
-            ask = ask.reentrant();
+            call = call.reentrant();
         }
-        let granted = waiting::shown(&client, &args.asking, ask.lease()).await;
-        granted.map_err(|error| args.asking.failure(error))
+        let granted = waiting::with_progress(&client, &args.request, call.lease()).await;
+        granted.map_err(|error| args.request.failure(error))
     })?;
     if args.quiet {
         return print(&format!("{}\n", plain(&lease.lease_id)))
@@ -104,7 +104,7 @@ pub fn renew(args: Renew) -> Result<(), Failure> {
     args.output.show(&lease, text).map(drop)
 }
 
-/// Gives a lease back.
+/// Releases a lease.
 pub fn release(args: Release) -> Result<(), Failure> {
     let lease_id = args.lease.read()?;
     block_on(async {
@@ -128,12 +128,12 @@ fn text(lease: &proto::Lease) -> String {
     ])
 }
 
-/// A short time.
+/// A duration in seconds, with one decimal.
 pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-/// What a store promises, in two letters.
+/// The guarantee of a store, in two letters.
 pub fn guarantee(guarantee: proto::Guarantee) -> &'static str {
     match guarantee {
         proto::Guarantee::Ap => "AP",

@@ -1,8 +1,8 @@
-//! `fencepost lock`: a command that runs under a lock, and never longer than the lock is held.
+//! `fencepost lock`: runs a command under a lock, and never longer than the lock is held.
 //!
-//! The command has a process group of its own. The moment the lease is or may be lost the whole group
-//! is ended: TERM while there is still time, and KILL before the end until which the lease can be
-//! counted on. Should this process itself be killed or stopped, the [`watchdog`] does it.
+//! The command runs in its own process group. When the lease is or may be lost, the whole group is ended: by SIGTERM
+//! while there is time, and by SIGKILL before the end of the lease. If this process is killed or stopped itself, the
+//! [`watchdog`] kills the group.
 
 mod child;
 mod signal_forwarding;
@@ -23,30 +23,29 @@ use self::terminal::Terminal;
 use self::watchdog::Watchdog;
 pub use self::watchdog::watchdog;
 use super::lock_request::LockRequest;
-use super::output::say;
+use super::output::print_line;
 use super::server::{Server, block_on};
 use super::unprintable::plain;
 use super::{Failure, exit, waiting};
 
-/// How long before the end of its time the last process is killed, for a kill takes a moment. Half of
-/// it is left when the warden does it.
-const MARGIN: Duration = Duration::from_millis(100);
-/// No more than this part of the time to live goes to the grace, and of that to the margin: the rest
-/// is for renewals.
-const PARTS: u32 = 4;
-/// How often a group that was told to end is looked at.
-const LOOK: Duration = Duration::from_millis(10);
-/// How long a lease is tried to be given back at least.
-const LAST_RELEASE: Duration = Duration::from_millis(500);
-/// How long the system may take to end what was killed.
-const KILLED: Duration = Duration::from_secs(5);
+/// How long before the end of the lease the last process is killed, because a kill takes a moment. The watchdog kills
+/// after half of it.
+const KILL_MARGIN: Duration = Duration::from_millis(100);
+/// At most this fraction of the TTL is used for the grace, and of that for the margin. The rest is for renewals.
+const MAX_FRACTION: u32 = 4;
+/// The interval between checks of a group that is ending.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The minimum time for releasing the lease.
+const MIN_RELEASE_TIME: Duration = Duration::from_millis(500);
+/// How long killed processes may take to end.
+const KILL_WAIT: Duration = Duration::from_secs(5);
 
 const HELP: &str = "\
-The command gets FENCEPOST_TOKEN, the fencing token to send along with every write, and
+The command gets FENCEPOST_TOKEN, the fencing token to send with every write, and
 FENCEPOST_LEASE_ID, FENCEPOST_NAMESPACE, FENCEPOST_LOCK and FENCEPOST_ADDR, with the variables of
-the files that were given. Signals are passed on
-to it and to all of its process group. What it leaves running in that group is ended before the
-lock is given back.
+the files that were given. Signals are forwarded
+to it and its whole process group. Processes that it leaves in that group are ended before the
+lock is released.
 
 Exit codes: the command's own, 128 and the number of the signal that ended it, and
     2  wrong arguments
@@ -68,8 +67,8 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Lock {
     #[command(flatten)]
-    asking: LockRequest,
-    /// How long the command has between TERM and KILL when it must end; at most a quarter of the TTL
+    request: LockRequest,
+    /// The time between TERM and KILL when the command must end; at most a quarter of the TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     grace: Duration,
     #[command(flatten)]
@@ -82,13 +81,13 @@ pub struct Lock {
 /// How the command ended.
 #[derive(Debug)]
 enum Ended {
-    /// By itself, with this code.
-    ByItself(u8),
-    /// It was ended, for this reason.
+    /// It exited with this code.
+    Exited(u8),
+    /// It was ended because of this loss.
     Lost(Loss),
 }
 
-/// A command was ended, or worked without its lock.
+/// The lease was lost while the command ran.
 #[derive(Debug, thiserror::Error)]
 #[error("{lock}: {loss}; {consequence}")]
 struct Lost {
@@ -97,32 +96,32 @@ struct Lost {
     consequence: &'static str,
 }
 
-/// Runs the command.
+/// Runs the command under the lock.
 pub fn run(args: Lock) -> Result<ExitCode, Failure> {
-    block_on(locked(&args)).map_err(|failure| failure.or_code(exit::LOCK_FAILED))
+    block_on(run_locked(&args)).map_err(|failure| failure.or_code(exit::LOCK_FAILED))
 }
 
-async fn locked(args: &Lock) -> Result<ExitCode, Failure> {
-    let mut passing = SignalForwarding::take().map_err(Failure::runtime)?;
+async fn run_locked(args: &Lock) -> Result<ExitCode, Failure> {
+    let mut signals = SignalForwarding::take().map_err(Failure::runtime)?;
     let mut guard = tokio::select! {
-        granted = taken(args) => granted?,
-        signal = passing.next() => return Ok(ExitCode::from(child::code_of(signal))),
+        granted = acquire(args) => granted?,
+        signal = signals.next() => return Ok(ExitCode::from(child::code_of(signal))),
     };
-    let ended = under(&mut guard, args, &mut passing).await;
-    // Past its end there is nothing left to give back, whoever does not answer.
-    let patience = guard.remaining().max(LAST_RELEASE);
-    let released = tokio::time::timeout(patience, guard.release()).await;
+    let ended = run_child(&mut guard, args, &mut signals).await;
+    // The lease expires at its end, so that a release after it is pointless, even if no server answers.
+    let time_limit = guard.remaining().max(MIN_RELEASE_TIME);
+    let released = tokio::time::timeout(time_limit, guard.release()).await;
     let released = released.unwrap_or_else(|_| Err(args.unanswered()));
     match (ended?, released) {
         (Ended::Lost(loss), _) => Err(args.lost(loss, "the command was ended")),
-        (Ended::ByItself(_), Err(Error::LeaseLost { cause })) => Err(args.lost(
+        (Ended::Exited(_), Err(Error::LeaseLost { cause })) => Err(args.lost(
             Loss::Gone { cause },
-            "the command may have worked beside another holder",
+            "the command may have run while another claim held the lock",
         )),
-        (Ended::ByItself(code), released) => {
+        (Ended::Exited(code), released) => {
             if let Err(error) = released {
-                say(&plain(&format!(
-                    "warning: the lock could not be given back and ends by itself: {error}"
+                print_line(&plain(&format!(
+                    "warning: the lock was not released and will expire: {error}"
                 )));
             }
             Ok(ExitCode::from(code))
@@ -130,15 +129,15 @@ async fn locked(args: &Lock) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn taken(args: &Lock) -> Result<LockGuard, Failure> {
+async fn acquire(args: &Lock) -> Result<LockGuard, Failure> {
     let client: Client = args.server.connect().await?;
-    let granted = waiting::shown(&client, &args.asking, args.asking.acquire(&client)).await;
-    granted.map_err(|error| args.asking.failure(error))
+    let granted = waiting::with_progress(&client, &args.request, args.request.acquire(&client)).await;
+    granted.map_err(|error| args.request.failure(error))
 }
 
 impl Lock {
     fn lost(&self, loss: Loss, consequence: &'static str) -> Failure {
-        let lock = self.asking.lock.to_string();
+        let lock = self.request.lock.to_string();
         Failure::coded(
             exit::LOST,
             Lost {
@@ -149,59 +148,59 @@ impl Lock {
         )
     }
 
-    /// Nobody answered in time.
+    /// The error for a release without a response.
     fn unanswered(&self) -> Error {
         Error::Unreachable {
             addresses: self.server.text(),
-            problem: "nothing came while the lease lived".to_owned(),
+            problem: "no response before the end of the lease".to_owned(),
         }
     }
 
-    /// What the command finds in its environment.
+    /// The environment variables of the command.
     fn environment(&self, guard: &LockGuard) -> impl Iterator<Item = (&'static str, OsString)> {
         let lease = guard.lease();
-        let own = [
+        let variables = [
             ("FENCEPOST_TOKEN", lease.fencing_token.to_string()),
             ("FENCEPOST_LEASE_ID", lease.lease_id.clone()),
             ("FENCEPOST_NAMESPACE", lease.namespace.clone()),
             ("FENCEPOST_LOCK", lease.name.clone()),
         ];
-        let own = own.map(|(name, value)| (name, value.into()));
-        own.into_iter().chain(self.server.environment())
+        let variables = variables.map(|(name, value)| (name, value.into()));
+        variables.into_iter().chain(self.server.environment())
     }
 }
 
-/// How a group is ended in time.
+/// The time limits for ending a group.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
-    /// Between TERM and KILL.
+struct EndLimits {
+    /// The time between TERM and KILL.
     grace: Duration,
-    /// Between KILL and the end of the lease.
+    /// The time between KILL and the end of the lease.
     margin: Duration,
 }
 
-impl Limits {
+impl EndLimits {
     fn of(guard: &LockGuard, grace: Duration) -> Self {
-        let most = time(guard.lease().ttl) / PARTS;
+        let max_grace = time(guard.lease().ttl) / MAX_FRACTION;
         Self {
-            grace: grace.min(most),
-            margin: MARGIN.min(most / PARTS),
+            grace: grace.min(max_grace),
+            margin: KILL_MARGIN.min(max_grace / MAX_FRACTION),
         }
     }
 }
 
-/// Runs the command while the lease is held, and leaves nothing of it behind.
-async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut SignalForwarding) -> Result<Ended, Failure> {
-    let limits = Limits::of(guard, args.grace);
+/// Runs the command while the lease is held. None of its processes remains.
+async fn run_child(guard: &mut LockGuard, args: &Lock, signals: &mut SignalForwarding) -> Result<Ended, Failure> {
+    let limits = EndLimits::of(guard, args.grace);
     let before = limits.grace + limits.margin;
     if guard.remaining() <= before {
         return Ok(Ended::Lost(Loss::Unrenewed));
     }
     let mut end = guard.end();
     let mut watchdog = Watchdog::start().map_err(Failure::runtime)?;
-    let terminal = Terminal::at_hand();
+    let terminal = Terminal::open();
     let mut child = Child::start(&args.command, args.environment(guard))?;
-    watchdog.watch(child.group(), end.saturating_sub(limits.margin / 2));
+    watchdog.set_deadline(child.group(), end.saturating_sub(limits.margin / 2));
     terminal.lend(child.group());
     let ending = guard.ending(before);
     tokio::pin!(ending);
@@ -209,46 +208,46 @@ async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut SignalForwardin
         tokio::select! {
             biased;
             loss = &mut ending => break Ended::Lost(loss),
-            happened = child.next() => match happened {
-                ChildEvent::Ended(code) => break Ended::ByItself(code),
+            event = child.next() => match event {
+                ChildEvent::Ended(code) => break Ended::Exited(code),
                 ChildEvent::Stopped(signal) => {
                     terminal.stopped(child.group(), signal, || guard.is_held());
                 }
             },
             renewed = guard.renewed() => if let Some(renewed) = renewed {
                 end = renewed;
-                watchdog.watch(child.group(), end.saturating_sub(limits.margin / 2));
+                watchdog.set_deadline(child.group(), end.saturating_sub(limits.margin / 2));
             },
-            signal = passing.next() => child.group().signal(signal),
+            signal = signals.next() => child.group().signal(signal),
         }
     };
     end_all(&mut child, end, limits).await;
     terminal.take_back(child.group());
-    watchdog.dismiss();
+    watchdog.stop();
     Ok(ended)
 }
 
-/// Ends what is left of the group: by TERM, and after the grace, or before the lease ends, by KILL.
-async fn end_all(child: &mut Child, end: Duration, limits: Limits) {
+/// Ends the remaining processes of the group: by TERM, and by KILL after the grace or before the lease ends.
+async fn end_all(child: &mut Child, end: Duration, limits: EndLimits) {
     let group = child.group();
     let kill = end
         .saturating_sub(limits.margin)
         .min(clock::since_boot() + limits.grace);
-    if child.is_over() {
+    if child.has_ended() {
         return;
     }
     group.signal(Signal::SIGTERM);
-    // One that is stopped would not hear of it.
+    // A stopped process handles TERM only after CONT.
     group.signal(Signal::SIGCONT);
     while clock::since_boot() < kill {
-        child.happens_within(LOOK).await;
-        if child.is_over() {
+        child.wait_for_event(POLL_INTERVAL).await;
+        if child.has_ended() {
             return;
         }
     }
     group.signal(Signal::SIGKILL);
-    let given_up = clock::since_boot() + KILLED;
-    while !child.is_over() && clock::since_boot() < given_up {
-        child.happens_within(LOOK).await;
+    let deadline = clock::since_boot() + KILL_WAIT;
+    while !child.has_ended() && clock::since_boot() < deadline {
+        child.wait_for_event(POLL_INTERVAL).await;
     }
 }

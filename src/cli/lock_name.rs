@@ -1,9 +1,9 @@
-//! `NAMESPACE/NAME`, as arguments name a lock.
+//! `NAMESPACE/NAME`, the form of lock names in arguments.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A lock and its namespace. What a name may hold, the server says.
+/// A lock name and its namespace. The server validates both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockName {
     pub namespace: String,
@@ -18,7 +18,7 @@ pub struct NoLockName;
 impl FromStr for LockName {
     type Err = NoLockName;
 
-    /// The first slash ends the namespace, which has none; the name may have more.
+    /// Splits at the first slash: a namespace contains none, but a name may.
     fn from_str(text: &str) -> Result<Self, NoLockName> {
         match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Self {

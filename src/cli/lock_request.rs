@@ -1,4 +1,4 @@
-//! What `acquire` and `lock` ask for.
+//! The arguments of `acquire` and `lock`.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use fencepost::client::{Acquire, Client};
 use super::Failure;
 use super::lock_name::LockName;
 
-/// A lock, and how to ask for it.
+/// A lock, and how to acquire it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LockRequest {
     /// The lock
     #[arg(value_name = "NAMESPACE/NAME")]
     pub lock: LockName,
-    /// Wait so long in the lock's queue, such as 30s; without it, the lock is tried once
+    /// The time to wait in the lock's queue, such as 30s; without it, the lock is tried once
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub wait: Option<Duration>,
-    /// How long the lease lives without a renewal, such as 15s [default: the namespace's]
+    /// The TTL of the lease without a renewal, such as 15s [default: the namespace's]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
-    /// Hold it together with others who share it
+    /// Share the lock with other shared claims
     #[arg(long, conflicts_with_all = ["permits", "limit"])]
     shared: bool,
-    /// Take so many permits of a semaphore
+    /// The permits to acquire of a semaphore
     #[arg(long, value_name = "COUNT", requires = "limit")]
     permits: Option<u32>,
-    /// How many permits the semaphore has in all, the same for all who ask
+    /// The total number of permits of the semaphore, the same in all claims
     #[arg(long, value_name = "COUNT", requires = "permits")]
     limit: Option<u32>,
-    /// Who asks, as operators see it [default: user@host:process]
+    /// The owner label that operators see [default: user@host:process]
     #[arg(long, value_name = "LABEL")]
     owner: Option<String>,
-    /// A text that operators see beside the owner; may be given several times
+    /// A metadata entry that operators see; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     metadata: Vec<(String, String)>,
 }
@@ -42,36 +42,36 @@ fn entry(text: &str) -> Result<(String, String), &'static str> {
 }
 
 impl LockRequest {
-    /// The call, not sent yet.
+    /// The request, which is not sent yet.
     pub fn acquire(&self, client: &Client) -> Acquire {
-        let mut ask = client
+        let mut acquire = client
             .acquire(&self.lock.namespace, &self.lock.name, &self.owner())
             .wait(self.wait.unwrap_or_default());
         for (key, value) in &self.metadata {
-            ask = ask.metadata(key, value);
+            acquire = acquire.metadata(key, value);
         }
         if let Some(ttl) = self.ttl {
-            ask = ask.ttl(ttl);
+            acquire = acquire.ttl(ttl);
         }
         match (self.permits, self.limit) {
-            (Some(permits), Some(limit)) => ask.semaphore(permits, limit),
-            _ if self.shared => ask.shared(),
-            _ => ask,
+            (Some(permits), Some(limit)) => acquire.semaphore(permits, limit),
+            _ if self.shared => acquire.shared(),
+            _ => acquire,
         }
     }
 
-    /// The label given, or one that names this process.
+    /// The given label, or one that identifies this process.
     pub fn owner(&self) -> String {
-        self.owner.clone().unwrap_or_else(this_process)
+        self.owner.clone().unwrap_or_else(default_owner)
     }
 
-    /// An error of the call, with what to do next.
+    /// A failure of the call, with advice.
     pub fn failure(&self, error: fencepost::client::Error) -> Failure {
         Failure::about(&self.lock, error)
     }
 }
 
-fn this_process() -> String {
+fn default_owner() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let host = nix::unistd::gethostname().ok().and_then(|host| host.into_string().ok());
     format!(

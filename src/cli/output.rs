@@ -1,4 +1,4 @@
-//! Writing to standard output and error, whose reader may be gone.
+//! Output to standard output and standard error.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -9,26 +9,26 @@ use fencepost::client::{Answer, json};
 use super::Failure;
 use super::unprintable::{escaped, escaped_json, plain};
 
-/// How an answer is shown.
+/// The format of a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people
     #[default]
     Text,
-    /// For scripts: a line of JSON for each answer, with the fields of the API
+    /// For scripts: one line of JSON per response, with the fields of the API
     Json,
 }
 
-/// How to show answers.
+/// The output option.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Output {
-    /// How to show the answer
+    /// The output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Format,
 }
 
 impl Output {
-    /// Shows an answer: as JSON, or as what `text` makes of it. Whether somebody still reads.
+    /// Prints a response as JSON or as the text that `text` returns. Returns whether the reader still reads.
     pub fn show<A: Answer>(self, answer: &A, text: impl FnOnce(&A) -> String) -> Result<Reader, Failure> {
         let shown = match self.output {
             Format::Text => text(answer),
@@ -38,73 +38,74 @@ impl Output {
     }
 }
 
-/// Who is at the other end of standard output.
+/// The state of the reader of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// Somebody.
-    There,
-    /// Nobody any more: they have seen enough.
-    Gone,
+    /// It reads.
+    Open,
+    /// It has closed the pipe.
+    Closed,
 }
 
-/// Writes to standard output. A reader that went away has seen enough.
+/// Writes to standard output. A closed pipe is not an error: the reader needs no more.
 ///
 /// # Errors
-/// Those of the system, but for a closed pipe.
+/// The system's errors, except for a closed pipe.
 pub fn print(text: &str) -> io::Result<Reader> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(closed) if closed.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        done => done.map(|()| Reader::There),
+        Err(closed) if closed.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Closed),
+        done => done.map(|()| Reader::Open),
     }
 }
 
-/// Writes a line to standard error. Where that is closed, the exit code has to do.
-pub fn say(line: &str) {
+/// Writes a line to standard error. If that fails, only the exit code reports the error.
+pub fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes an error and what caused it to standard error, in one line unless the error itself has several.
-pub fn complain(error: &(dyn Error + 'static)) {
-    complain_of(&escaped(&with_causes(error)));
+/// Writes an error with its causes to standard error, in one line unless the error itself has several.
+pub fn print_error(error: &(dyn Error + 'static)) {
+    print_error_line(&escaped(&with_causes(error)));
 }
 
-/// Writes an error with words of a server, in one line: it cannot add lines that look like this program's own.
-pub fn complain_of_answer(error: &(dyn Error + 'static)) {
-    complain_of(&plain(&with_causes(error)));
+/// Writes an error with a server's message, in one line: the server must not be able to imitate this program's
+/// messages.
+pub fn print_response_error(error: &(dyn Error + 'static)) {
+    print_error_line(&plain(&with_causes(error)));
 }
 
-fn complain_of(text: &str) {
+fn print_error_line(text: &str) {
     let word = Paint::of(&io::stderr()).red("error:");
-    say(&format!("{word} {text}"));
+    print_line(&format!("{word} {text}"));
 }
 
 fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut told = error.to_string();
-    let mut line = told.clone();
+    let mut previous = error.to_string();
+    let mut line = previous.clone();
     for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
         let cause = cause.to_string();
-        if !told.contains(&cause) {
+        if !previous.contains(&cause) {
             // Writing to a String cannot fail.
             let _ = write!(line, ": {cause}");
         }
-        told = cause;
+        previous = cause;
     }
     line
 }
 
-/// Colours, where there is a terminal that wants them.
+/// Colours, if the terminal supports them.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
     on: bool,
 }
 
 impl Paint {
-    /// For what is written there: never with NO_COLOR, nor on a terminal that knows none.
+    /// For a stream: no colours with NO_COLOR, or on a terminal without them.
     pub fn of(stream: &impl IsTerminal) -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let disabled = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            on: stream.is_terminal() && !refused && !is_dumb(),
+            on: stream.is_terminal() && !disabled && !is_dumb(),
         }
     }
 
@@ -133,7 +134,7 @@ impl Paint {
     }
 }
 
-/// Whether the terminal can do nothing but print.
+/// Whether the terminal supports no escape codes.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }

@@ -23,10 +23,10 @@ use super::signals::{HangUps, Signals};
 
 mod descriptors;
 
-/// How long a step of a store that hangs may hold the end of the process up.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How long a blocked store operation may delay the end of the process.
+const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// An address that could not be listened on.
+/// An address that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 struct BindError {
@@ -34,28 +34,28 @@ struct BindError {
     source: io::Error,
 }
 
-/// What the server was started with.
+/// The state after the start of the process.
 struct Started {
     overrides: Overrides,
-    /// Its files, before they were read.
-    seen: FileSnapshots,
+    /// The state of its files before they were read.
+    file_snapshots: FileSnapshots,
     config: Config,
     log: Log,
 }
 
-/// Serves until it is told to end.
+/// Serves until a signal ends the server.
 pub fn run(overrides: Overrides) -> Result<(), Failure> {
-    let mut seen = FileSnapshots::default();
-    seen.note(overrides.config.clone());
+    let mut file_snapshots = FileSnapshots::default();
+    file_snapshots.record(overrides.config.clone());
     let config = Config::load(overrides.clone()).map_err(Failure::usage)?;
-    seen.note(config.files());
+    file_snapshots.record(config.files());
     let runtime = Runtime::new().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
     let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
     let started = Started {
         overrides,
-        seen,
+        file_snapshots,
         config,
         log,
     };
@@ -63,18 +63,19 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     if let Some(traces) = traces {
         traces.finish();
     }
-    runtime.shutdown_timeout(LAST_MOMENT);
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     served
 }
 
 fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure> {
-    let _within = runtime.enter();
+    let _guard = runtime.enter();
     let traces = config.traces().map(|(endpoint, ratio)| Traces::begin(endpoint, ratio));
     traces.transpose().map_err(Failure::runtime)
 }
 
 impl Started {
-    /// Binds before it opens: a second server on the same address leaves the stores alone.
+    /// Binds before it opens the stores, so that a second server on the same address does not touch
+    /// them.
     async fn serve(self) -> Result<(), Failure> {
         let limits = descriptors::raise();
         let signals = Signals::take().map_err(Failure::runtime)?;
@@ -85,7 +86,7 @@ impl Started {
         let listeners = bind(&self.config, tls.as_ref()).await.map_err(Failure::runtime)?;
         let monitor = bind_monitor(&self.config, tls.as_ref()).await;
         let monitor = monitor.map_err(Failure::runtime)?;
-        // A step of the store is traced where it is measured.
+        // Store operations are traced by the same wrapper that measures them.
         let is_measured = monitor.is_some() || self.config.traces().is_some();
         let metrics = is_measured.then(|| Metrics::new(env!("CARGO_PKG_VERSION")));
         let stores = namespaces::open(&self.config, metrics.as_ref());
@@ -94,36 +95,36 @@ impl Started {
         let handshakes = tls.as_ref().map_or(0, |tls| listeners.len() * tls.handshake_limit());
         descriptors::fit(&mut settings, handshakes, limits);
 
-        let (beside, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
+        let (background_tasks, stop, ready) = (TaskTracker::new(), CancellationToken::new(), Ready::default());
         ready.set(self.config.ready_namespaces());
-        let monitor_at = monitor.as_ref().map(|monitor| (monitor.scheme(), monitor.local_addr()));
+        let monitor_address = monitor.as_ref().map(|monitor| (monitor.scheme(), monitor.local_addr()));
         if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
-            beside.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
+            background_tasks.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
         }
         let reload = self.reload(stores, metrics, ready).with(AccessPart(access.clone()));
         let reload = match tls {
             Some(tls) => reload.with(Encryption(tls)),
             None => reload,
         };
-        beside.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
+        background_tasks.spawn(reload.run(hang_ups.into_stream(), stop.clone()));
 
-        if let Some((scheme, Ok(address))) = monitor_at {
+        if let Some((scheme, Ok(address))) = monitor_address {
             tracing::info!("metrics and health on {scheme}://{address}");
         }
         let addresses: Vec<String> = listeners.iter().map(Listener::local_addr).collect();
         tracing::info!("serving on {}", addresses.join(", "));
         let served = api::serve_to(access, listeners, namespaces, settings, signals.first()).await;
         stop.cancel();
-        beside.close();
-        beside.wait().await;
+        background_tasks.close();
+        background_tasks.wait().await;
         served.map_err(Failure::runtime)
     }
 
-    /// What takes changes of the configuration up.
+    /// Creates the task that applies configuration changes.
     fn reload(self, stores: Stores, metrics: Option<Metrics>, ready: Ready) -> Reload {
-        let figures = metrics.map(|metrics| metrics.server().clone());
+        let server_metrics = metrics.map(|metrics| metrics.server().clone());
         let log = self.log;
-        Reload::new((self.overrides, self.seen), self.config, stores, figures)
+        Reload::new((self.overrides, self.file_snapshots), self.config, stores, server_metrics)
             .with(ValuesPart("log", move |config: &Config| {
                 let (log, level) = (log.clone(), config.log().level.clone());
                 Box::new(move || log.set(&level)) as reload::Apply
@@ -135,7 +136,7 @@ impl Started {
     }
 }
 
-/// Who may do what, and how much of it.
+/// Authentication, authorization and quotas.
 fn access(config: &Config) -> Result<Access, PolicyError> {
     let policy = config.policy.as_ref().map(Policy::open).transpose()?;
     Ok(Access {

@@ -1,4 +1,4 @@
-//! Which server a command asks.
+//! The server that a command calls.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Failure, failure};
 
-/// How long the end of a command waits for what still runs in the background.
-const LAST_MOMENT: Duration = Duration::from_millis(100);
+/// How long the end of a command waits for background tasks.
+const RUNTIME_SHUTDOWN: Duration = Duration::from_millis(100);
 
-/// Where to find a server.
+/// The addresses of a server, and the credentials for it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Server {
-    /// The server: HOST:PORT, https://HOST:PORT or unix:PATH, several of one service separated by commas
+    /// The server: HOST:PORT, https://HOST:PORT or unix:PATH; several addresses of one service separated by commas
     #[arg(
         long = "addr",
         env = "FENCEPOST_ADDR",
@@ -24,28 +24,28 @@ pub struct Server {
         default_value = "127.0.0.1:50051"
     )]
     pub addresses: Vec<Address>,
-    /// https: the authorities that may sign for the server (PEM) [default: those of the system]
+    /// https: the CA certificates for the server (PEM) [default: those of the system]
     #[arg(long, env = "FENCEPOST_CA_FILE", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// https: the certificate that proves who asks (PEM)
+    /// https: the client certificate (PEM)
     #[arg(long, env = "FENCEPOST_CERT_FILE", value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// https: the key of that certificate (PEM)
+    /// https: the key of the client certificate (PEM)
     #[arg(long, env = "FENCEPOST_KEY_FILE", value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// The file with the bearer token that proves who asks
+    /// The file with the bearer token
     #[arg(long, env = "FENCEPOST_BEARER_FILE", value_name = "FILE")]
     bearer_file: Option<PathBuf>,
 }
 
 impl Server {
-    /// Connects to the first that accepts.
+    /// Connects to the first address that accepts.
     pub async fn connect(&self) -> Result<Client, Failure> {
         let client = Client::connect_as(&self.addresses, self.credentials()).await;
         client.map_err(failure)
     }
 
-    /// What proves who asks, and by what the server is known.
+    /// The credentials from the arguments.
     pub fn credentials(&self) -> Credentials {
         let mut credentials = Credentials::default();
         if let Some(path) = &self.ca {
@@ -60,7 +60,7 @@ impl Server {
         credentials
     }
 
-    /// The variables by which another command asks the same server as the same.
+    /// The environment variables with which another command calls the same server with the same credentials.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, OsString)> {
         let files = [
             ("FENCEPOST_CA_FILE", &self.ca),
@@ -74,22 +74,22 @@ impl Server {
         std::iter::once(("FENCEPOST_ADDR", self.text().into())).chain(files)
     }
 
-    /// All addresses as the flag takes them.
+    /// All addresses, as the argument takes them.
     pub fn text(&self) -> String {
         let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         all.join(",")
     }
 }
 
-/// Does something that asks a server, on this thread.
+/// Runs a command's calls on this thread.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     finish(runtime.map_err(Failure::runtime)?, work)
 }
 
-/// Does something on a runtime, and ends that also where a task of it hangs.
+/// Runs a future on a runtime and shuts the runtime down, even if one of its tasks hangs.
 pub fn finish<T>(runtime: Runtime, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let done = runtime.block_on(work);
-    runtime.shutdown_timeout(LAST_MOMENT);
-    done
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
+    result
 }

@@ -1,4 +1,4 @@
-//! The signals that end the server, and the one that lets it read its configuration again.
+//! The signals that end the server, and the one that makes it reload its configuration.
 
 use std::io;
 use std::process;
@@ -6,10 +6,10 @@ use std::process;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The exit code of a server that was told twice to end.
-const TOLD_TWICE: i32 = 1;
+/// The exit code after a second signal.
+const SECOND_SIGNAL: i32 = 1;
 
-/// SIGTERM and SIGINT, taken from the system's own hands as soon as this exists.
+/// Handles SIGTERM and SIGINT from its creation on.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -17,10 +17,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over; needs a runtime.
+    /// Installs the handlers. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn take() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -28,7 +28,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the first signal; from then on a second one ends the process at once.
+    /// Waits for the first signal. After it, a second signal ends the process at once.
     pub async fn first(mut self) {
         let name = self.next().await;
         tracing::info!(signal = name, "shutting down; a second signal ends at once");
@@ -38,7 +38,7 @@ impl Signals {
     async fn second(mut self) {
         let name = self.next().await;
         tracing::warn!(signal = name, "ending at once");
-        process::exit(TOLD_TWICE);
+        process::exit(SECOND_SIGNAL);
     }
 
     async fn next(&mut self) -> &'static str {
@@ -49,21 +49,21 @@ impl Signals {
     }
 }
 
-/// SIGHUP, taken from the system's own hands as soon as this exists.
+/// Handles SIGHUP from its creation on.
 #[derive(Debug)]
 pub struct HangUps(Signal);
 
 impl HangUps {
-    /// Takes the signal over; needs a runtime.
+    /// Installs the handler. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn take() -> io::Result<Self> {
         signal(SignalKind::hangup()).map(Self)
     }
 
-    /// One after another.
+    /// A stream with one item per signal.
     pub fn into_stream(self) -> BoxStream<'static, ()> {
-        stream::unfold(self, |mut it| async { Some((it.0.recv().await?, it)) }).boxed()
+        stream::unfold(self, |mut signals| async { Some((signals.0.recv().await?, signals)) }).boxed()
     }
 }

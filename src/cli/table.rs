@@ -1,13 +1,13 @@
-//! Tables for people.
+//! Tables of text.
 
 use std::io;
 
 use super::output::Paint;
 
-/// What stands between two columns.
+/// The separator of columns.
 const GAP: &str = "  ";
 
-/// Rows under a head, each column as wide as its widest cell.
+/// Rows below a header, with each column as wide as its widest cell.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     head: [&'static str; N],
@@ -20,13 +20,13 @@ impl<const N: usize> Table<N> {
         Self { head, rows: Vec::new() }
     }
 
-    /// With these rows.
+    /// Adds rows.
     pub fn with(mut self, rows: impl IntoIterator<Item = [String; N]>) -> Self {
         self.rows.extend(rows);
         self
     }
 
-    /// The lines of the table; the head stands out on a terminal.
+    /// The lines of the table. The header is bold on a terminal.
     pub fn text(&self) -> String {
         let paint = Paint::of(&io::stdout());
         let head = line(&self.head.map(str::to_owned), self.widths());
@@ -48,7 +48,7 @@ fn line<const N: usize>(cells: &[String; N], widths: [usize; N]) -> String {
     padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
 }
 
-/// Names with their values, one a line.
+/// Names and values, one pair per line.
 pub fn pairs(all: &[(&str, String)]) -> String {
     let paint = Paint::of(&io::stdout());
     let width = all.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

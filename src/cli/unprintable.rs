@@ -1,35 +1,35 @@
-//! Characters that a terminal obeys or does not show: texts of others reach it escaped.
+//! Escapes characters that a terminal interprets or does not display.
 //!
-//! Names, owners, metadata and error messages are chosen by other callers and by servers. A control character
-//! moves the cursor or changes colours; a bidirectional one reverses what stands beside it; an invisible one
-//! makes two different names look the same.
+//! Names, owners, metadata and error messages are chosen by other callers and by servers. A control character can move
+//! the cursor or change colours, a bidirectional one can reverse the surrounding text, and an invisible one can make
+//! two different names look the same.
 
-/// Whether a terminal would obey this character, or show nothing for it.
+/// Whether a terminal interprets this character, or displays nothing for it.
 fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            // The soft hyphen, and the controls of Arabic, Mongolian and zero width.
+            // Soft hyphen; Arabic, Mongolian and zero-width controls.
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
-            // Separators of lines and paragraphs; embeddings, overrides and isolates of direction.
+            // Line and paragraph separators; bidirectional embeddings, overrides and isolates.
             | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            // The byte order mark, interlinear annotations, tags.
+            // Byte order mark, interlinear annotations, tags.
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text in one line: each unprintable character is written as `\u{202e}`.
+/// The text in one line, with each unprintable character as `\u{202e}`.
 pub fn plain(text: &str) -> String {
-    replaced(text, is_unprintable)
+    escape_if(text, is_unprintable)
 }
 
-/// The text with its lines and tabs: each other unprintable character is written as `\u{202e}`.
+/// The text with its newlines and tabs, and each other unprintable character as `\u{202e}`.
 pub fn escaped(text: &str) -> String {
-    replaced(text, |c| is_unprintable(c) && !matches!(c, '\n' | '\t'))
+    escape_if(text, |c| is_unprintable(c) && !matches!(c, '\n' | '\t'))
 }
 
-fn replaced(text: &str, is_replaced: impl Fn(char) -> bool) -> String {
+fn escape_if(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
     let mut all = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_replaced(c) {
+        if is_escaped(c) {
             all.extend(c.escape_unicode());
         } else {
             all.push(c);
@@ -38,7 +38,7 @@ fn replaced(text: &str, is_replaced: impl Fn(char) -> bool) -> String {
     all
 }
 
-/// JSON of the same value: unprintable characters, which stand in strings only, are written as `\u202e`.
+/// Equivalent JSON with unprintable characters, which occur only in strings, as `\u202e`.
 pub fn escaped_json(json: &str) -> String {
     let mut all = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,4 +1,4 @@
-//! A sign of waiting, for who looks at a terminal.
+//! The progress line of a waiting command.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
@@ -12,85 +12,85 @@ use super::lock_request::LockRequest;
 use super::output::is_dumb;
 use super::unprintable::plain;
 
-/// How often the sign is brought up to date.
+/// The interval between updates.
 const TICK: Duration = Duration::from_secs(1);
-/// Goes to the start of the line and empties it.
+/// Moves the cursor to the start of the line and erases the line.
 const CLEAR: &str = "\r\x1b[K";
 
-/// The line that shows it, emptied in the end.
+/// A progress line, erased when dropped.
 #[derive(Debug)]
 pub struct Spinner {
-    shown: Cell<bool>,
+    is_shown: Cell<bool>,
 }
 
 impl Spinner {
-    /// One on standard error, if that is a terminal.
-    pub fn at_hand() -> Option<Self> {
+    /// A progress line on standard error, if that is a terminal.
+    pub fn on_terminal() -> Option<Self> {
         (io::stderr().is_terminal() && !is_dumb()).then(|| Self {
-            shown: Cell::new(false),
+            is_shown: Cell::new(false),
         })
     }
 
-    /// Shows this instead of what it showed before.
+    /// Replaces the text of the line.
     pub fn show(&self, text: &str) {
-        self.shown.set(true);
+        self.is_shown.set(true);
         let mut err = io::stderr();
-        // Where nobody looks any more, nothing is missed.
+        // An error means that the terminal is closed.
         let _ = write!(err, "{CLEAR}{text}").and_then(|()| err.flush());
     }
 }
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        if self.shown.get() {
+        if self.is_shown.get() {
             self.show("");
         }
     }
 }
 
-/// Awaits an Acquire. While it waits, standard error shows its place in the queue and how long it has
-/// waited, if that is a terminal.
-pub async fn shown<T>(
+/// Awaits an Acquire. While it waits, shows the position in the queue and the elapsed time on standard error, if that
+/// is a terminal.
+pub async fn with_progress<T>(
     client: &Client,
-    asking: &LockRequest,
+    request: &LockRequest,
     acquire: impl IntoFuture<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let (Some(_), Some(sign)) = (asking.wait, Spinner::at_hand()) else {
+    let (Some(_), Some(spinner)) = (request.wait, Spinner::on_terminal()) else {
         return acquire.await;
     };
     let acquire = acquire.into_future();
     tokio::pin!(acquire);
-    // A lock that is free at once is no reason to say anything.
+    // No progress line for a lock that is granted at once.
     if let Ok(granted) = tokio::time::timeout(TICK / 4, &mut acquire).await {
         return granted;
     }
     tokio::select! {
         granted = acquire => granted,
-        never = tell(client, asking, &sign) => match never {},
+        never = show_progress(client, request, &spinner) => match never {},
     }
 }
 
-async fn tell(client: &Client, asking: &LockRequest, sign: &Spinner) -> std::convert::Infallible {
+async fn show_progress(client: &Client, request: &LockRequest, spinner: &Spinner) -> std::convert::Infallible {
     let begin = clock::since_boot();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let place = place(client, asking).await;
+        let queue_text = queue_text(client, request).await;
         let waited = (clock::since_boot() - begin).as_secs();
-        sign.show(&format!(
-            "waiting for {}: {place}, {waited} s",
-            plain(&asking.lock.to_string())
+        spinner.show(&format!(
+            "waiting for {}: {queue_text}, {waited} s",
+            plain(&request.lock.to_string())
         ));
     }
 }
 
-/// What the queue says. Several waiters of one owner cannot be told apart.
-async fn place(client: &Client, asking: &LockRequest) -> String {
-    let Ok(queue) = client.get(&asking.lock.namespace, &asking.lock.name).await else {
+/// Describes the queue. Several waiters with one owner are indistinguishable.
+async fn queue_text(client: &Client, request: &LockRequest) -> String {
+    let Ok(queue) = client.get(&request.lock.namespace, &request.lock.name).await else {
         return "no server answers".to_owned();
     };
-    let owner = asking.owner();
+    let owner = request.owner();
     let mut own = queue
         .waiters
         .iter()

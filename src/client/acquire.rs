@@ -1,4 +1,4 @@
-//! Asking for a lock.
+//! The request for a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::calls::{CALL, Calls, FIRST_PAUSE, duration, incomplete, longer, wire};
+use super::calls::{CALL, Calls, FIRST_PAUSE, duration, incomplete, next_pause, wire};
 use super::error::{Retryable, Error, Failed};
 use super::guard::LockGuard;
 use super::keep_alive::LeaseTerm;
@@ -19,29 +19,30 @@ use crate::clock;
 
 /// How much longer than its wait a call may take.
 const MARGIN: Duration = CALL;
-/// How often a try is sent when nobody answers.
-const TRIES: u32 = 3;
+/// How often a call without a wait is sent if no server answers.
+const MAX_SENDS: u32 = 3;
 
-/// A lock to be asked for. Awaited, it becomes a [`LockGuard`], which keeps the lease; [`Acquire::lease`]
-/// takes the lease alone.
+/// A request for a lock. Awaiting it returns a [`LockGuard`], which keeps the lease alive; [`Acquire::lease`] returns
+/// only the lease.
 ///
-/// A call that was not answered is repeated with the same request id, so that it finds its own claim:
-/// a lost answer neither takes the lock twice nor loses the place in its queue. With a wait it is
-/// repeated until that is over, through a restart of the server too.
+/// A call without a response is repeated with the same request id, so that it finds its own claim: a lost response
+/// neither acquires the lock twice nor loses the position in the queue. A call with a wait is repeated until the wait
+/// is over, even if the server restarts.
 ///
 /// # Cancellation safety
-/// Dropped while it waits, it leaves the queue. A grant that was on its way then lives until its time
+/// When dropped while it waits, its claim is removed from the queue. A grant that the server has already sent remains
+/// until its TTL expires.
 /// to live is over.
 #[derive(Debug, Clone)]
 pub struct Acquire {
     calls: Arc<Calls>,
-    ask: AcquireRequest,
+    request: AcquireRequest,
     wait: Duration,
 }
 
 impl Acquire {
     pub(super) fn new(calls: Arc<Calls>, namespace: &str, name: &str, owner: &str) -> Self {
-        let ask = AcquireRequest {
+        let request = AcquireRequest {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             owner: owner.to_owned(),
@@ -49,91 +50,92 @@ impl Acquire {
         };
         Self {
             calls,
-            ask,
+            request,
             wait: Duration::ZERO,
         }
     }
 
-    /// How long to wait in the lock's queue; without it, the lock is tried once.
+    /// Waits up to `wait` in the lock's queue; without it, the lock is tried once.
     #[must_use]
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait, ..self }
     }
 
-    /// How long the lease lives without a renewal; without it, the namespace's default.
+    /// The TTL of the lease; without it, the namespace's default.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ask.ttl = Some(wire(ttl));
+        self.request.ttl = Some(wire(ttl));
         self
     }
 
-    /// Together with other shared claims.
+    /// Requests a shared claim.
     #[must_use]
     pub fn shared(self) -> Self {
         self.mode(Kind::Shared(Shared {}))
     }
 
-    /// Alone, as without any mode.
+    /// Requests an exclusive claim, which is the default.
     #[must_use]
     pub fn exclusive(self) -> Self {
         self.mode(Kind::Exclusive(Exclusive {}))
     }
 
-    /// With others, up to a common limit of permits.
+    /// Requests `permits` permits of a semaphore with `limit` permits.
     #[must_use]
     pub fn semaphore(self, permits: u32, limit: u32) -> Self {
         self.mode(Kind::Semaphore(Semaphore { permits, limit }))
     }
 
     fn mode(mut self, kind: Kind) -> Self {
-        self.ask.mode = Some(Mode { kind: Some(kind) });
+        self.request.mode = Some(Mode { kind: Some(kind) });
         self
     }
 
-    /// Adds a hold to a lease of the same owner that was taken with this too.
+    /// Adds a hold to a lease of the same owner that was acquired as reentrant too.
     #[must_use]
     pub fn reentrant(mut self) -> Self {
-        self.ask.reentrant = true;
+        self.request.reentrant = true;
         self
     }
 
-    /// A text that operators see; may be given several times with different keys.
+    /// Adds a metadata entry for operators.
     #[must_use]
     pub fn metadata(mut self, key: &str, value: &str) -> Self {
-        self.ask.metadata.insert(key.to_owned(), value.to_owned());
+        self.request.metadata.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The id under which a later call finds this one's claim; without it, each call has one of its own.
+    /// The id by which a later call finds the claim of this call; without it, each call has its own id.
     #[must_use]
     pub fn request_id(mut self, request_id: &str) -> Self {
-        self.ask.request_id = request_id.to_owned();
+        self.request.request_id = request_id.to_owned();
         self
     }
 
-    /// Takes the lock and nothing more: nobody renews the lease, and only its id gives it back.
+    /// Acquires the lock without keeping its lease alive. Only [`Client::release`](super::Client::release) with its id
+    /// releases it before its TTL expires.
     ///
     /// # Errors
-    /// [`Error::LockHeld`], [`Error::WaitTimeout`], [`Error::Unreachable`] and the others.
+    /// [`Error::LockHeld`], [`Error::WaitTimeout`], [`Error::Unreachable`] and others.
     pub async fn lease(self) -> Result<Lease, Error> {
         self.granted().await.map(|(lease, _)| lease)
     }
 
     async fn guard(self) -> Result<LockGuard, Error> {
         let calls = Arc::clone(&self.calls);
-        let kind = self.ask.mode.as_ref().and_then(|mode| mode.kind);
+        let kind = self.request.mode.as_ref().and_then(|mode| mode.kind);
         let alone = matches!(kind, None | Some(Kind::Exclusive(_)));
         let (lease, term) = self.granted().await?;
         Ok(LockGuard::new(calls, lease, alone, term))
     }
 
-    /// The lease, and until when its client may count on it.
+    /// Acquires the lease. Also returns the term for which the client may rely on it.
     async fn granted(mut self) -> Result<(Lease, LeaseTerm), Error> {
-        if self.ask.request_id.is_empty() {
-            self.ask.request_id = fresh_id()?;
+        if self.request.request_id.is_empty() {
+            self.request.request_id = fresh_id()?;
         }
         let end = clock::since_boot() + self.wait;
-        let (mut sends, mut pause) = (TRIES, FIRST_PAUSE);
+        let (mut sends, mut pause) = (MAX_SENDS, FIRST_PAUSE);
         loop {
             let sent = clock::since_boot();
             let failed = match self.once(end.saturating_sub(sent)).await {
@@ -144,26 +146,26 @@ impl Acquire {
                 Err(failed) => failed,
             };
             sends = sends.saturating_sub(1);
-            let tries = sends > 0 && self.wait.is_zero() && failed.again == Retryable::Elsewhere;
-            let waits = failed.again != Retryable::Never && clock::since_boot() + pause < end;
-            if tries || waits {
+            let may_resend = sends > 0 && self.wait.is_zero() && failed.retry == Retryable::Elsewhere;
+            let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
+            if may_resend || may_wait {
                 tokio::time::sleep(pause).await;
             }
-            // Without time left it would be a try, and its answer about another question.
-            if !tries && (!waits || clock::since_boot() >= end) {
+            // With no wait left the call would be a try, whose error is not that of a wait.
+            if !may_resend && (!may_wait || clock::since_boot() >= end) {
                 return Err(self.calls.error(failed));
             }
-            pause = longer(pause);
+            pause = next_pause(pause);
         }
     }
 
     async fn once(&self, wait: Duration) -> Result<Lease, Failed> {
-        let ask = AcquireRequest {
+        let request = AcquireRequest {
             wait: (!wait.is_zero()).then(|| wire(wait)),
-            ..self.ask.clone()
+            ..self.request.clone()
         };
-        let answer = self.calls.once(wait + MARGIN, ask, acquire).await?;
-        answer.lease.ok_or_else(incomplete)
+        let response = self.calls.once(wait + MARGIN, request, acquire).await?;
+        response.lease.ok_or_else(incomplete)
     }
 }
 
@@ -180,7 +182,7 @@ async fn acquire(channel: Channel, request: Request<AcquireRequest>) -> Result<R
     LockServiceClient::new(channel).acquire(request).await
 }
 
-/// An id that no other call has: 128 random bits.
+/// A unique id: 128 random bits.
 fn fresh_id() -> Result<String, Error> {
     let mut bits = [0_u8; 16];
     getrandom::fill(&mut bits).map_err(|error| Failed::refused("NO_RANDOM", &error.to_string()).error)?;

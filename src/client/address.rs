@@ -1,20 +1,20 @@
-//! Where a server is, and whether the way there is encrypted.
+//! The address of a server, and whether the connection is encrypted.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::api::{BadAddress, ListenAddress};
 
-/// What stands before an address whose connections are encrypted.
+/// The scheme of encrypted connections.
 const ENCRYPTED: &str = "https://";
-/// What may stand before one whose connections are not.
+/// The optional scheme of unencrypted connections.
 const PLAIN: &str = "http://";
 
-/// Where a server listens: `127.0.0.1:50051`, `[::1]:50051`, `localhost:50051` or `unix:/path`; with
-/// `https://` before host and port the connection is encrypted.
+/// The address of a server: `127.0.0.1:50051`, `[::1]:50051`, `localhost:50051` or `unix:/path`. With `https://` before
+/// host and port the connection is encrypted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// Where it listens.
+    /// The address.
     pub at: ListenAddress,
     /// Whether the connection is encrypted.
     pub encrypted: bool,
@@ -48,7 +48,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// As the transport takes it.
+    /// The URI for the transport.
     pub(super) fn uri(&self) -> String {
         match &self.at {
             ListenAddress::Unix(_) => self.at.to_string(),
@@ -57,7 +57,7 @@ impl Address {
         }
     }
 
-    /// The name that the server's certificate must have.
+    /// The name that the server's certificate must contain.
     pub(super) fn host(&self) -> Option<&str> {
         match &self.at {
             ListenAddress::Unix(_) => None,
@@ -65,7 +65,7 @@ impl Address {
         }
     }
 
-    /// Whether nobody on the way can read what is sent there.
+    /// Whether nobody can eavesdrop on the connection: it is encrypted, or does not leave the machine.
     pub(super) fn is_private(&self) -> bool {
         self.encrypted || self.at.is_local()
     }

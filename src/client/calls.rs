@@ -1,4 +1,4 @@
-//! The calls of the API, each with a deadline, repeated where nobody answered.
+//! The calls of the API, each with a deadline, repeated if no server answered.
 
 use std::time::Duration;
 
@@ -17,38 +17,38 @@ use crate::api::proto::{
 };
 use crate::clock;
 
-/// The header that shows a bearer token.
+/// The header with the bearer token.
 const AUTHORIZATION: &str = "authorization";
-/// How long one call may take that does not wait for a lock.
+/// The deadline of a single call that does not wait for a lock.
 pub(super) const CALL: Duration = Duration::from_secs(5);
-/// How long it may take with all its repetitions.
-const WHOLE: Duration = Duration::from_secs(10);
-/// How often it is sent again, beyond once to each address.
+/// The deadline of a call with all its repetitions.
+const CALL_WITH_REPEATS: Duration = Duration::from_secs(10);
+/// How often a call is repeated, in addition to once per address.
 const REPEATS: usize = 2;
-/// How long the first repetition waits; each next one twice as long.
+/// The pause before the first repetition. Each pause is twice as long as the previous one.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// How long any repetition waits at most.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between repetitions.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// The larger pause after this one.
-pub(super) fn longer(pause: Duration) -> Duration {
-    (pause * 2).min(LONGEST_PAUSE)
+/// The pause after this one.
+pub(super) fn next_pause(pause: Duration) -> Duration {
+    (pause * 2).min(MAX_PAUSE)
 }
 
-/// Every call that a client makes.
+/// The calls of a client.
 #[derive(Debug)]
 pub(super) struct Calls {
     connections: Connections,
 }
 
 impl Calls {
-    /// Calls over these connections.
+    /// Makes calls over these connections.
     pub(super) fn new(connections: Connections) -> Self {
         Self { connections }
     }
 
-    /// Sends a request once, and waits for the answer until `limit` has passed. A line that is silent
-    /// is left. One that was not accepted is sent again where the file of the bearer token has another now.
+    /// Sends a request once and waits at most `limit` for the response. A channel without a response is replaced. If
+    /// the credentials are rejected and the file now contains another bearer token, the request is sent again with it.
     pub(super) async fn once<R: Clone, A, F>(
         &self,
         limit: Duration,
@@ -58,23 +58,23 @@ impl Calls {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let line = self.connections.line();
-        let answered = tokio::time::timeout(limit, self.proven(Some(limit), &line, request, send)).await;
-        let failed = match answered {
-            Ok(Ok(Ok(answer))) => return Ok(answer.into_inner()),
-            Ok(Ok(Err(status))) => Failed::of(&status, &line.address),
+        let channel = self.connections.channel();
+        let response = tokio::time::timeout(limit, self.send_with_credentials(Some(limit), &channel, request, send)).await;
+        let failed = match response {
+            Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
+            Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),
             Ok(Err(unusable)) => return Err(unusable.into()),
-            Err(_) => line.silent(limit),
+            Err(_) => channel.no_response(limit),
         };
-        self.leave(&line, &failed);
+        self.replace_channel(&channel, &failed);
         Err(failed)
     }
 
-    /// Sends a request, and once more where it was not accepted and there is another bearer token.
-    async fn proven<R: Clone, A, F>(
+    /// Sends a request, and once more if the credentials are rejected and there is another bearer token.
+    async fn send_with_credentials<R: Clone, A, F>(
         &self,
         limit: Option<Duration>,
-        line: &CallChannel,
+        channel: &CallChannel,
         message: R,
         send: impl Fn(Channel, Request<R>) -> F,
     ) -> Result<Result<Response<A>, Status>, Error>
@@ -83,20 +83,20 @@ impl Calls {
     {
         let end = limit.map(|limit| clock::since_boot() + limit);
         let request = self.request(message.clone(), end).await?;
-        let shown = request.metadata().get(AUTHORIZATION).cloned();
-        let answered = send(line.channel.clone(), request).await;
-        match &answered {
+        let presented = request.metadata().get(AUTHORIZATION).cloned();
+        let response = send(channel.channel.clone(), request).await;
+        match &response {
             Err(status) if status.code() == Code::Unauthenticated => {}
-            _ => return Ok(answered),
+            _ => return Ok(response),
         }
-        if !self.connections.has_another(shown.as_ref()).await {
-            return Ok(answered);
+        if !self.connections.has_another(presented.as_ref()).await {
+            return Ok(response);
         }
-        let again = self.request(message, end).await?;
-        Ok(send(line.channel.clone(), again).await)
+        let retry = self.request(message, end).await?;
+        Ok(send(channel.channel.clone(), retry).await)
     }
 
-    /// A request that says who sends it, and until when it is of use.
+    /// A request with credentials and a deadline.
     async fn request<R>(&self, message: R, end: Option<Duration>) -> Result<Request<R>, Error> {
         let mut request = self.connections.request(message).await?;
         if let Some(end) = end {
@@ -105,19 +105,19 @@ impl Calls {
         Ok(request)
     }
 
-    /// A server that answered is left only where there is another.
-    fn leave(&self, line: &CallChannel, failed: &Failed) {
-        let elsewhere = match failed.again {
+    /// Replaces the channel after a failure. If a server has answered, only if there is another address.
+    fn replace_channel(&self, channel: &CallChannel, failed: &Failed) {
+        let elsewhere = match failed.retry {
             Retryable::Elsewhere => true,
             Retryable::Later => self.connections.count() > 1,
             Retryable::Never => false,
         };
         if elsewhere {
-            self.connections.leave(line);
+            self.connections.replace_channel(channel);
         }
     }
 
-    /// The error to show for a failure: when nobody answered, every address was asked.
+    /// The error for the caller: if no server answered, with all addresses.
     pub(super) fn error(&self, failed: Failed) -> Error {
         match failed.error {
             Error::Unreachable { problem, .. } => Error::Unreachable {
@@ -128,39 +128,39 @@ impl Calls {
         }
     }
 
-    /// Sends a request until it is answered, or has been sent often or long enough.
+    /// Repeats a request until a server answers, or its number of attempts or its deadline is reached.
     async fn call<R: Clone, A, F>(&self, request: R, send: impl Fn(Channel, Request<R>) -> F) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let end = clock::since_boot() + WHOLE;
-        let mut sends = self.connections.count() + REPEATS;
+        let end = clock::since_boot() + CALL_WITH_REPEATS;
+        let mut attempts = self.connections.count() + REPEATS;
         let mut pause = FIRST_PAUSE;
         loop {
             let left = end.saturating_sub(clock::since_boot());
             let failed = match self.once(CALL.min(left), request.clone(), &send).await {
-                Ok(answer) => return Ok(answer),
+                Ok(response) => return Ok(response),
                 Err(failed) => failed,
             };
-            sends -= 1;
-            let over = clock::since_boot() + pause >= end;
-            if failed.again != Retryable::Elsewhere || sends == 0 || over {
+            attempts -= 1;
+            let is_too_late = clock::since_boot() + pause >= end;
+            if failed.retry != Retryable::Elsewhere || attempts == 0 || is_too_late {
                 return Err(self.error(failed));
             }
             tokio::time::sleep(pause).await;
-            pause = longer(pause);
+            pause = next_pause(pause);
         }
     }
 
-    /// Renews a lease by one call within `limit`.
+    /// Sends one renewal, with the deadline `limit`.
     pub(super) async fn renew_once(&self, limit: Duration, lease_id: &str) -> Result<Lease, Failed> {
-        let answer = self.once(limit, renewal(lease_id, None), renew).await?;
-        answer.lease.ok_or_else(incomplete)
+        let response = self.once(limit, renewal(lease_id, None), renew).await?;
+        response.lease.ok_or_else(incomplete)
     }
 
     pub(super) async fn renew(&self, lease_id: &str, ttl: Option<Duration>) -> Result<Lease, Error> {
-        let answer = self.call(renewal(lease_id, ttl), renew).await?;
-        answer.lease.ok_or_else(|| incomplete().error)
+        let response = self.call(renewal(lease_id, ttl), renew).await?;
+        response.lease.ok_or_else(|| incomplete().error)
     }
 
     pub(super) async fn release(&self, lease_id: &str) -> Result<(), Error> {
@@ -176,10 +176,10 @@ impl Calls {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let answer = self.call(request, |channel, request| async move {
+        let response = self.call(request, |channel, request| async move {
             LockServiceClient::new(channel).get_lock(request).await
         });
-        answer.await?.lock.ok_or_else(|| incomplete().error)
+        response.await?.lock.ok_or_else(|| incomplete().error)
     }
 
     pub(super) async fn list(
@@ -194,13 +194,13 @@ impl Calls {
             page_size: 0,
             page_token: page_token.to_owned(),
         };
-        let answer = self.call(request, |channel, request| async move {
+        let response = self.call(request, |channel, request| async move {
             LockServiceClient::new(channel).list_locks(request).await
         });
-        answer.await
+        response.await
     }
 
-    /// The deadline is for the first message; later ones come when there is a change.
+    /// Opens a watch. The deadline applies to the response headers only; messages follow at each change.
     pub(super) async fn watch(
         &self,
         namespace: &str,
@@ -210,20 +210,20 @@ impl Calls {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let line = self.connections.line();
+        let channel = self.connections.channel();
         let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
-        let opened = tokio::time::timeout(CALL, self.proven(None, &line, request, watch)).await;
+        let opened = tokio::time::timeout(CALL, self.send_with_credentials(None, &channel, request, watch)).await;
         let failed = match opened {
             Ok(Ok(Ok(messages))) => {
-                let address = line.address;
+                let address = channel.address;
                 let messages = messages.into_inner();
-                return Ok(messages.map(move |seen| seen.map_err(|status| Failed::of(&status, &address).error)));
+                return Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &address).error)));
             }
-            Ok(Ok(Err(status))) => Failed::of(&status, &line.address),
+            Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),
             Ok(Err(unusable)) => return Err(unusable),
-            Err(_) => line.silent(CALL),
+            Err(_) => channel.no_response(CALL),
         };
-        self.leave(&line, &failed);
+        self.replace_channel(&channel, &failed);
         Err(self.error(failed))
     }
 
@@ -238,10 +238,10 @@ impl Calls {
             name: name.to_owned(),
             fencing_token: token,
         };
-        let answer = self.call(request, |channel, request| async move {
+        let response = self.call(request, |channel, request| async move {
             LockServiceClient::new(channel).check_token(request).await
         });
-        answer.await
+        response.await
     }
 
     pub(super) async fn force_release(&self, namespace: &str, name: &str, token: u64) -> Result<(), Error> {
@@ -257,10 +257,10 @@ impl Calls {
     }
 
     pub(super) async fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
-        let answer = self.call(ListNamespacesRequest {}, |channel, request| async move {
+        let response = self.call(ListNamespacesRequest {}, |channel, request| async move {
             AdminServiceClient::new(channel).list_namespaces(request).await
         });
-        Ok(answer.await?.namespaces)
+        Ok(response.await?.namespaces)
     }
 }
 
@@ -278,12 +278,12 @@ fn renewal(lease_id: &str, ttl: Option<Duration>) -> RenewRequest {
     }
 }
 
-/// An answer lacks what the API promises.
+/// The error for a response without a required field.
 pub(super) fn incomplete() -> Failed {
-    Failed::refused("INCOMPLETE", "the server's answer lacks what it must have")
+    Failed::refused("INCOMPLETE", "the server's response lacks a required field")
 }
 
-/// A duration as it is sent; one that is too long for the API is cut, and refused there.
+/// Converts a duration for the API. One that is too long becomes the maximum, which the server rejects.
 pub(super) fn wire(time: Duration) -> prost_types::Duration {
     time.try_into().unwrap_or(prost_types::Duration {
         seconds: i64::MAX,
@@ -291,7 +291,7 @@ pub(super) fn wire(time: Duration) -> prost_types::Duration {
     })
 }
 
-/// A duration as it came; zero where there is none.
+/// Converts a duration of the API; zero if absent.
 pub(super) fn duration(wire: Option<impl TryInto<Duration>>) -> Duration {
     wire.and_then(|wire| wire.try_into().ok()).unwrap_or_default()
 }

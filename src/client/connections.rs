@@ -1,4 +1,4 @@
-//! One channel for each address, and which of them is in use.
+//! One channel at a time to one of several addresses.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -11,18 +11,17 @@ use tonic::transport::{Channel, Endpoint};
 use super::error::{Error, Failed};
 use super::{Address, Credentials};
 
-/// How long a connection may take to be made.
+/// The time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a connection with calls under way may be silent before it is asked for a sign of life,
-/// and how long that may take.
+/// The time without data after which a connection with calls in flight is pinged, and the time limit for the reply.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// As large as the server's: bursts of small calls do not end the connection.
+/// The HTTP/2 window, the same as the server's, so that bursts of small calls do not exhaust it.
 const WINDOW: u32 = 16 << 20;
 
 /// The settings of every connection.
 ///
 /// # Errors
-/// [`Error::BadCredentials`], or [`Error::Unreachable`] for an address that makes no URI.
+/// [`Error::BadCredentials`], or [`Error::Unreachable`] for an address that is not a URI.
 pub(super) fn endpoint(address: &Address, credentials: &Credentials) -> Result<Endpoint, Error> {
     let unusable = |error: tonic::transport::Error| unreachable(std::slice::from_ref(address), &innermost(&error));
     let mut endpoint = Endpoint::from_shared(address.uri()).map_err(unusable)?;
@@ -38,50 +37,51 @@ pub(super) fn endpoint(address: &Address, credentials: &Credentials) -> Result<E
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .initial_connection_window_size(WINDOW)
-        // Deadlines that end on both sides at once count against a connection, and never expire.
+        // Disabled, because calls whose deadline passes on both sides at once count towards this limit and never
+        // expire.
         .http2_max_local_error_reset_streams(None))
 }
 
-/// The channels of all addresses.
+/// The connections to all addresses.
 pub(super) struct Connections {
-    ends: Vec<(Address, Endpoint)>,
+    endpoints: Vec<(Address, Endpoint)>,
     credentials: Credentials,
-    /// Never held for longer than it takes to read or replace it.
+    /// Locked only to read or replace the value.
     current: Mutex<Current>,
 }
 
 /// The channel in use.
 struct Current {
     channel: Channel,
-    /// Which of the addresses it goes to.
-    at: usize,
-    /// How many were in use before.
-    turn: u64,
+    /// The index of its address.
+    index: usize,
+    /// The number of channels that were in use before.
+    generation: u64,
 }
 
-/// A channel to call over, and what to say when it fails.
+/// The channel for a call, and its address for errors.
 pub(super) struct CallChannel {
     pub channel: Channel,
     pub address: Address,
-    turn: u64,
+    generation: u64,
 }
 
 impl Connections {
     /// Connects to the first address that accepts.
     pub(super) async fn open(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         credentials.check(addresses)?;
-        let mut ends = Vec::new();
+        let mut endpoints = Vec::new();
         for address in addresses {
             let endpoint = endpoint(address, &credentials)?;
-            ends.push((address.clone(), endpoint));
+            endpoints.push((address.clone(), endpoint));
         }
         let mut problem = "no address was given".to_owned();
-        for (at, (_, endpoint)) in ends.iter().enumerate() {
+        for (index, (_, endpoint)) in endpoints.iter().enumerate() {
             match endpoint.connect().await {
                 Ok(channel) => {
-                    let current = Mutex::new(Current { channel, at, turn: 0 });
+                    let current = Mutex::new(Current { channel, index, generation: 0 });
                     return Ok(Self {
-                        ends,
+                        endpoints,
                         credentials,
                         current,
                     });
@@ -92,64 +92,64 @@ impl Connections {
         Err(unreachable(addresses, &problem))
     }
 
-    /// How many addresses there are.
+    /// The number of addresses.
     pub(super) fn count(&self) -> usize {
-        self.ends.len()
+        self.endpoints.len()
     }
 
     /// All addresses, for the error that none answered.
     pub(super) fn addresses(&self) -> String {
-        list(self.ends.iter().map(|(address, _)| address))
+        list(self.endpoints.iter().map(|(address, _)| address))
     }
 
-    /// What to call over now.
-    pub(super) fn line(&self) -> CallChannel {
+    /// The channel in use.
+    pub(super) fn channel(&self) -> CallChannel {
         let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         CallChannel {
             channel: current.channel.clone(),
-            address: self.ends[current.at].0.clone(),
-            turn: current.turn,
+            address: self.endpoints[current.index].0.clone(),
+            generation: current.generation,
         }
     }
 
-    /// A request that says who sends it.
+    /// A request with credentials.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         self.credentials.request(message).await
     }
 
-    /// Whether a call that a server did not accept may say otherwise who sends it.
-    pub(super) async fn has_another(&self, shown: Option<&MetadataValue<Ascii>>) -> bool {
-        self.credentials.has_another(shown).await
+    /// Whether a call with rejected credentials can be repeated with others.
+    pub(super) async fn has_another(&self, presented: Option<&MetadataValue<Ascii>>) -> bool {
+        self.credentials.has_another(presented).await
     }
 
-    /// Leaves a line that failed, once for all who used it: for the next address, over a new
-    /// connection, for one that is silent may be dead without knowing it.
-    pub(super) fn leave(&self, line: &CallChannel) {
-        let at = {
+    /// Replaces a failed channel, once for all calls that used it, by one to the next address. It is always a new
+    /// connection, because a silent one may be dead without having noticed it.
+    pub(super) fn replace_channel(&self, failed: &CallChannel) {
+        let index = {
             let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if current.turn != line.turn {
+            if current.generation != failed.generation {
                 return;
             }
-            (current.at + 1) % self.ends.len()
+            (current.index + 1) % self.endpoints.len()
         };
-        let channel = self.afresh(at).connect_lazy();
+        let channel = self.with_new_certificates(index).connect_lazy();
         let mut current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if current.turn == line.turn {
+        if current.generation == failed.generation {
             *current = Current {
                 channel,
-                at,
-                turn: current.turn + 1,
+                index,
+                generation: current.generation + 1,
             };
         }
     }
 
-    /// The way to an address, with certificates as they are now; as they were where they cannot be read.
-    fn afresh(&self, at: usize) -> Endpoint {
-        let (address, before) = &self.ends[at];
+    /// The endpoint of an address, with newly read certificates. If they cannot be read, the previous endpoint.
+    fn with_new_certificates(&self, index: usize) -> Endpoint {
+        let (address, previous) = &self.endpoints[index];
         if !address.encrypted {
-            return before.clone();
+            return previous.clone();
         }
-        endpoint(address, &self.credentials).unwrap_or_else(|_| before.clone())
+        endpoint(address, &self.credentials).unwrap_or_else(|_| previous.clone())
     }
 }
 
@@ -160,11 +160,11 @@ impl fmt::Debug for Connections {
 }
 
 impl CallChannel {
-    /// The failure of a call that was not answered in time.
-    pub(super) fn silent(&self, after: Duration) -> Failed {
-        Failed::silent(
+    /// The failure of a call without a response.
+    pub(super) fn no_response(&self, after: Duration) -> Failed {
+        Failed::no_response(
             &self.address,
-            format!("nothing came within {:.1} s", after.as_secs_f64()),
+            format!("no response within {:.1} s", after.as_secs_f64()),
         )
     }
 }
@@ -180,7 +180,7 @@ fn list<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     addresses.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The reason at the bottom: the layers above it only say that there is one.
+/// The innermost cause: the outer errors only say that there is one.
 pub(super) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let all = std::iter::successors(Some(error), |error| error.source());
     all.last().unwrap_or(error).to_string()

@@ -1,5 +1,5 @@
-//! What a client shows to prove who it is, and by what it knows the server. All of it lies in files, and
-//! is read again when it may have changed: for each new connection, and the bearer token now and then.
+//! The credentials of a client, and the CA certificates that it trusts. They are files, and are read again when they
+//! may have changed: certificates for each new connection, the bearer token every 10 s.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::Address;
 use super::error::Error;
 use crate::clock;
 
-/// How old a bearer token may be before its file is read again.
-const FRESH: Duration = Duration::from_secs(10);
+/// The age at which a bearer token is read again.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// The files with what a client shows, and by what it knows the server. Clones share what was read.
+/// The files with a client's credentials and trusted CA certificates. Clones share what was read.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     authorities: Option<PathBuf>,
@@ -25,17 +25,17 @@ pub struct Credentials {
     bearer: Option<Arc<Bearer>>,
 }
 
-/// A file with a bearer token, and what was read of it last.
+/// A file with a bearer token, and the last token read.
 struct Bearer {
     path: PathBuf,
-    /// Never held while the file is read.
+    /// Not locked while the file is read.
     read: Mutex<Option<Read>>,
 }
 
 /// A bearer token, and when it was read.
 #[derive(Clone)]
 struct Read {
-    at: Duration,
+    read_at: Duration,
     value: MetadataValue<Ascii>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Debug for Bearer {
 }
 
 impl Credentials {
-    /// The authorities that may sign for the server, as PEM; without it, those of the system.
+    /// The CA certificates for the server, as PEM; without it, those of the system.
     #[must_use]
     pub fn authorities(self, path: impl Into<PathBuf>) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Credentials {
         }
     }
 
-    /// The client's own certificate and its key, as PEM.
+    /// The client's certificate and its key, as PEM.
     #[must_use]
     pub fn own(self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
@@ -64,8 +64,8 @@ impl Credentials {
         }
     }
 
-    /// A file with a bearer token. It is read again every few seconds, and when a server does not accept the
-    /// last one; while it cannot be read, or is empty because it is about to be written, that one goes on.
+    /// A file with a bearer token. It is read again every 10 s, and when a server rejects the token. While it cannot be
+    /// read or is empty, because it is being replaced, the previous token stays in use.
     #[must_use]
     pub fn bearer(self, path: impl Into<PathBuf>) -> Self {
         let bearer = Bearer {
@@ -78,7 +78,7 @@ impl Credentials {
         }
     }
 
-    /// What an encrypted connection to an address goes by.
+    /// The TLS configuration of connections to an address.
     pub(super) fn tls(&self, address: &Address) -> Result<ClientTlsConfig, Error> {
         let mut tls = ClientTlsConfig::new().domain_name(address.host().unwrap_or_default());
         tls = match &self.authorities {
@@ -91,55 +91,55 @@ impl Credentials {
         Ok(tls)
     }
 
-    /// Whether they may be shown to whoever can read what goes to these addresses.
+    /// Checks that a bearer token is only sent over connections that nobody can eavesdrop on.
     pub(super) fn check(&self, addresses: &[Address]) -> Result<(), Error> {
         let open = addresses.iter().find(|address| !address.is_private());
         match (&self.bearer, open) {
             (Some(_), Some(address)) => Err(Error::BadCredentials {
-                problem: format!("a bearer token is not sent to {address} for all to read: write https:// before it"),
+                problem: format!("a bearer token is not sent to {address} unencrypted: prefix the address with https://"),
             }),
             _ => Ok(()),
         }
     }
 
-    /// Whether there is another bearer token than the one that a server has just not accepted.
-    pub(super) async fn has_another(&self, shown: Option<&MetadataValue<Ascii>>) -> bool {
-        let (Some(bearer), Some(shown)) = (&self.bearer, shown) else {
+    /// Whether the file contains another bearer token than the one that a server has just rejected.
+    pub(super) async fn has_another(&self, token: Option<&MetadataValue<Ascii>>) -> bool {
+        let (Some(bearer), Some(token)) = (&self.bearer, token) else {
             return false;
         };
-        let another = bearer.read_after(bearer.last()).await;
-        another.is_ok_and(|another| another != shown)
+        let other = bearer.read_after(bearer.last()).await;
+        other.is_ok_and(|other| other != token)
     }
 
-    /// A request that says who sends it.
+    /// A request with credentials.
     pub(super) async fn request<R>(&self, message: R) -> Result<Request<R>, Error> {
         let mut request = Request::new(message);
         if let Some(bearer) = &self.bearer {
-            request.metadata_mut().insert("authorization", bearer.shown().await?);
+            request.metadata_mut().insert("authorization", bearer.token().await?);
         }
         Ok(request)
     }
 }
 
 impl Bearer {
-    async fn shown(&self) -> Result<MetadataValue<Ascii>, Error> {
-        let before = self.last();
-        let is_fresh = |read: &&Read| clock::since_boot().saturating_sub(read.at) < FRESH;
-        match before.as_ref().filter(is_fresh) {
+    async fn token(&self) -> Result<MetadataValue<Ascii>, Error> {
+        let previous = self.last();
+        let is_fresh = |read: &&Read| clock::since_boot().saturating_sub(read.read_at) < MAX_AGE;
+        match previous.as_ref().filter(is_fresh) {
             Some(read) => Ok(read.value.clone()),
-            None => self.read_after(before).await,
+            None => self.read_after(previous).await,
         }
     }
 
-    /// Reads the file; what was read before goes on where it is no good.
-    async fn read_after(&self, before: Option<Read>) -> Result<MetadataValue<Ascii>, Error> {
-        let at = clock::since_boot();
-        let value = match (self.fresh().await, before) {
+    /// Reads the file. If it cannot be used, the previous token stays in use.
+    async fn read_after(&self, previous: Option<Read>) -> Result<MetadataValue<Ascii>, Error> {
+        let read_at = clock::since_boot();
+        let value = match (self.read_file().await, previous) {
             (Ok(value), _) | (Err(_), Some(Read { value, .. })) => value,
             (Err(problem), None) => return Err(problem),
         };
         let read = Read {
-            at,
+            read_at,
             value: value.clone(),
         };
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
@@ -150,10 +150,10 @@ impl Bearer {
         self.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn fresh(&self) -> Result<MetadataValue<Ascii>, Error> {
+    async fn read_file(&self) -> Result<MetadataValue<Ascii>, Error> {
         let text = tokio::fs::read_to_string(&self.path).await;
         let text = text.map_err(|error| bad(&self.path, &error))?;
-        let none = || bad(&self.path, &"holds no bearer token");
+        let none = || bad(&self.path, &"contains no bearer token");
         let token = Some(text.trim()).filter(|token| !token.is_empty()).ok_or_else(none)?;
         let value = format!("Bearer {token}").parse();
         let mut value: MetadataValue<Ascii> = value.map_err(|_| none())?;

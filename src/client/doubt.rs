@@ -1,5 +1,5 @@
-//! Being told at once that a lease has ended before its time, by force or by a store that lost it:
-//! whoever holds a lock alone watches it.
+//! Detects leases that end early, because of a force-release or a store that lost them. The holder of an exclusive lock
+//! watches it, and renews at once when it may have lost the lease.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -15,32 +15,32 @@ use super::guard::Held;
 use crate::api::proto::watch_lock_response::Event;
 use crate::api::proto::{ChangeKind, WatchLockResponse};
 
-/// How long a lease is held before it is watched: most are given back sooner.
-const SETTLED: Duration = Duration::from_millis(500);
-/// How soon a watch that ended is begun again: at first, and at last. Until then a renewal tells.
-const AGAIN: Duration = Duration::from_millis(250);
-const AT_LAST: Duration = Duration::from_secs(30);
+/// How long a lease is held before its lock is watched, because most leases are released sooner.
+const WATCH_AFTER: Duration = Duration::from_millis(500);
+/// The first and the longest pause before a watch that ended is reopened. Meanwhile only renewals detect a loss.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Rings whenever a lease may have ended: only a renewal can tell. Those who share a lock do not watch
-/// it, for each of them would be told of all the others.
+/// Notifies `doubt` whenever the lease may have ended; only a renewal can verify that. Holders of a shared lock do not
+/// watch it, because each would receive the changes of all the others.
 pub(super) async fn watch(calls: &Calls, held: &Held, doubt: &Notify) -> Infallible {
     if !held.alone {
         return pending().await;
     }
-    sleep(SETTLED).await;
-    let mut again = AGAIN;
+    sleep(WATCH_AFTER).await;
+    let mut pause = FIRST_PAUSE;
     loop {
-        if let Ok(seen) = calls.watch(&held.namespace, &held.name).await {
-            let mut seen = pin!(seen);
-            while let Some(Ok(message)) = seen.next().await {
-                again = AGAIN;
+        if let Ok(events) = calls.watch(&held.namespace, &held.name).await {
+            let mut events = pin!(events);
+            while let Some(Ok(message)) = events.next().await {
+                pause = FIRST_PAUSE;
                 if has_ended(&message, held.token) {
                     doubt.notify_one();
                 }
             }
         }
-        sleep(again).await;
-        again = (again * 2).min(AT_LAST);
+        sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
@@ -48,13 +48,13 @@ fn has_ended(message: &WatchLockResponse, token: u64) -> bool {
     match &message.event {
         Some(Event::State(state)) => state.holders.iter().all(|holder| holder.fencing_token != token),
         Some(Event::Change(change)) => {
-            let over = [
+            let ends = [
                 ChangeKind::Released,
                 ChangeKind::Expired,
                 ChangeKind::Forced,
                 ChangeKind::Left,
             ];
-            change.fencing_token == token && over.contains(&change.kind())
+            change.fencing_token == token && ends.contains(&change.kind())
         }
         None => false,
     }

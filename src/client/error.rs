@@ -1,4 +1,4 @@
-//! Why a call failed, by what its caller can do about it.
+//! The errors of calls, by what the caller can do about them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::api::status::DOMAIN;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A try found the lock held, or waited for.
+    /// The lock is held, or has waiters, and the call does not wait.
     #[error("the lock is held{}", by(owner.as_deref(), *remaining))]
     LockHeld {
         /// The first holder, where one holds.
         owner: Option<String>,
-        /// How long its lease still lives unless it is renewed.
+        /// The time until its lease expires without a renewal.
         remaining: Option<Duration>,
     },
-    /// The wait ran out.
+    /// The wait timed out.
     #[error("the lock was not granted within the wait")]
     WaitTimeout,
-    /// The lease, or the token, is not held any more.
+    /// The lease has ended, or the token does not hold the lock.
     #[error("the lease is gone: {cause}")]
     LeaseLost {
         /// `expired`, `released`, `forced`, or `unknown`.
@@ -34,7 +34,7 @@ pub enum Error {
     Unreachable {
         /// All addresses that were tried.
         addresses: String,
-        /// What the last of them did.
+        /// The problem with the last of them.
         problem: String,
     },
     /// A server answered, but it or its store cannot serve now.
@@ -42,78 +42,78 @@ pub enum Error {
     Unavailable {
         /// `BACKEND_UNAVAILABLE`, `NO_QUORUM`, `BACKEND_QUARANTINED`, `DRAINING` or `OVERLOADED`.
         reason: String,
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
-    /// What the client was given to prove who it is cannot be used.
+    /// The client's credentials cannot be used.
     #[error("{problem}")]
     BadCredentials {
-        /// Which file, and what is wrong.
+        /// Which file, and what is wrong with it.
         problem: String,
     },
-    /// Anything else that a server refuses.
+    /// Any other error of a server.
     #[error("{message} ({reason})")]
     Refused {
-        /// As the API gives it, such as `INVALID_FIELD`; the status code where there is none.
+        /// The reason of the API, such as `INVALID_FIELD`; without one, the status code.
         reason: String,
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
 }
 
-/// Whether another try may help.
+/// Whether a repetition may succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retryable {
-    /// No server answered this one: the next may.
+    /// No server answered: another one may.
     Elsewhere,
     /// A server answered that it cannot serve now.
     Later,
-    /// The answer stands.
+    /// The error is final.
     Never,
 }
 
-/// A call that failed, and whether another may do better.
+/// A failed call, and whether a repetition may succeed.
 #[derive(Debug, Clone)]
 pub(super) struct Failed {
     pub error: Error,
-    pub again: Retryable,
+    pub retry: Retryable,
 }
 
 impl From<Error> for Failed {
-    /// What failed on this side, and would again.
+    /// An error of the client, which a repetition does not fix.
     fn from(error: Error) -> Self {
         Self {
             error,
-            again: Retryable::Never,
+            retry: Retryable::Never,
         }
     }
 }
 
 impl Failed {
-    /// Nobody answered, for this reason.
-    pub(super) fn silent(address: impl ToString, problem: impl ToString) -> Self {
+    /// No server answered, because of this problem.
+    pub(super) fn no_response(address: impl ToString, problem: impl ToString) -> Self {
         let error = Error::Unreachable {
             addresses: address.to_string(),
             problem: problem.to_string(),
         };
         Self {
             error,
-            again: Retryable::Elsewhere,
+            retry: Retryable::Elsewhere,
         }
     }
 
-    /// What a status from `address` says.
+    /// The failure for a status from `address`.
     pub(super) fn of(status: &Status, address: impl ToString) -> Self {
         let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN);
         match info {
-            Some(info) => Self::told(&info.reason, &info.metadata, status.message()),
-            None if is_of_transport(status.code()) => Self::silent(address, problem(status)),
+            Some(info) => Self::of_reason(&info.reason, &info.metadata, status.message()),
+            None if is_of_transport(status.code()) => Self::no_response(address, problem(status)),
             None => Self::refused(&format!("{:?}", status.code()), status.message()),
         }
     }
 
-    fn told(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
-        let (again, error) = match reason {
+    fn of_reason(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
+        let (retry, error) = match reason {
             "LOCK_HELD" => (Retryable::Never, held(metadata)),
             "WAIT_TIMEOUT" => (Retryable::Never, Error::WaitTimeout),
             "LEASE_LOST" => {
@@ -126,10 +126,10 @@ impl Failed {
             }
             _ => return Self::refused(reason, message),
         };
-        Self { error, again }
+        Self { error, retry }
     }
 
-    /// The answer stands.
+    /// A final error.
     pub(super) fn refused(reason: &str, message: &str) -> Self {
         let error = Error::Refused {
             reason: reason.to_owned(),
@@ -137,12 +137,12 @@ impl Failed {
         };
         Self {
             error,
-            again: Retryable::Never,
+            retry: Retryable::Never,
         }
     }
 }
 
-/// What the transport answers by itself when a connection or a deadline is gone.
+/// Codes that the transport returns when a connection is lost or a deadline passes.
 fn is_of_transport(code: Code) -> bool {
     matches!(
         code,
@@ -150,7 +150,7 @@ fn is_of_transport(code: Code) -> bool {
     )
 }
 
-/// The innermost reason: what stands around it is the transport's own words.
+/// The innermost cause, without the transport's own messages.
 fn problem(status: &Status) -> String {
     let source = std::error::Error::source(status);
     let innermost = std::iter::successors(source, |error| error.source()).last();

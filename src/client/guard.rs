@@ -1,4 +1,4 @@
-//! A lock that is held: it renews itself, tells when it is lost, and is given back in the end.
+//! A held lock: renews its lease, reports its loss, and releases it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,31 +12,31 @@ use super::keep_alive::{LeaseState, Loss, LeaseTerm, keep};
 use crate::api::proto::Lease;
 use crate::clock;
 
-/// A lock that is held. Dropped, it gives the lock back in the background, which a runtime that ends
-/// at once does not wait for; [`LockGuard::release`] says when that is done.
+/// A held lock. Dropping it releases the lock in the background; a runtime that ends at once does not wait for that.
+/// [`LockGuard::release`] returns when the lock was released.
 #[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
-    known: watch::Receiver<LeaseState>,
-    /// Dropped, it tells the keeping task to give the lease back.
+    state: watch::Receiver<LeaseState>,
+    /// Dropping it makes the keep-alive task release the lease.
     stop: oneshot::Sender<()>,
-    keeping: JoinHandle<Result<(), Error>>,
+    keep_alive_task: JoinHandle<Result<(), Error>>,
 }
 
-/// What a guard's lease is for.
+/// The lease and lock of a guard.
 #[derive(Debug)]
 pub(super) struct Held {
     pub lease_id: String,
     pub namespace: String,
     pub name: String,
     pub token: u64,
-    /// Nobody shares the lock with it.
+    /// Whether the lock is held exclusively.
     pub alone: bool,
 }
 
 impl LockGuard {
     pub(super) fn new(calls: Arc<Calls>, lease: Lease, alone: bool, term: LeaseTerm) -> Self {
-        let (told, known) = watch::channel(LeaseState::Held(term));
+        let (state_sender, state) = watch::channel(LeaseState::Held(term));
         let (stop, stopped) = oneshot::channel();
         let held = Held {
             lease_id: lease.lease_id.clone(),
@@ -45,12 +45,12 @@ impl LockGuard {
             token: lease.fencing_token,
             alone,
         };
-        let keeping = tokio::spawn(keep(calls, held, term, told, stopped));
+        let keep_alive_task = tokio::spawn(keep(calls, held, term, state_sender, stopped));
         Self {
             lease,
-            known,
+            state,
             stop,
-            keeping,
+            keep_alive_task,
         }
     }
 
@@ -59,55 +59,54 @@ impl LockGuard {
         &self.lease
     }
 
-    /// The number for the protected resource to compare: it rises with every grant of the lock.
+    /// The fencing token, which the protected resource compares. It increases with every grant of the lock.
     pub fn fencing_token(&self) -> u64 {
         self.lease.fencing_token
     }
 
-    /// Whether the lease can be counted on at this moment. It looks at the clock, so it is true no
-    /// longer than it may be, also where nothing else had time to run.
+    /// Whether the lease is still valid. It reads the clock, so that the result is correct even if no task has run
+    /// meanwhile.
     pub fn is_held(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// For how long the lease can be counted on if no renewal succeeds; zero once it is or may be lost.
+    /// The time until the lease may be lost if no renewal succeeds; zero once it is or may be lost.
     pub fn remaining(&self) -> Duration {
-        match &*self.known.borrow() {
+        match &*self.state.borrow() {
             LeaseState::Held(term) => term.end.saturating_sub(clock::since_boot()),
             LeaseState::Lost(_) => Duration::ZERO,
         }
     }
 
-    /// The end of the time that [`LockGuard::remaining`] tells, on the clock
-    /// [since boot](clock::since_boot).
+    /// The end of [`LockGuard::remaining`], on the clock [since boot](clock::since_boot).
     pub fn end(&self) -> Duration {
         clock::since_boot() + self.remaining()
     }
 
-    /// Ready as soon as the lease is or may be lost, and when it was given back. May be asked for
-    /// often, and outlives the guard.
+    /// Resolves when the lease is or may be lost, and when it was released. May be called repeatedly; the future may
+    /// outlive the guard.
     ///
     /// # Cancellation safety
-    /// Dropped, it has done nothing.
+    /// Dropping the future has no effect.
     pub fn lost(&self) -> impl Future<Output = Loss> + Send + use<> {
         self.ending(Duration::ZERO)
     }
 
-    /// Like [`LockGuard::lost`], and also ready when less than `before` is left of the time in which
-    /// the lease can be counted on: for whoever needs a moment to stop.
+    /// Resolves like [`LockGuard::lost`], and also when less than `before` of the lease's time is left. For callers
+    /// that need time to stop.
     ///
     /// # Cancellation safety
-    /// Dropped, it has done nothing.
+    /// Dropping the future has no effect.
     pub fn ending(&self, before: Duration) -> impl Future<Output = Loss> + Send + use<> {
-        let mut known = self.known.clone();
+        let mut state = self.state.clone();
         async move {
             loop {
-                let end = match &*known.borrow_and_update() {
+                let end = match &*state.borrow_and_update() {
                     LeaseState::Held(term) => term.end,
                     LeaseState::Lost(loss) => return loss.clone(),
                 };
                 tokio::select! {
-                    changed = known.changed() => if changed.is_err() {
+                    changed = state.changed() => if changed.is_err() {
                         return Loss::GivenBack;
                     },
                     () = clock::sleep_until(end.saturating_sub(before)) => return Loss::Unrenewed,
@@ -116,28 +115,27 @@ impl LockGuard {
         }
     }
 
-    /// Each time until which the lease can be counted on, from now on: a stream for whoever must
-    /// know it elsewhere. Ready with the next one, on the clock [since boot](clock::since_boot), or
-    /// with nothing once the lease is lost.
+    /// Resolves at the next renewal. Returns the new end of the lease's time, on the clock [since
+    /// boot](clock::since_boot), or `None` once the lease is lost.
     pub async fn renewed(&mut self) -> Option<Duration> {
-        self.known.changed().await.ok()?;
-        match &*self.known.borrow_and_update() {
+        self.state.changed().await.ok()?;
+        match &*self.state.borrow_and_update() {
             LeaseState::Held(term) => Some(term.end),
             LeaseState::Lost(_) => None,
         }
     }
 
-    /// Gives the lock back, and returns when that is done.
+    /// Releases the lock and waits for the result.
     ///
     /// # Errors
-    /// [`Error::LeaseLost`] when the lease had ended before; what was done under it may have been
-    /// done beside another holder. [`Error::Unreachable`] when nobody answered: the lease ends by itself.
+    /// [`Error::LeaseLost`] when the lease had ended before: another claim may have held the lock at the same time.
+    /// [`Error::Unreachable`] when no server answered: the lease then expires.
     ///
     /// # Cancellation safety
-    /// Dropped, the lock is given back all the same.
+    /// When dropped, the lock is released in the background.
     pub async fn release(self) -> Result<(), Error> {
         drop(self.stop);
-        match self.keeping.await {
+        match self.keep_alive_task.await {
             Ok(released) => released,
             Err(ended) => Err(Failed::refused("RUNTIME_ENDED", &ended.to_string()).error),
         }

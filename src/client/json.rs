@@ -1,4 +1,4 @@
-//! Answers as JSON: the names and forms that Protobuf gives each field.
+//! Responses as JSON, in the Protobuf JSON mapping.
 
 use std::error::Error;
 use std::sync::LazyLock;
@@ -8,13 +8,13 @@ use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, SerializeOp
 
 use crate::api::proto;
 
-/// A message that is shown as JSON.
+/// A message that can be converted to JSON.
 pub trait Answer: Message {
     /// Its name in the API.
     const NAME: &'static str;
 }
 
-/// Messages that are shown, each under its own name.
+/// Implements [`Answer`] for messages, each under its own name.
 macro_rules! answers {
     ($($message:ident),* $(,)?) => {
         $(impl Answer for proto::$message {
@@ -34,21 +34,22 @@ answers!(
     WatchLockResponse,
 );
 
-/// An answer that is not what the API's descriptors say: a bug.
+/// A response that does not match the API's descriptors, which is a bug.
 #[derive(Debug, thiserror::Error)]
-#[error("an answer cannot be shown as JSON")]
+#[error("a response cannot be converted to JSON")]
 pub struct NoJson(#[source] Box<dyn Error + Send + Sync>);
 
-/// A message in one line of JSON, with all its fields but the messages that it has not. As Protobuf
-/// maps them: names in camelCase, times as `"1.5s"`, 64-bit numbers as text.
+/// Converts a message to one line of JSON. All fields are present except unset messages. As in the
+/// Protobuf mapping, names are in camelCase, durations are like `"1.5s"` and 64-bit numbers are
+/// strings.
 ///
 /// # Errors
-/// [`NoJson`], never for the messages of this API.
+/// [`NoJson`]; never for the messages of this API.
 pub fn json<A: Answer>(answer: &A) -> Result<String, NoJson> {
-    written(answer).map_err(NoJson)
+    encode(answer).map_err(NoJson)
 }
 
-fn written<A: Answer>(answer: &A) -> Result<String, Box<dyn Error + Send + Sync>> {
+fn encode<A: Answer>(answer: &A) -> Result<String, Box<dyn Error + Send + Sync>> {
     let pool = POOL.as_ref().map_err(ToString::to_string)?;
     let message = pool.get_message_by_name(A::NAME).ok_or(A::NAME)?;
     let dynamic = DynamicMessage::decode(message, &*answer.encode_to_vec())?;
@@ -59,6 +60,6 @@ fn written<A: Answer>(answer: &A) -> Result<String, Box<dyn Error + Send + Sync>
     Ok(String::from_utf8(line)?)
 }
 
-/// The descriptors, read once.
+/// The descriptors, decoded once.
 static POOL: LazyLock<Result<DescriptorPool, DescriptorError>> =
     LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS));

@@ -1,4 +1,4 @@
-//! What keeps a lease alive: a task that renews it, until it is told to give it back.
+//! The task that keeps a lease alive until its guard stops it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,31 +6,32 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::calls::{CALL, Calls, FIRST_PAUSE, duration, longer};
+use super::calls::{CALL, Calls, FIRST_PAUSE, duration, next_pause};
 use super::doubt;
 use super::error::Error;
 use super::guard::Held;
 use crate::clock;
 
-/// A lease is renewed when a third of its time is over, so that two more tries are left.
+/// The renewals per TTL: a lease is renewed after a third of its TTL, so that two more attempts are
+/// possible.
 const RENEWALS_IN_TTL: u32 = 3;
-/// A renewal that is not answered in this part of the time to live is given up for the next try...
-const TRIES_IN_TTL: u32 = 6;
-/// ... but a busy machine needs so long.
-const SHORTEST_TRY: Duration = Duration::from_millis(400);
+/// The deadline of one renewal, as a part of the TTL. After it the next attempt follows, ...
+const DEADLINES_IN_TTL: u32 = 6;
+/// ... but not sooner, because a busy machine may need this long.
+const MIN_RENEWAL_DEADLINE: Duration = Duration::from_millis(400);
 
-/// Why a lease cannot be counted on any more.
+/// Why a lease is not valid any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The server said that it is gone.
+    /// The server reported that it has ended.
     Gone {
         /// `expired`, `released`, `forced`, or `unknown`.
         cause: String,
     },
-    /// Its time is over and no renewal was answered: it may be gone.
+    /// Its time has passed without a successful renewal: it may have ended.
     Unrenewed,
-    /// Its guard has given it back, or was dropped.
+    /// Its guard released it, or was dropped.
     GivenBack,
 }
 
@@ -44,19 +45,19 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The time of a lease on the clock since boot.
+/// The validity of a lease, on the clock since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeaseTerm {
-    /// When it was granted or renewed at the earliest.
+    /// The earliest time of its grant or last renewal.
     begin: Duration,
-    /// How long it lives from then.
+    /// Its TTL from then.
     ttl: Duration,
-    /// Until when its client may count on it: a renewal never makes it shorter.
+    /// The time until which the client may rely on it. A renewal never shortens it.
     pub end: Duration,
 }
 
 impl LeaseTerm {
-    /// That of a lease that was granted at `begin` or later.
+    /// The term of a lease that was granted at `begin` or later.
     pub(super) fn granted(begin: Duration, ttl: Duration) -> Self {
         Self {
             begin,
@@ -65,7 +66,7 @@ impl LeaseTerm {
         }
     }
 
-    /// That after a renewal which was sent at `sent`.
+    /// The term after a renewal that was sent at `sent`.
     fn renewed(self, sent: Duration, ttl: Duration) -> Self {
         Self {
             begin: sent,
@@ -79,63 +80,63 @@ impl LeaseTerm {
         self.begin + self.ttl / RENEWALS_IN_TTL
     }
 
-    /// How long one renewal may take.
-    fn wait_policy(self) -> Duration {
-        (self.ttl / TRIES_IN_TTL).max(SHORTEST_TRY).min(CALL)
+    /// The deadline of one renewal.
+    fn renewal_deadline(self) -> Duration {
+        (self.ttl / DEADLINES_IN_TTL).max(MIN_RENEWAL_DEADLINE).min(CALL)
     }
 }
 
-/// What is known about a lease.
+/// The known state of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LeaseState {
-    /// It is held until the end of this term.
+    /// Held until the end of this term.
     Held(LeaseTerm),
-    /// It cannot be counted on.
+    /// Not valid any more.
     Lost(Loss),
 }
 
-/// Keeps a lease alive until `stop`, then gives it back. What it knows goes to `told`.
+/// Keeps a lease alive until `stop`, then releases it. State changes are sent to `state`.
 ///
 /// # Errors
-/// Those of the Release.
+/// The errors of the Release.
 pub(super) async fn keep(
     calls: Arc<Calls>,
     held: Held,
     term: LeaseTerm,
-    told: watch::Sender<LeaseState>,
+    state: watch::Sender<LeaseState>,
     stop: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     tokio::pin!(stop);
     let doubt = Notify::new();
     let lost = tokio::select! {
         _ = &mut stop => None,
-        loss = renew_until_lost(&calls, &held.lease_id, term, &told, &doubt) => Some(loss),
+        loss = renew_until_lost(&calls, &held.lease_id, term, &state, &doubt) => Some(loss),
         never = doubt::watch(&calls, &held, &doubt) => match never {},
     };
     if let Some(loss) = lost {
-        told.send_replace(LeaseState::Lost(loss.clone()));
-        // Fails only when the guard is dropped, which is the same word.
+        state.send_replace(LeaseState::Lost(loss.clone()));
+        // It fails only if the guard was dropped, which stops this task too.
         let _ = stop.await;
         if let Loss::Gone { cause } = loss {
             return Err(Error::LeaseLost { cause });
         }
     }
-    told.send_if_modified(|known| {
-        let held = matches!(known, LeaseState::Held(_));
+    state.send_if_modified(|current| {
+        let held = matches!(current, LeaseState::Held(_));
         if held {
-            *known = LeaseState::Lost(Loss::GivenBack);
+            *current = LeaseState::Lost(Loss::GivenBack);
         }
         held
     });
     calls.release(&held.lease_id).await
 }
 
-/// Renews when it is time to, and whenever there is a doubt.
+/// Renews when a renewal is due, and at each `doubt`.
 async fn renew_until_lost(
     calls: &Calls,
     lease_id: &str,
     mut term: LeaseTerm,
-    told: &watch::Sender<LeaseState>,
+    state: &watch::Sender<LeaseState>,
     doubt: &Notify,
 ) -> Loss {
     let (mut next, mut pause) = (term.due(), FIRST_PAUSE);
@@ -149,18 +150,18 @@ async fn renew_until_lost(
         if left.is_zero() {
             return Loss::Unrenewed;
         }
-        match calls.renew_once(term.wait_policy().min(left), lease_id).await {
+        match calls.renew_once(term.renewal_deadline().min(left), lease_id).await {
             Ok(lease) => {
                 term = term.renewed(sent, duration(lease.ttl));
-                told.send_replace(LeaseState::Held(term));
+                state.send_replace(LeaseState::Held(term));
                 (next, pause) = (term.due(), FIRST_PAUSE);
             }
             Err(failed) => match failed.error {
                 Error::LeaseLost { cause } => return Loss::Gone { cause },
-                // Whatever else it is, it may be better in a moment, and the term's end decides.
+                // Other errors may be transient; the end of the term decides.
                 _ => {
                     next = clock::since_boot() + pause;
-                    pause = longer(pause);
+                    pause = next_pause(pause);
                 }
             },
         }
@@ -193,8 +194,8 @@ mod tests {
 
     #[test]
     fn a_renewal_is_given_up_while_others_can_follow() {
-        assert_eq!(LeaseTerm::granted(at(0), TTL).wait_policy(), at(5));
-        assert_eq!(LeaseTerm::granted(at(0), at(3)).wait_policy(), Duration::from_millis(500));
-        assert_eq!(LeaseTerm::granted(at(0), at(1)).wait_policy(), SHORTEST_TRY);
+        assert_eq!(LeaseTerm::granted(at(0), TTL).renewal_deadline(), at(5));
+        assert_eq!(LeaseTerm::granted(at(0), at(3)).renewal_deadline(), Duration::from_millis(500));
+        assert_eq!(LeaseTerm::granted(at(0), at(1)).renewal_deadline(), MIN_RENEWAL_DEADLINE);
     }
 }

@@ -1,6 +1,6 @@
-//! Bare calls, for measuring: each is sent once, with no deadline and no renewal.
+//! Single calls, for benchmarks: each is sent once, without a deadline and without renewals.
 //!
-//! Whoever uses a lock wants [`super::Client`].
+//! To use locks, see [`super::Client`].
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Raw {
     pub async fn connect(address: &Address, credentials: &Credentials) -> Result<Self, Error> {
         credentials.check(std::slice::from_ref(address))?;
         let unreachable =
-            |error: tonic::transport::Error| Failed::silent(address, super::connections::innermost(&error));
+            |error: tonic::transport::Error| Failed::no_response(address, super::connections::innermost(&error));
         let endpoint = endpoint(address, credentials)?;
         let channel = endpoint.connect().await.map_err(|error| unreachable(error).error)?;
         Ok(Self {
@@ -39,34 +39,34 @@ impl Raw {
         })
     }
 
-    /// Takes a lock: at once or within `wait`, for `ttl` or the namespace's default.
+    /// Acquires a lock, at once or within `wait`, for `ttl` or the namespace's default.
     ///
     /// # Errors
-    /// As the server answers.
+    /// The server's error.
     pub async fn acquire(
         &mut self,
-        ask: AcquireRequest,
+        request: AcquireRequest,
         wait: Option<Duration>,
         ttl: Option<Duration>,
     ) -> Result<Lease, Error> {
-        let ask = AcquireRequest {
+        let request = AcquireRequest {
             wait: wait.map(wire),
             ttl: ttl.map(wire),
-            ..ask
+            ..request
         };
-        let answer = self.locks.acquire(self.credentials.request(ask).await?).await;
-        let answer = answer.map_err(|status| Failed::of(&status, &self.address).error)?;
-        answer.into_inner().lease.ok_or_else(|| incomplete().error)
+        let response = self.locks.acquire(self.credentials.request(request).await?).await;
+        let response = response.map_err(|status| Failed::of(&status, &self.address).error)?;
+        response.into_inner().lease.ok_or_else(|| incomplete().error)
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     ///
     /// # Errors
-    /// As the server answers.
+    /// The server's error.
     pub async fn release(&mut self, lease_id: String) -> Result<(), Error> {
-        let ask = self.credentials.request(ReleaseRequest { lease_id }).await?;
-        let answer = self.locks.release(ask).await;
-        answer
+        let request = self.credentials.request(ReleaseRequest { lease_id }).await?;
+        let response = self.locks.release(request).await;
+        response
             .map(drop)
             .map_err(|status| Failed::of(&status, &self.address).error)
     }

@@ -14,7 +14,7 @@ fn complete(shell: &str, lines: &str) -> Option<String> {
     assert!(script.status.success() && !script.stdout.is_empty());
     let shown = text(&script.stdout);
     assert!(
-        !shown.contains("warden") && !shown.contains("role:"),
+        !shown.contains("watchdog") && !shown.contains("role:"),
         "only commands are completed"
     );
     let file = folder.path().join("_fencepost");

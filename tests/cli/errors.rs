@@ -152,6 +152,6 @@ fn help_has_examples_and_exit_codes() {
         for code in ["120", "121", "122", "123"] {
             assert!(help.contains(code), "{help}");
         }
-        assert!(!help.contains("warden"), "{help}");
+        assert!(!help.contains("watchdog"), "{help}");
     }
 }

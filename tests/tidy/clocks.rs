@@ -225,7 +225,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells a client until when it may count on its lease",
     ),
     (
-        "src/client/keeping.rs",
+        "src/client/keep_alive.rs",
         Clock::Running,
         "renews in time, and ends a client's trust in a lease that was not renewed",
     ),
@@ -241,7 +241,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends a command before the lease that its client counts on",
     ),
     (
-        "src/cli/lock/warden.rs",
+        "src/cli/lock/watchdog.rs",
         Clock::Running,
         "ends a command whose keeper does not",
     ),

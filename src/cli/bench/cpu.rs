@@ -1,18 +1,18 @@
-//! How much CPU time a process has used.
+//! The CPU time of a process.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// The unit of CPU time in /proc, fixed at 100 per second for programs whatever the kernel's own is.
+/// The unit of CPU time in /proc: 1/100 s on all kernels.
 const TICK: Duration = Duration::from_millis(10);
-/// Where in /proc/<pid>/stat, after the program's name in parentheses, user and system time stand.
+/// The indices of user and system time in /proc/<pid>/stat, counted after the program's name in parentheses.
 const CPU_FIELDS: [usize; 2] = [11, 12];
 
-/// The CPU time of a process, to the [`TICK`].
+/// The CPU time of a process, in units of 10 ms.
 ///
 /// # Errors
-/// The system's, such as for a process that is gone.
+/// The system's error, for example if the process has ended.
 pub fn used(process: u32) -> io::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let fields: Vec<&str> = stat

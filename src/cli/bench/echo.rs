@@ -1,4 +1,4 @@
-//! The bare echo as a process beside the server: this program in its other role.
+//! The bare echo, as a separate process of this program.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -11,31 +11,31 @@ use crate::cli::output::print;
 use crate::cli::server::finish;
 use crate::cli::{Failure, Role};
 
-/// The role itself, with the lease id that every answer carries. It ends with whoever started it, who
-/// holds the other end of its input.
+/// Runs the echo, which includes this lease id in each response. It ends with the process that started it, which holds
+/// the other end of its standard input.
 pub fn echo(lease_id: String) -> Result<(), Failure> {
     finish(Runtime::new().map_err(Failure::runtime)?, async {
         let echo = Echo::bind(lease_id).map_err(Failure::runtime)?;
         print(&format!("{}\n", echo.address())).map_err(Failure::runtime)?;
-        // Whatever ends it, nobody is there any more.
-        let input_ends = tokio::task::spawn_blocking(|| io::stdin().read(&mut [0]));
+        // End of input or a read error: the parent process has ended.
+        let end_of_input = tokio::task::spawn_blocking(|| io::stdin().read(&mut [0]));
         tokio::select! {
             served = echo.serve(std::future::pending()) => served.map_err(Failure::runtime),
-            _ = input_ends => Ok(()),
+            _ = end_of_input => Ok(()),
         }
     })
 }
 
-/// A running echo, killed when dropped.
+/// A running echo process, killed when dropped.
 #[derive(Debug)]
 pub struct EchoProcess {
     process: Child,
-    /// Where it listens.
+    /// Its address.
     pub address: Address,
 }
 
 impl EchoProcess {
-    /// Starts one, out of reach of the key that interrupts a measurement.
+    /// Starts an echo process in its own process group, so that Ctrl-C does not interrupt it.
     pub fn start(lease_id: &str) -> Result<Self, Failure> {
         let mut process = Role::Echo(lease_id.to_owned())
             .command()
@@ -51,7 +51,7 @@ impl EchoProcess {
         Ok(Self { process, address })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -59,7 +59,7 @@ impl EchoProcess {
 
 impl Drop for EchoProcess {
     fn drop(&mut self) {
-        // It fails only for a process that has ended.
+        // It fails only if the process has ended.
         let _: io::Result<()> = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! Which process of this machine serves an address.
+//! Finds the local process that serves an address.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,11 @@ use fencepost::api::ListenAddress;
 use fencepost::client::Address;
 use tokio::net::UnixStream;
 
-/// A listening socket in /proc/net/tcp.
+/// The state of a listening socket in /proc/net/tcp.
 const LISTENING: &str = "0A";
 
-/// The id of the process that serves an address, where it runs on this machine and can be seen.
+/// The id of the process that serves an address, if it runs on this machine and is visible to this
+/// user.
 pub async fn process_of(address: &Address) -> Option<u32> {
     match &address.at {
         ListenAddress::Unix(path) => of_unix(path).await,
@@ -27,7 +28,7 @@ async fn of_unix(path: &Path) -> Option<u32> {
 
 fn of_tcp(host: &str, port: u16) -> Option<u32> {
     let stream = TcpStream::connect((host, port)).ok()?;
-    // Only a connection to oneself has the same address at both ends.
+    // A connection within this machine has the same address at both ends.
     if stream.local_addr().ok()?.ip() != stream.peer_addr().ok()?.ip() {
         return None;
     }
@@ -36,11 +37,11 @@ fn of_tcp(host: &str, port: u16) -> Option<u32> {
         .flat_map(|table| listening(&fs::read_to_string(table).unwrap_or_default(), port))
         .collect();
     let mut owners = processes().filter(|process| owns(*process, &sockets));
-    // Where several share the port, nobody knows whose work is measured.
+    // If several processes share the port, the one under load is unknown.
     owners.next().filter(|_| owners.next().is_none())
 }
 
-/// The sockets that listen on a port, as links in /proc/<pid>/fd show them.
+/// The sockets that listen on a port, in the form of links in /proc/<pid>/fd.
 fn listening(table: &str, port: u16) -> Vec<String> {
     let port = format!(":{port:04X}");
     let rows = table

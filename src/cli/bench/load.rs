@@ -1,4 +1,4 @@
-//! A closed loop of callers: each sends its next call when it has the answer to the last one.
+//! A closed loop of callers: each sends its next call after the response to the previous one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,35 +13,36 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::pattern::{Pattern, Plan};
-use super::tally::{Kept, Tally};
+use super::tally::{Metric, Tally};
 
-/// How long calls under way may take at the end of a slice.
+/// How long calls in flight may take at the end of a slice.
 const LAST_CALLS: Duration = Duration::from_millis(400);
-/// Longer than anybody waits for a lock: the end of the slice ends the wait.
+/// Longer than any wait for a lock: the end of the slice ends the wait.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// How many slices there were.
+/// The number of slices so far.
 static SLICES: AtomicU64 = AtomicU64::new(0);
 
-/// What all callers of one slice share.
+/// The state that all callers of a slice share.
 #[derive(Debug)]
 struct Slice {
     plan: Plan,
     pattern: Pattern,
     tally: Arc<Mutex<Tally>>,
-    /// Before the number of each lock: what a slice before may have left in its queues is not met.
+    /// The prefix of the lock names. It is unique, because an earlier slice may have left claims in
+    /// its queues.
     prefix: String,
-    /// For each lock when it was, or will be, free again.
+    /// For each lock, when it became or becomes free.
     free: Vec<Mutex<Option<Instant>>>,
     over: CancellationToken,
 }
 
-/// Loads a server for so long, or until `stop`, or until a call fails. What came of it is in the
-/// tally; how long it took is the answer.
+/// Applies load for `span`, or until `stop`, or until a call fails. Results go to the tally.
+/// Returns the elapsed time.
 pub async fn load(
     plan: &Plan,
     pattern: Pattern,
-    lines: &[Raw],
+    connections: &[Raw],
     span: Duration,
     stop: &CancellationToken,
     tally: &Arc<Mutex<Tally>>,
@@ -54,7 +55,7 @@ pub async fn load(
         prefix: format!(
             "{}{}-{}/",
             plan.prefix,
-            pattern.word(),
+            pattern.name(),
             SLICES.fetch_add(1, Ordering::Relaxed)
         ),
         free: (0..plan.keys(pattern)).map(|_| Mutex::default()).collect(),
@@ -62,8 +63,8 @@ pub async fn load(
     });
     let begin = Instant::now();
     let mut callers: JoinSet<()> = (0..plan.callers(pattern))
-        .zip(lines.iter().cycle())
-        .map(|(number, line)| call(Arc::clone(&slice), number, line.clone()))
+        .zip(connections.iter().cycle())
+        .map(|(number, connection)| call(Arc::clone(&slice), number, connection.clone()))
         .collect();
     tokio::select! {
         () = tokio::time::sleep(span) => {}
@@ -71,43 +72,44 @@ pub async fn load(
     }
     over.cancel();
     let rest = async { while callers.join_next().await.is_some() {} };
-    // Whoever still waits for an answer then is aborted with the set.
+    // Callers that still wait then are aborted with the set.
     let _ = tokio::time::timeout(LAST_CALLS, rest).await;
     begin.elapsed()
 }
 
-/// One caller, until the slice is over.
-async fn call(slice: Arc<Slice>, number: usize, line: Raw) {
-    if let Err(error) = turns(&slice, number, line).await {
-        slice.tally().fail(error);
+/// Runs one caller until the slice is over.
+async fn call(slice: Arc<Slice>, number: usize, connection: Raw) {
+    if let Err(error) = run_rounds(&slice, number, connection).await {
+        slice.tally().set_error(error);
         slice.over.cancel();
     }
 }
 
-async fn turns(slice: &Slice, number: usize, mut line: Raw) -> Result<(), Error> {
+async fn run_rounds(slice: &Slice, number: usize, mut connection: Raw) -> Result<(), Error> {
     let pattern = slice.pattern;
     let wait = pattern.waits().then_some(WAIT);
     let ttl = (pattern == Pattern::Expiry).then_some(slice.plan.ttl);
-    for turn in 0.. {
+    for round in 0.. {
         if slice.over.is_cancelled() {
             break;
         }
-        let key = slice.plan.key(pattern, number, turn);
-        let ask = slice.ask(key);
+        let key = slice.plan.key(pattern, number, round);
+        let request = slice.request(key);
         let sent = Instant::now();
         let lease = tokio::select! {
             biased;
-            granted = line.acquire(ask, wait, ttl) => granted?,
-            // In other queues everybody gets a turn to the end, so that no grant is left behind.
+            granted = connection.acquire(request, wait, ttl) => granted?,
+            // With other patterns, each waiter is granted and releases, so that no grant is left
+            // behind.
             () = slice.over.cancelled(), if pattern == Pattern::Expiry => break,
         };
-        slice.step(key, sent, lease, &mut line).await?;
+        slice.finish_round(key, sent, lease, &mut connection).await?;
     }
     Ok(())
 }
 
 impl Slice {
-    fn ask(&self, key: usize) -> AcquireRequest {
+    fn request(&self, key: usize) -> AcquireRequest {
         let kind = match self.pattern {
             Pattern::Shared => Some(Kind::Shared(Shared {})),
             Pattern::Semaphore => Some(Kind::Semaphore(Semaphore {
@@ -125,34 +127,34 @@ impl Slice {
         }
     }
 
-    /// Counts what was granted, and gives it back as the pattern wants.
-    async fn step(&self, key: usize, sent: Instant, lease: Lease, line: &mut Raw) -> Result<(), Error> {
+    /// Counts a grant, and releases the lease if the pattern does.
+    async fn finish_round(&self, key: usize, sent: Instant, lease: Lease, connection: &mut Raw) -> Result<(), Error> {
         let received = Instant::now();
         let since_free = self.since_free(key, received);
         match self.pattern {
             Pattern::Expiry => {
                 *self.free(key) = Some(sent + time(lease.waited) + time(lease.ttl));
                 if since_free.is_some() {
-                    self.tally().add([(Kept::Lateness, since_free)]);
+                    self.tally().add([(Metric::Lateness, since_free)]);
                 }
             }
-            Pattern::Lone => self.tally().add([(Kept::Acquire, Some(received - sent))]),
+            Pattern::Lone => self.tally().add([(Metric::Acquire, Some(received - sent))]),
             _ => {
                 let releasing = Instant::now();
                 *self.free(key) = Some(releasing);
-                line.release(lease.lease_id).await?;
+                connection.release(lease.lease_id).await?;
                 let hand_off = since_free.filter(|_| self.pattern == Pattern::Hot);
                 self.tally().add([
-                    (Kept::HandOff, hand_off),
-                    (Kept::Acquire, Some(received - sent)),
-                    (Kept::Release, Some(releasing.elapsed())),
+                    (Metric::HandOff, hand_off),
+                    (Metric::Acquire, Some(received - sent)),
+                    (Metric::Release, Some(releasing.elapsed())),
                 ]);
             }
         }
         Ok(())
     }
 
-    /// How long the lock has been free when it was received.
+    /// How long the lock had been free when the lease was received.
     fn since_free(&self, key: usize, received: Instant) -> Option<Duration> {
         let free = self.free(key).take();
         free.map(|free| received.saturating_duration_since(free))

@@ -1,33 +1,33 @@
-//! What callers do, and how many of them on how many locks.
+//! Load patterns, and their numbers of callers and locks.
 
 use std::time::Duration;
 
 use super::Bench;
 use crate::cli::Failure;
 
-/// What all callers do.
+/// A load pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Pattern {
-    /// Each takes a lock of its own and gives it back
+    /// Each caller acquires and releases its own lock
     Uncontended,
-    /// All take turns on one lock, waiting in its queue
+    /// All callers acquire and release one lock, waiting in its queue
     Hot,
-    /// All share one lock, take it and give it back
+    /// All callers acquire and release shared claims on one lock
     Shared,
-    /// All take permits of one semaphore, waiting in its queue
+    /// All callers acquire and release permits of one semaphore, waiting in its queue
     Semaphore,
-    /// All wait for one lock that nobody gives back: each lease has to expire
+    /// All callers wait for one lock that is never released: each lease has to expire
     Expiry,
-    /// Not measured by itself: each of the others beside a bare echo of its calls, in the same run
+    /// Runs each other pattern together with a bare echo of its calls, as an upper limit
     Limit,
-    /// One caller that takes a lock and never gives it back, which only an echo grants.
+    /// One caller that acquires a lock and never releases it. Only an echo grants that repeatedly.
     #[value(skip)]
     Lone,
 }
 
 impl Pattern {
-    /// Its name as an argument.
-    pub fn word(self) -> &'static str {
+    /// The name as an argument.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Uncontended => "uncontended",
             Self::Hot => "hot",
@@ -39,7 +39,7 @@ impl Pattern {
         }
     }
 
-    /// What it counts.
+    /// The unit of the rate.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Hot => "hand-offs/s",
@@ -54,8 +54,8 @@ impl Pattern {
         matches!(self, Self::Hot | Self::Semaphore | Self::Expiry)
     }
 
-    /// What the echo does beside it: as much as a lock without waiting would. Hand-offs follow one
-    /// another like the calls of one caller. An expiry is not about speed.
+    /// The pattern of the echo for comparison: the same number of calls without waiting. Hand-offs
+    /// are sequential, like the calls of one caller. The rate of expiries does not depend on speed.
     pub fn limit(self) -> Option<Self> {
         match self {
             Self::Uncontended | Self::Shared | Self::Semaphore => Some(Self::Uncontended),
@@ -65,11 +65,11 @@ impl Pattern {
     }
 }
 
-/// How much is done.
+/// The parameters of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub namespace: String,
-    /// Before the number of each lock, so that two runs never meet.
+    /// The prefix of lock names, unique per run.
     pub prefix: String,
     pub permits: u32,
     pub limit: u32,
@@ -78,13 +78,13 @@ pub struct Plan {
     keys: Option<usize>,
 }
 
-/// Numbers that do not go together.
+/// Arguments that contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct BadPlan(String);
 
 impl Plan {
-    /// What the arguments say.
+    /// Checks and converts the arguments.
     pub fn of(args: &Bench, patterns: &[Pattern], prefix: String) -> Result<Self, Failure> {
         let concurrency = args.concurrency.get();
         let keys = args.keys.map(std::num::NonZero::get);
@@ -113,29 +113,30 @@ impl Plan {
         })
     }
 
-    /// How many callers there are.
+    /// The number of callers.
     pub fn callers(&self, pattern: Pattern) -> usize {
         if pattern == Pattern::Lone { 1 } else { self.concurrency }
     }
 
-    /// How many locks there are.
+    /// The number of locks.
     pub fn keys(&self, pattern: Pattern) -> usize {
-        let usual = if pattern == Pattern::Uncontended {
+        let default = if pattern == Pattern::Uncontended {
             self.concurrency
         } else {
             1
         };
-        self.keys.unwrap_or(usual)
+        self.keys.unwrap_or(default)
     }
 
-    /// Which lock a caller takes in a turn. Uncontended callers go round in locks that are theirs.
-    pub fn key(&self, pattern: Pattern, caller: usize, turn: usize) -> usize {
+    /// The index of the lock that a caller acquires in a round. Uncontended callers cycle through
+    /// disjoint sets.
+    pub fn key(&self, pattern: Pattern, caller: usize, round: usize) -> usize {
         let keys = self.keys(pattern);
         if pattern != Pattern::Uncontended {
             return caller % keys;
         }
         let own = (keys - caller).div_ceil(self.concurrency);
-        caller + turn % own * self.concurrency
+        caller + round % own * self.concurrency
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
             concurrency: 3,
             keys: Some(8),
         };
-        let keys = |caller| (0..6).map(move |turn| plan.key(Pattern::Uncontended, caller, turn));
+        let keys = |caller| (0..6).map(move |round| plan.key(Pattern::Uncontended, caller, round));
         let keys = |caller| keys.clone()(caller).collect::<Vec<_>>();
         assert_eq!(keys(0), [0, 3, 6, 0, 3, 6]);
         assert_eq!(keys(1), [1, 4, 7, 1, 4, 7]);

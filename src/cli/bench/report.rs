@@ -1,4 +1,4 @@
-//! The figures, for people and for scripts.
+//! The results, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::pattern::{Pattern, Plan};
-use super::tally::{Tally, Times};
+use super::tally::{Tally, Latencies};
 use crate::cli::table::Table;
 
-/// All that was measured.
+/// The results of all patterns.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub address: String,
     pub namespace: String,
     pub connections: usize,
-    /// Whether it was told to end before its time.
+    /// Whether a signal ended it early.
     pub interrupted: bool,
-    pub figures: Vec<Figures>,
+    pub figures: Vec<PatternResult>,
 }
 
-/// What one pattern came to.
+/// The results of one pattern.
 #[derive(Debug, Serialize)]
-pub struct Figures {
+pub struct PatternResult {
     pub pattern: &'static str,
     pub callers: usize,
     pub keys: usize,
@@ -30,40 +30,40 @@ pub struct Figures {
     pub finished: u64,
     pub rate: f64,
     pub unit: &'static str,
-    /// The server's CPU time for each; only where it runs on this machine.
+    /// The server's CPU time per unit; only if it runs on this machine.
     pub server_cpu_us: Option<f64>,
-    pub times: BTreeMap<&'static str, Times>,
+    pub times: BTreeMap<&'static str, Latencies>,
     /// The bare echo of the same run.
     pub limit: Option<Limit>,
 }
 
-/// The bare echo, and what part of its rate was reached.
+/// The bare echo, and the ratio of the server's rate to its rate.
 #[derive(Debug, Serialize)]
 pub struct Limit {
     pub rate: f64,
     pub unit: &'static str,
     pub cpu_us: Option<f64>,
-    /// The median of the rounds, and how far they lie apart.
+    /// The median, smallest and largest ratio of the rounds.
     pub ratio: f64,
     pub lowest: f64,
     pub highest: f64,
 }
 
-/// One slice of time on one server.
+/// One time slice on one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Slice {
     pub finished: u64,
-    pub took: Duration,
+    pub elapsed: Duration,
     pub cpu: Option<Duration>,
 }
 
 impl Slice {
     fn rate(&self) -> f64 {
-        self.finished as f64 / self.took.as_secs_f64()
+        self.finished as f64 / self.elapsed.as_secs_f64()
     }
 }
 
-/// All slices together.
+/// The totals of all slices.
 struct Sum {
     finished: u64,
     seconds: f64,
@@ -76,7 +76,7 @@ impl Sum {
         let cpu: Option<Duration> = slices.iter().map(|slice| slice.cpu).sum();
         Self {
             finished,
-            seconds: slices.iter().map(|slice| slice.took.as_secs_f64()).sum(),
+            seconds: slices.iter().map(|slice| slice.elapsed.as_secs_f64()).sum(),
             cpu_us: cpu
                 .filter(|_| finished > 0)
                 .map(|cpu| cpu.as_secs_f64() * 1e6 / finished as f64),
@@ -88,12 +88,12 @@ impl Sum {
     }
 }
 
-impl Figures {
-    /// Those of a pattern: its slices on the server, and those of the echo between them.
+impl PatternResult {
+    /// The results of a pattern, from the slices of the server and of the echo.
     pub fn of(plan: &Plan, pattern: Pattern, slices: &[Slice], echoes: &[Slice], tally: &Tally) -> Self {
         let sum = Sum::of(slices);
         Self {
-            pattern: pattern.word(),
+            pattern: pattern.name(),
             callers: plan.callers(pattern),
             keys: plan.keys(pattern),
             seconds: sum.seconds,
@@ -129,7 +129,7 @@ impl Figures {
         }
         let rows = self.times.iter().map(|(name, times)| {
             let ms = |ms: f64| format!("{ms:.3}");
-            let Times {
+            let Latencies {
                 p50_ms,
                 p90_ms,
                 p99_ms,
@@ -192,12 +192,12 @@ impl Limit {
 }
 
 impl Report {
-    /// Whether nothing was finished.
+    /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.figures.iter().all(|figures| figures.finished == 0)
     }
 
-    /// For people.
+    /// The results as text.
     pub fn text(&self) -> String {
         let ended = if self.interrupted { ", interrupted" } else { "" };
         let head = format!(

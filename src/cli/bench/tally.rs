@@ -1,4 +1,4 @@
-//! What was counted, and how long it took.
+//! Counts and latencies.
 
 use std::time::Duration;
 
@@ -6,87 +6,87 @@ use fencepost::client::Error;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Three digits are kept of each time.
+/// The precision of latencies, in significant digits.
 const DIGITS: u8 = 3;
-/// The longest time that is told apart from longer ones, in nanoseconds: an hour.
+/// The largest latency that is recorded exactly, in nanoseconds: one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// What is timed.
+/// A measured latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// From an Acquire sent to its Lease received.
+pub enum Metric {
+    /// From sending an Acquire to receiving its lease.
     Acquire,
-    /// From a Release sent to its answer.
+    /// From sending a Release to receiving its response.
     Release,
-    /// From a Release sent to the next Lease received.
+    /// From sending a Release to receiving the next lease.
     HandOff,
-    /// From the end of a lease, `sent + waited + ttl`, to the next Lease received.
+    /// From the end of a lease, `sent + waited + ttl`, to receiving the next lease.
     Lateness,
 }
 
-/// All kinds, with their names in the order in which they are shown.
-const KINDS: [(Kept, &str); 4] = [
-    (Kept::HandOff, "hand_off"),
-    (Kept::Lateness, "lateness"),
-    (Kept::Acquire, "acquire"),
-    (Kept::Release, "release"),
+/// All metrics with their names, in the order of the output.
+const METRICS: [(Metric, &str); 4] = [
+    (Metric::HandOff, "hand_off"),
+    (Metric::Lateness, "lateness"),
+    (Metric::Acquire, "acquire"),
+    (Metric::Release, "release"),
 ];
 
-/// Counts and times of one pattern.
+/// The counts and latencies of one pattern.
 #[derive(Debug)]
 pub struct Tally {
-    /// How many pairs, hand-offs, expiries or calls are finished.
+    /// The number of finished pairs, hand-offs, expiries or calls.
     pub finished: u64,
     times: Vec<Histogram<u64>>,
-    failed: Option<Error>,
+    first_error: Option<Error>,
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// An empty tally.
     ///
     /// # Errors
-    /// Never: the bounds are sound.
+    /// Never: the bounds are valid.
     pub fn new() -> Result<Self, hdrhistogram::CreationError> {
-        let times = KINDS.iter().map(|_| Histogram::new_with_bounds(1, LONGEST_NS, DIGITS));
+        let times = METRICS.iter().map(|_| Histogram::new_with_bounds(1, LONGEST_NS, DIGITS));
         Ok(Self {
             finished: 0,
             times: times.collect::<Result<_, _>>()?,
-            failed: None,
+            first_error: None,
         })
     }
 
-    /// Counts one that is finished, with the times that it took.
-    pub fn add<const N: usize>(&mut self, times: [(Kept, Option<Duration>); N]) {
+    /// Counts a finished unit with its latencies.
+    pub fn add<const N: usize>(&mut self, times: [(Metric, Option<Duration>); N]) {
         self.finished += 1;
-        for (kind, time) in times {
-            let at = KINDS.iter().position(|(of, _)| *of == kind);
+        for (metric, time) in times {
+            let at = METRICS.iter().position(|(known, _)| *known == metric);
             if let (Some(time), Some(histogram)) = (time, at.and_then(|at| self.times.get_mut(at))) {
                 histogram.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             }
         }
     }
 
-    /// Notes the first failure.
-    pub fn fail(&mut self, error: Error) {
-        self.failed.get_or_insert(error);
+    /// Records the first error.
+    pub fn set_error(&mut self, error: Error) {
+        self.first_error.get_or_insert(error);
     }
 
-    /// The failure that ended it.
-    pub fn failure(&self) -> Option<&Error> {
-        self.failed.as_ref()
+    /// The error that ended the measurement.
+    pub fn error(&self) -> Option<&Error> {
+        self.first_error.as_ref()
     }
 
-    /// What was timed, each with its name.
-    pub fn times(&self) -> impl Iterator<Item = (&'static str, Times)> + '_ {
-        let all = KINDS.iter().zip(&self.times);
+    /// The recorded latencies with their names.
+    pub fn times(&self) -> impl Iterator<Item = (&'static str, Latencies)> + '_ {
+        let all = METRICS.iter().zip(&self.times);
         all.filter(|(_, histogram)| !histogram.is_empty())
-            .map(|((_, name), histogram)| (*name, Times::of(histogram)))
+            .map(|((_, name), histogram)| (*name, Latencies::of(histogram)))
     }
 }
 
-/// The percentiles of one kind, in milliseconds.
+/// The percentiles of one metric, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
-pub struct Times {
+pub struct Latencies {
     pub count: u64,
     pub mean_ms: f64,
     pub p50_ms: f64,
@@ -96,9 +96,9 @@ pub struct Times {
     pub max_ms: f64,
 }
 
-impl Times {
+impl Latencies {
     fn of(histogram: &Histogram<u64>) -> Self {
-        let at = |share| histogram.value_at_quantile(share) as f64 / 1e6;
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e6;
         Self {
             count: histogram.len(),
             mean_ms: histogram.mean() / 1e6,

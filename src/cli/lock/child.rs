@@ -1,4 +1,4 @@
-//! The command: a process in a group of its own, and what happens to it.
+//! The command: a process in its own group, and its events.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::sync::mpsc;
 
 use crate::cli::{Failure, exit};
 
-/// What can happen unseen before the waiting thread rests: far more than ever does.
-const UNSEEN: usize = 16;
+/// The capacity of the event channel: events that the receiver has not read yet.
+const EVENTS: usize = 16;
 
-/// What happened to the command.
+/// An event of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildEvent {
     /// It was stopped by this signal.
@@ -32,12 +32,12 @@ pub enum ChildEvent {
 pub struct Group(pub Pid);
 
 impl Group {
-    /// Sends it a signal. Whom it does not reach, has ended.
+    /// Sends a signal to the group. An error means that its processes have ended.
     pub fn signal(self, signal: Signal) {
         let _ = killpg(self.0, signal);
     }
 
-    /// Whether nobody is in it.
+    /// Whether the group has no process.
     fn is_empty(self) -> bool {
         killpg(self.0, None) == Err(Errno::ESRCH)
     }
@@ -47,7 +47,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Child {
     group: Group,
-    happened: mpsc::Receiver<ChildEvent>,
+    events: mpsc::Receiver<ChildEvent>,
     ended: bool,
 }
 
@@ -60,57 +60,57 @@ struct NotStarted {
 }
 
 impl Child {
-    /// Starts a command, the first of these words with the others as arguments.
+    /// Starts a command: the program, then its arguments.
     pub fn start(
-        words: &[OsString],
+        command_line: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, OsString)>,
     ) -> Result<Self, Failure> {
-        let (program, arguments) = words
+        let (program, arguments) = command_line
             .split_first()
             .ok_or_else(|| not_started("", io::ErrorKind::NotFound.into()))?;
         let mut command = Command::new(program);
         command.args(arguments).envs(environment).process_group(0);
         let process = command.spawn().map_err(|source| not_started(program, source))?;
-        // Process ids are small: the system bounds them far below.
+        // The system limits process ids to far less than `i32::MAX`.
         let leader = Pid::from_raw(i32::try_from(process.id()).unwrap_or(i32::MAX));
-        let (tell, happened) = mpsc::channel(UNSEEN);
-        thread::spawn(move || wait(leader, &tell));
+        let (sender, events) = mpsc::channel(EVENTS);
+        thread::spawn(move || wait(leader, &sender));
         Ok(Self {
             group: Group(leader),
-            happened,
+            events,
             ended: false,
         })
     }
 
-    /// Its process group.
+    /// The process group of the command.
     pub fn group(&self) -> Group {
         self.group
     }
 
-    /// What happens next.
+    /// The next event.
     ///
     /// # Cancellation safety
-    /// Dropped, nothing is missed.
+    /// When dropped, no event is lost.
     pub async fn next(&mut self) -> ChildEvent {
-        match self.happened.recv().await {
+        match self.events.recv().await {
             Some(ChildEvent::Ended(code)) => {
                 self.ended = true;
                 ChildEvent::Ended(code)
             }
             Some(stopped) => stopped,
-            // Only after its end: there is nothing more to tell.
+            // The channel closes only after `Ended`: there are no further events.
             None => std::future::pending().await,
         }
     }
 
-    /// Lets something happen for so long.
-    pub async fn happens_within(&mut self, time: Duration) {
-        // What happens is kept in `ended`; else the time is over.
+    /// Waits at most `time` for an event.
+    pub async fn wait_for_event(&mut self, time: Duration) {
+        // `next` records the end in `ended`; other events and the timeout need no action.
         let _ = tokio::time::timeout(time, self.next()).await;
     }
 
-    /// Whether it has ended, and nobody of its group is left.
-    pub fn is_over(&self) -> bool {
+    /// Whether the command and all other processes of its group have ended.
+    pub fn has_ended(&self) -> bool {
         self.ended && self.group.is_empty()
     }
 }
@@ -124,23 +124,23 @@ fn not_started(program: impl Into<OsString>, source: io::Error) -> Failure {
     Failure::coded(code, NotStarted { command, source })
 }
 
-/// Waits for what happens to a process, until it has ended. The thread ends with it.
-fn wait(leader: Pid, tell: &mpsc::Sender<ChildEvent>) {
+/// Waits for events of a process until it has ended. Runs in its own thread.
+fn wait(leader: Pid, sender: &mpsc::Sender<ChildEvent>) {
     loop {
-        let happened = match waitpid(leader, Some(WaitPidFlag::WUNTRACED)) {
+        let event = match waitpid(leader, Some(WaitPidFlag::WUNTRACED)) {
             Ok(WaitStatus::Exited(_, code)) => ChildEvent::Ended(u8::try_from(code).unwrap_or(u8::MAX)),
             Ok(WaitStatus::Signaled(_, signal, _)) => ChildEvent::Ended(code_of(signal)),
             Ok(WaitStatus::Stopped(_, signal)) => ChildEvent::Stopped(signal),
             Ok(_) | Err(Errno::EINTR) => continue,
             Err(_) => ChildEvent::Ended(exit::LOCK_FAILED),
         };
-        if tell.blocking_send(happened).is_err() || matches!(happened, ChildEvent::Ended(_)) {
+        if sender.blocking_send(event).is_err() || matches!(event, ChildEvent::Ended(_)) {
             return;
         }
     }
 }
 
-/// The exit code of one that a signal ended, as shells have it.
+/// The exit code for a signal, as shells define it.
 pub fn code_of(signal: Signal) -> u8 {
     u8::try_from(exit::SIGNALLED + signal as i32).unwrap_or(u8::MAX)
 }

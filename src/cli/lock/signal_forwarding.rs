@@ -1,4 +1,4 @@
-//! The signals that are passed on to the command.
+//! The signals that are forwarded to the command.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,8 +7,8 @@ use std::task::Poll;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// All that a user or a system sends to ask something of a command.
-const PASSED: [Signal; 6] = [
+/// Signals that users and systems send to control a command.
+const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -17,27 +17,27 @@ const PASSED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Those signals, from the system's hands as soon as this exists.
+/// Handles these signals from its creation on.
 #[derive(Debug)]
 pub struct SignalForwarding {
     streams: Vec<(unix::Signal, Signal)>,
 }
 
 impl SignalForwarding {
-    /// Takes the signals over; needs a runtime.
+    /// Installs the handlers. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The system's errors.
     pub fn take() -> io::Result<Self> {
         let stream = |kind: Signal| Ok((signal(SignalKind::from_raw(kind as i32))?, kind));
-        let streams = PASSED.into_iter().map(stream).collect::<io::Result<_>>()?;
+        let streams = FORWARDED.into_iter().map(stream).collect::<io::Result<_>>()?;
         Ok(Self { streams })
     }
 
-    /// The next one.
+    /// The next signal.
     ///
     /// # Cancellation safety
-    /// Dropped, none is missed.
+    /// When dropped, no signal is lost.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             for (stream, kind) in &mut self.streams {

@@ -1,5 +1,5 @@
-//! The terminal, which belongs to one process group at a time: lent to the command, so that it can
-//! read and gets the keys' signals, and taken back for whoever comes after.
+//! The terminal, which has one foreground process group at a time. It is the command's while it
+//! runs, so that the command can read and gets the signals of keys, and this process's afterwards.
 
 use std::io::stdin;
 
@@ -8,56 +8,57 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 use super::child::Group;
 
-/// The terminal at standard input, if there is one.
+/// The terminal at standard input, if it is one.
 #[derive(Debug)]
 pub struct Terminal {
     own: Option<Pid>,
 }
 
 impl Terminal {
-    /// Finds it. From now on this thread may take it back also from behind.
-    pub fn at_hand() -> Self {
-        let mut from_behind = SigSet::empty();
-        from_behind.add(Signal::SIGTTOU);
-        let found = tcgetpgrp(stdin()).is_ok() && from_behind.thread_block().is_ok();
+    /// Opens the terminal. Blocks SIGTTOU in this thread, so that it can make its group the
+    /// foreground group while in the background.
+    pub fn open() -> Self {
+        let mut background_access = SigSet::empty();
+        background_access.add(Signal::SIGTTOU);
+        let is_terminal = tcgetpgrp(stdin()).is_ok() && background_access.thread_block().is_ok();
         Self {
-            own: found.then(getpgrp),
+            own: is_terminal.then(getpgrp),
         }
     }
 
-    /// Lends it to the command, if it is ours.
+    /// Makes the command's group the foreground group, if this process's group is.
     pub fn lend(&self, group: Group) {
-        self.hand_over(self.own, Some(group.0));
+        self.set_foreground(self.own, Some(group.0));
     }
 
-    /// Takes it back, if the command has it.
+    /// Makes this process's group the foreground group, if the command's is.
     pub fn take_back(&self, group: Group) {
-        self.hand_over(Some(group.0), self.own);
+        self.set_foreground(Some(group.0), self.own);
     }
 
-    fn hand_over(&self, from: Option<Pid>, to: Option<Pid>) {
+    fn set_foreground(&self, from: Option<Pid>, to: Option<Pid>) {
         if let (Some(_), Some(from), Some(to)) = (self.own, from, to)
             && tcgetpgrp(stdin()) == Ok(from)
         {
-            // It fails for a terminal that is gone, which its readers learn by themselves.
+            // It fails for a terminal that was closed, which its readers notice themselves.
             let _ = tcsetpgrp(stdin(), to);
         }
     }
 
-    /// The command was stopped. If by the terminal, this process stops with it as one job, and both
-    /// go on together, but the command only while its lock is held.
+    /// Handles a stop of the command. If the terminal stopped it, this process stops too, so that
+    /// both are one job. When it is continued, the command continues if its lock is still held.
     pub fn stopped(&self, group: Group, signal: Signal, is_held: impl Fn() -> bool) {
         let Some(own) = self.own else { return };
-        let reads = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
-        if !reads && signal != Signal::SIGTSTP {
+        let accesses_terminal = matches!(signal, Signal::SIGTTIN | Signal::SIGTTOU);
+        if !accesses_terminal && signal != Signal::SIGTSTP {
             return;
         }
-        let front = tcgetpgrp(stdin());
-        // It asked for the terminal in the moment before it was lent.
-        let soon = reads && (front == Ok(own) || front == Ok(group.0));
-        if !soon {
+        let foreground = tcgetpgrp(stdin());
+        // The command has accessed the terminal before it became the foreground group.
+        let is_early_access = accesses_terminal && (foreground == Ok(own) || foreground == Ok(group.0));
+        if !is_early_access {
             self.take_back(group);
-            // It fails for no signal that there is.
+            // It fails only for an invalid signal.
             let _ = raise(Signal::SIGSTOP);
         }
         if is_held() {

@@ -1,6 +1,6 @@
-//! The warden: a process beside the command that kills its group when the lease ends, or when the
-//! process that keeps the lease is gone. Otherwise a keeper that is killed or stopped would leave a
-//! command behind that works without a lock.
+//! The watchdog: a separate process that kills the command's group when the lease ends, or when the
+//! process that renews the lease has ended. Without it, a command could continue without a lock
+//! after that process is killed or stopped.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,99 +15,101 @@ use nix::unistd::Pid;
 use super::child::Group;
 use crate::cli::Role;
 
-/// How long it looks away from the clock, which may have run on through a suspend.
-const SLICE: Duration = Duration::from_millis(500);
+/// The interval between checks of the clock, which includes suspends.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The warden as its keeper sees it. Dropped, it does its duty.
+/// The watchdog, as the process under `fencepost lock` sees it. When dropped, the watchdog kills
+/// the group.
 #[derive(Debug)]
 pub struct Watchdog {
     process: std::process::Child,
-    /// What it is told: a line for each end of the lease, `GROUP NANOSECONDS`.
-    line: UnixStream,
+    /// One line is sent per deadline: `GROUP NANOSECONDS`.
+    socket: UnixStream,
 }
 
 impl Watchdog {
-    /// Starts one.
+    /// Starts a watchdog process.
     pub fn start() -> io::Result<Self> {
-        let (line, other) = UnixStream::pair()?;
-        // One that does not read must not hold its keeper up: it then acts earlier, never later.
-        line.set_nonblocking(true)?;
+        let (socket, child_end) = UnixStream::pair()?;
+        // A watchdog that does not read must not block this process. It then kills too early, never
+        // too late.
+        socket.set_nonblocking(true)?;
         let process = Role::Watchdog
             .command()
-            .stdin(Stdio::from(OwnedFd::from(other)))
+            .stdin(Stdio::from(OwnedFd::from(child_end)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .current_dir("/")
             .spawn()?;
-        Ok(Self { process, line })
+        Ok(Self { process, socket })
     }
 
-    /// Tells it whom to kill, and when at the latest on the clock since boot.
-    pub fn watch(&mut self, group: Group, end: Duration) {
-        // A line that cannot be written leaves the earlier end.
-        let _ = writeln!(self.line, "{} {}", group.0, end.as_nanos());
+    /// Sets the group to kill, and the deadline on the clock since boot.
+    pub fn set_deadline(&mut self, group: Group, end: Duration) {
+        // If the line cannot be written, the earlier deadline remains.
+        let _ = writeln!(self.socket, "{} {}", group.0, end.as_nanos());
     }
 
-    /// Nothing is left to watch.
-    pub fn dismiss(mut self) {
-        // It fails only for one that has ended.
+    /// Ends the watchdog without killing the group.
+    pub fn stop(mut self) {
+        // It fails only if the process has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Whom to kill, and when.
+/// The group to kill, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct KillDeadline {
     group: Group,
     end: Duration,
 }
 
-/// The process itself: waits for the end of the lease or of its keeper.
+/// The watchdog process: waits for the deadline or for the end of its parent.
 pub fn watchdog() -> ExitCode {
-    match duty_due() {
-        Ok(Some(duty)) => duty.group.signal(Signal::SIGKILL),
-        // It was told of nobody, or was not started by a keeper.
+    match wait_for_deadline() {
+        Ok(Some(deadline)) => deadline.group.signal(Signal::SIGKILL),
+        // It received no deadline, or its standard input is not a socket.
         Ok(None) | Err(_) => return ExitCode::FAILURE,
     }
     ExitCode::SUCCESS
 }
 
-fn duty_due() -> io::Result<Option<KillDeadline>> {
-    let mut line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut told = Vec::new();
-    let mut duty: Option<KillDeadline> = None;
+fn wait_for_deadline() -> io::Result<Option<KillDeadline>> {
+    let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut received = Vec::new();
+    let mut deadline: Option<KillDeadline> = None;
     loop {
-        let left = duty.map_or(SLICE, |duty| duty.end.saturating_sub(clock::since_boot()));
+        let left = deadline.map_or(CHECK_INTERVAL, |deadline| deadline.end.saturating_sub(clock::since_boot()));
         if left.is_zero() {
-            return Ok(duty);
+            return Ok(deadline);
         }
-        line.set_read_timeout(Some(left.min(SLICE)))?;
-        let mut part = [0; 256];
-        match line.read(&mut part) {
-            Ok(0) => return Ok(duty),
+        socket.set_read_timeout(Some(left.min(CHECK_INTERVAL)))?;
+        let mut chunk = [0; 256];
+        match socket.read(&mut chunk) {
+            Ok(0) => return Ok(deadline),
             Ok(length) => {
-                told.extend_from_slice(&part[..length]);
-                duty = latest(&mut told).or(duty);
+                received.extend_from_slice(&chunk[..length]);
+                deadline = latest(&mut received).or(deadline);
             }
-            Err(error) if is_pause(error.kind()) => {}
-            // A line that breaks is a keeper that is gone.
-            Err(_) => return Ok(duty),
+            Err(error) if is_retryable(error.kind()) => {}
+            // A broken connection means that the parent has ended.
+            Err(_) => return Ok(deadline),
         }
     }
 }
 
-fn is_pause(kind: ErrorKind) -> bool {
+fn is_retryable(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
     )
 }
 
-/// The last whole line; what follows it is kept for when it is whole.
-fn latest(told: &mut Vec<u8>) -> Option<KillDeadline> {
-    let end = told.iter().rposition(|byte| *byte == b'\n')?;
-    let whole: Vec<u8> = told.drain(..=end).collect();
+/// Parses the last complete line and keeps the incomplete rest for later.
+fn latest(received: &mut Vec<u8>) -> Option<KillDeadline> {
+    let end = received.iter().rposition(|byte| *byte == b'\n')?;
+    let whole: Vec<u8> = received.drain(..=end).collect();
     let text = String::from_utf8(whole).ok()?;
     let (group, end) = text.lines().last()?.split_once(' ')?;
     let group: i32 = group.parse().ok().filter(|group| *group > 1)?;
@@ -123,11 +125,11 @@ mod tests {
 
     #[test]
     fn the_last_whole_line_counts() {
-        let mut told = b"12 5\n12 7000000000\n12 9".to_vec();
-        let duty = latest(&mut told).expect("a line");
-        assert_eq!((duty.group.0.as_raw(), duty.end), (12, Duration::from_secs(7)));
-        assert_eq!(told, b"12 9");
-        assert_eq!(latest(&mut told), None);
-        assert_eq!(latest(&mut b"1 5\n".to_vec()), None, "that would be everybody");
+        let mut received = b"12 5\n12 7000000000\n12 9".to_vec();
+        let deadline = latest(&mut received).expect("a line");
+        assert_eq!((deadline.group.0.as_raw(), deadline.end), (12, Duration::from_secs(7)));
+        assert_eq!(received, b"12 9");
+        assert_eq!(latest(&mut received), None);
+        assert_eq!(latest(&mut b"1 5\n".to_vec()), None, "group 1 would be all processes");
     }
 }

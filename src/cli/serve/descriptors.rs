@@ -1,13 +1,12 @@
-//! The open files that the system allows this process, of which each connection is one.
+//! The limit of open files of this process. Each connection needs one.
 
 use fencepost::api::Settings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The least that is kept for what is no connection of a client: stores, files, the port of the metrics.
+/// The minimum number of open files that are reserved for other uses: stores, files, the monitoring port.
 const RESERVE: usize = 128;
 
-/// Lets the process open as many files as the system allows it to, and answers how many that are; nothing for no
-/// limit.
+/// Raises the limit of open files to its maximum and returns it; `None`: no limit.
 pub(super) fn raise() -> Option<usize> {
     let limits = getrlimit(Resource::Nofile);
     if limits.current == limits.maximum {
@@ -20,40 +19,40 @@ pub(super) fn raise() -> Option<usize> {
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => open_files(raised),
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files cannot be raised");
+            tracing::warn!(%error, "the limit of open files was not raised");
             open_files(limits)
         }
     }
 }
 
 fn open_files(limits: Rlimit) -> Option<usize> {
-    limits.current.map(|most| usize::try_from(most).unwrap_or(usize::MAX))
+    limits.current.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Lowers the limit of connections to what the open files suffice for beside the handshakes that may be under
-/// way: past it the server could not even accept those who are to be served.
+/// Lowers the connection limit to what the open files allow besides the concurrent handshakes. Above it the server
+/// could not accept further connections at all.
 pub(super) fn fit(settings: &mut Settings, handshakes: usize, open_files: Option<usize>) {
     let Some(open_files) = open_files else { return };
-    let most = connections(open_files, handshakes);
-    if settings.max_connections <= most {
+    let max_connections = connections(open_files, handshakes);
+    if settings.max_connections <= max_connections {
         tracing::info!(
             open_files,
             connections = settings.max_connections,
-            "the open files suffice"
+            "the limit of open files is sufficient"
         );
         return;
     }
     tracing::warn!(
         open_files,
-        connections = most,
+        connections = max_connections,
         configured = settings.max_connections,
-        "the system allows fewer open files than connection_limit needs: fewer connections are taken"
+        "the system allows fewer open files than connection_limit needs: the connection limit is lowered"
     );
-    settings.max_connections = most;
+    settings.max_connections = max_connections;
 }
 
-/// How many connections there may be. Handshakes have a quarter at most: their limit alone may be as large as all
-/// open files, and it is the oldest that makes room.
+/// The number of connections that fit. Handshakes get at most a quarter, because their limit may be as large as all
+/// open files, and above it only the oldest handshake is aborted.
 fn connections(open_files: usize, handshakes: usize) -> usize {
     let reserve = RESERVE.max(open_files / 16).min(open_files / 2);
     let rest = open_files - reserve;
