@@ -15,7 +15,7 @@ pub use self::bearer::{BadBearer, BearerHash};
 pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{AnonymousAccess, Policy, PolicyError, PolicySettings};
-pub use self::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
+pub use self::proven::{PresentedCredentials, ProvenIdentity, Until, UnverifiedToken};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
 use crate::name::Identity;
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_says_how_it_was_proven_and_has_bounds() {
+    fn an_identity_is_prefixed_with_its_source_and_bounded() {
         assert_eq!(
             identity("uri", "spiffe://a/b").map(|id| id.as_str().to_owned()),
             Some("uri:spiffe://a/b".into())

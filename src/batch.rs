@@ -54,7 +54,13 @@ pub struct BatchClosed;
 /// Creates a batch queue.
 pub fn batch<Q, A>(bounds: BatchBounds) -> (BatchSender<Q, A>, BatchReceiver<Q, A>) {
     let (sender, receiver) = mpsc::channel(bounds.queue);
-    (BatchSender { queue: sender }, BatchReceiver { queue: receiver, bounds })
+    (
+        BatchSender { queue: sender },
+        BatchReceiver {
+            queue: receiver,
+            bounds,
+        },
+    )
 }
 
 impl<Q, A> BatchSender<Q, A> {
@@ -68,7 +74,10 @@ impl<Q, A> BatchSender<Q, A> {
     /// [`BatchClosed`] when the receiver was dropped before it responded.
     pub async fn ask(&self, request: Q) -> Result<A, BatchClosed> {
         let (respond_to, response) = oneshot::channel();
-        self.queue.send(Pending { request, respond_to }).await.map_err(|_| BatchClosed)?;
+        self.queue
+            .send(Pending { request, respond_to })
+            .await
+            .map_err(|_| BatchClosed)?;
         response.await.map_err(|_| BatchClosed)
     }
 }
@@ -130,7 +139,12 @@ impl<Q, A> BatchReceiver<Q, A> {
             }
             pending.retain(|pending| !pending.respond_to.is_closed());
             if !pending.is_empty() {
-                return Some(pending.into_iter().map(|pending| (pending.request, pending.respond_to)).unzip());
+                return Some(
+                    pending
+                        .into_iter()
+                        .map(|pending| (pending.request, pending.respond_to))
+                        .unzip(),
+                );
             }
         }
     }
@@ -154,7 +168,9 @@ impl<Q, A> Clone for BatchSender<Q, A> {
 
 impl<Q, A> fmt::Debug for BatchSender<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchSender").field("free_slots", &self.queue.capacity()).finish()
+        f.debug_struct("BatchSender")
+            .field("free_slots", &self.queue.capacity())
+            .finish()
     }
 }
 
@@ -177,7 +193,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn what_arrives_during_a_turn_goes_with_the_next_in_order() {
+    async fn requests_that_arrive_during_a_batch_form_the_next_one_in_order() {
         let (batch, batches) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
@@ -197,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_left_takes_its_question_out() {
+    async fn the_request_of_a_dropped_caller_is_discarded() {
         let (batch, batches) = batch::<u32, u32>(BOUNDS);
         {
             let gone = batch.ask(1);
@@ -215,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_turns_every_question_is_told_so() {
+    async fn without_a_receiver_requests_fail_as_closed() {
         let (batch, batches) = batch::<u32, u32>(BOUNDS);
         drop(batches);
         assert_eq!(batch.ask(1).await, Err(BatchClosed));

@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_claim_within_the_prefix_is_never_pushed_out(
+        fn arrivals_and_removals_never_push_a_claim_out_of_the_prefix(
             modes in prop::collection::vec(mode(), 1..12), more in mode(), removed in any::<prop::sample::Index>()
         ) {
             let before = prefix_len(modes.clone());
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn holders_fit_and_exclude_as_their_modes_say(modes in prop::collection::vec(mode(), 1..12)) {
+        fn holders_fit_their_limits_and_exclusive_holds_alone(modes in prop::collection::vec(mode(), 1..12)) {
             let holders = &modes[..prefix_len(modes.clone())];
             prop_assert!(!holders.is_empty());
             prop_assert!(holders.len() == 1 || !holders.contains(&Mode::Exclusive));
@@ -232,7 +232,7 @@ mod tests {
         }
 
         #[test]
-        fn a_prefix_kept_step_by_step_is_the_rule(
+        fn an_incremental_prefix_equals_the_rule(
             modes in prop::collection::vec(mode(), 1..40), steps in prop::collection::vec(any::<prop::sample::Index>(), 0..40)
         ) {
             let mut queue = accepted(modes);

@@ -4,17 +4,17 @@
 //! [`exit`] and the help document the exit codes.
 
 mod admin;
-mod lock_request;
 mod bench;
 mod completions;
 mod config;
 mod exit;
 mod failure;
+mod inspect;
 mod lease_id;
 mod leases;
 mod lock;
 mod lock_name;
-mod inspect;
+mod lock_request;
 mod output;
 mod role;
 mod serve;

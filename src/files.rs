@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_of_bounded_size_are_read_and_none_is_waited_for() {
+    fn only_regular_files_of_bounded_size_are_read_without_blocking() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "text").expect("a file");

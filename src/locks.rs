@@ -18,8 +18,8 @@ use self::acquire::AcquireCall;
 use self::local_waiters::{LocalWaiters, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, ClaimLimits, ReleaseOutcome, Released, Grant, Guarantee, Health, OwnedReleaseTarget, ReleaseTarget, LockPage, InspectLimit,
-    NewClaim, Capabilities, PageRequest, WaitPolicy, RenewOutcome, WatchEvent,
+    Backend, BackendError, Capabilities, ClaimLimits, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;

@@ -17,12 +17,12 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-use crate::backend::{Health, Capabilities};
+use crate::backend::{Capabilities, Health};
 use crate::name::Namespace;
 
 pub mod calls;
-mod measured;
 mod lease_observer;
+mod measured;
 
 pub use self::calls::NamespaceCalls;
 pub use self::measured::Measured;
@@ -203,7 +203,11 @@ impl Metrics {
     pub fn new(version: &str) -> Self {
         let registry = SeriesRegistry(Registry::new());
         let (namespace, lease) = (&["namespace"][..], &["namespace", "cause"][..]);
-        let build = registry.gauges("fencepost_build_info", "1; the label is the version that runs.", &["version"]);
+        let build = registry.gauges(
+            "fencepost_build_info",
+            "1; the label is the version that runs.",
+            &["version"],
+        );
         build.with_label_values(&[version]).set(1);
         let requests = registry.counters(
             "fencepost_requests_total",
@@ -391,7 +395,11 @@ impl NamespaceMetrics {
     /// Removes the gauges of a namespace that is no longer served; its counters stay.
     pub fn retire(&self) {
         let all = &*self.all.inner;
-        let kind = [self.name.as_str(), self.capabilities.kind, self.capabilities.guarantee.word()];
+        let kind = [
+            self.name.as_str(),
+            self.capabilities.kind,
+            self.capabilities.guarantee.word(),
+        ];
         // Each removal fails only if the series does not exist.
         let _ = all.healthy.remove_label_values(&kind);
         for gauges in [&all.held, &all.waiting] {

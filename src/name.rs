@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_bounds() {
+    fn names_are_checked_against_their_bounds() {
         for bad in ["", "a\u{0}", "a\n", "\u{85}", &"x".repeat(513)] {
             assert_eq!(LockName::new(bad).unwrap_err().field, "name");
         }

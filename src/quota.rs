@@ -288,7 +288,9 @@ impl Quotas {
 
     fn charge(&self, counted: Option<Counted>) -> Result<(), OverLimit> {
         let with_rate = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
-        let Some((rate, counted)) = with_rate else { return Ok(()) };
+        let Some((rate, counted)) = with_rate else {
+            return Ok(());
+        };
         counted.usage.charge(rate, self.now()).map_err(|retry| OverLimit {
             limit: "rate",
             what: "calls a second",
@@ -414,7 +416,9 @@ impl Quotas {
 fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, OverLimit> {
     let mut quota_use = QuotaUse::default();
     for limit_of in counted {
-        let Some(most) = limit_of.quota.most(what) else { continue };
+        let Some(most) = limit_of.quota.most(what) else {
+            continue;
+        };
         let permit = Permit::take(&limit_of.usage, what, most).ok_or_else(|| {
             let (limit, what) = what.words();
             OverLimit {

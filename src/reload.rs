@@ -24,7 +24,7 @@ use futures::stream::{Stream, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-pub use self::access::{Encryption, AccessPart};
+pub use self::access::{AccessPart, Encryption};
 use self::retiring::Retiring;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changes_between_a_note_and_a_look_is_noticed() {
+    fn a_change_between_a_record_and_a_poll_is_detected() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
         let snapshot = || {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_another_when_a_link_to_it_is_swapped_or_it_is_written() {
+    fn a_fingerprint_changes_when_a_link_is_replaced_or_the_file_is_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("old")).expect("a folder");

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_lists_are_filters() {
+    fn levels_and_lists_of_directives_are_filters() {
         for text in [
             "off",
             "info",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_level_is_refused_with_what_is_accepted() {
+    fn a_misspelt_level_is_rejected_with_the_accepted_forms() {
         for text in ["", "inof", "loud,info", "fencepost=loud", "info,,debug"] {
             let refused = text.parse::<LogFilter>().expect_err(text).to_string();
             assert!(refused.contains("off, error, warn, info, debug or trace"), "{refused}");

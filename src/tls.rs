@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-mod files;
 pub mod credentials;
+mod files;
 
 pub use self::files::TlsError;
 use self::files::{Clients, Own};
@@ -257,7 +257,9 @@ impl Tls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Certificates { settings, monitoring, .. } = self.current();
+        let Certificates {
+            settings, monitoring, ..
+        } = self.current();
         self.accepted(monitoring, settings.handshake_timeout, socket).await
     }
 

@@ -87,7 +87,10 @@ impl Bearers {
 
     /// The tokens that `others` contains with the same identity.
     pub(super) fn retained(&self, others: &Self) -> Self {
-        let all = self.all.iter().filter(|(hash, identity)| others.all.get(*hash) == Some(identity));
+        let all = self
+            .all
+            .iter()
+            .filter(|(hash, identity)| others.all.get(*hash) == Some(identity));
         Self {
             all: all.map(|(hash, identity)| (*hash, identity.clone())).collect(),
         }
@@ -107,7 +110,7 @@ mod tests {
     const SECRET: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
     #[test]
-    fn a_token_is_known_by_its_hash() {
+    fn a_token_is_found_by_its_hash() {
         let bearers = Bearers::new([
             BearerHash::parse(&format!("other:{}", "0".repeat(64))).unwrap(),
             BearerHash::parse(&format!("ci:{}", SECRET.to_uppercase())).unwrap(),
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_and_hash_is_refused() {
+    fn a_line_that_is_not_a_name_and_a_hash_is_refused() {
         for bad in [
             "",
             "ci",

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_numbered_and_the_others_count() {
+    fn bad_lines_are_numbered_and_good_lines_are_used() {
         let text = [line("a", '1'), "# a comment\n\n".into(), "secret\r\n".into()].concat();
         let bytes = [text.as_bytes(), b"\xff\n", line("b", '2').as_bytes()].concat();
         let (good, bad) = read_lines(&bytes, &[]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_counts_for_the_first_bearer_that_has_it() {
+    fn a_hash_belongs_to_the_first_bearer_with_it() {
         let known = BearerHash::parse(line("known", '1').trim()).expect("a token");
         let text = [line("b", '1'), line("c", '2'), line("d", '2')].concat();
         let (good, bad) = read_lines(text.as_bytes(), std::slice::from_ref(&known));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_something_else_tells_of_a_few_lines_only() {
+    fn a_file_of_another_format_reports_only_the_first_lines() {
         let (good, bad) = read_lines("no token\n".repeat(500).as_bytes(), &[]);
         assert!(good.is_empty());
         assert_eq!(bad.len(), MAX_REPORTED + 1);

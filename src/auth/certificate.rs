@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_comes_before_a_dns_name_and_that_before_the_common_name() {
+    fn a_uri_is_preferred_to_a_dns_name_and_that_to_the_common_name() {
         let uri = SanType::URI("spiffe://team/a".try_into().unwrap());
         let dns = SanType::DnsName("a.example".try_into().unwrap());
         let all = vec![dns.clone(), uri];

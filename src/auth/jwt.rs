@@ -200,7 +200,10 @@ impl Jwt {
             keys = all().filter(|key| id.is_none() || key.id.is_none()).collect();
         }
         if keys.len() > MAX_TRIED {
-            tracing::debug!(keys = keys.len(), "a JWT names no key, and too many keys have its algorithm");
+            tracing::debug!(
+                keys = keys.len(),
+                "a JWT names no key, and too many keys have its algorithm"
+            );
             keys.clear();
         }
         keys

@@ -7,7 +7,7 @@ use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
 use super::certificate::CertificateIdentity;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
+use super::proven::{PresentedCredentials, ProvenIdentity, Until, UnverifiedToken};
 use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
@@ -104,7 +104,12 @@ impl Policy {
             Ok((loaded, bad)) => {
                 let is_within_limit = !bad.iter().any(|error| matches!(error, PolicyError::TooMany { .. }));
                 errors.extend(bad);
-                if is_within_limit { loaded } else { self.bearers.retained(&loaded) }.into()
+                if is_within_limit {
+                    loaded
+                } else {
+                    self.bearers.retained(&loaded)
+                }
+                .into()
             }
             Err(error) => {
                 errors.push(error);
@@ -153,7 +158,11 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn identify(&self, certificate: Option<&CertificateIdentity>, bearer: Option<&[u8]>) -> Result<ProvenIdentity, Unproven> {
+    pub fn identify(
+        &self,
+        certificate: Option<&CertificateIdentity>,
+        bearer: Option<&[u8]>,
+    ) -> Result<ProvenIdentity, Unproven> {
         match self.shown(certificate, bearer)? {
             PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
             PresentedCredentials::UnverifiedToken(token) => token.verify(),
@@ -164,7 +173,11 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn shown(&self, certificate: Option<&CertificateIdentity>, bearer: Option<&[u8]>) -> Result<PresentedCredentials, Unproven> {
+    pub fn shown(
+        &self,
+        certificate: Option<&CertificateIdentity>,
+        bearer: Option<&[u8]>,
+    ) -> Result<PresentedCredentials, Unproven> {
         let Some(token) = bearer else {
             let shown = certificate.filter(|_| self.certificates).ok_or(Unproven::Missing)?;
             let until = Until(Some(shown.until));

@@ -153,7 +153,10 @@ impl fmt::Display for Denied {
         let verb = verb.word();
         match self.missing {
             Missing::Namespace => write!(f, "no rule allows {identity:?} anything in namespace {namespace:?}"),
-            Missing::Verb => write!(f, "no rule allows {identity:?} the verb {verb} in namespace {namespace:?}"),
+            Missing::Verb => write!(
+                f,
+                "no rule allows {identity:?} the verb {verb} in namespace {namespace:?}"
+            ),
             Missing::Lock => write!(
                 f,
                 "the lock is outside the lock names for which {identity:?} has the verb {verb} in namespace \
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_the_first_thing_that_is_missing() {
+    fn a_denial_names_the_first_missing_part() {
         use Reach::{All, Names};
         let rules = Rules::new(vec![
             rule(&["token:ci"], &["jobs", "team-*"], &["a/", "b/"], &[Verb::Acquire]),
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_has_its_star_at_the_end() {
+    fn a_pattern_may_only_end_in_a_star() {
         for bad in ["", "a*b", "*a", "**", "a**"] {
             assert_eq!(Pattern::new(bad), Err(BadPattern), "{bad:?}");
         }
@@ -296,7 +299,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn more_rules_never_take_anything_away(
+        fn additional_rules_never_deny_anything(
             rules in proptest::collection::vec(any_rule(), 0..5),
             more in any_rule(),
             (identity, verb, namespace, name) in any_request(),
@@ -322,7 +325,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_allowed_is_allowed_by_one_rule_alone(
+        fn whatever_is_allowed_is_allowed_by_a_single_rule(
             rules in proptest::collection::vec(any_rule(), 0..5),
             (identity, verb, namespace, name) in any_request(),
         ) {
@@ -338,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn who_may_touch_all_locks_may_touch_each(
+        fn access_to_all_locks_includes_each_lock(
             rules in proptest::collection::vec(any_rule(), 0..5),
             (identity, verb, namespace, name) in any_request(),
         ) {

@@ -6,7 +6,7 @@ use fencepost::client;
 
 use super::exit;
 use super::lock_name::LockName;
-use super::output::{print_error, print_response_error, print_line};
+use super::output::{print_error, print_line, print_response_error};
 use super::unprintable::plain;
 
 /// The exit code of errors without their own.
@@ -124,7 +124,9 @@ fn advice(error: &client::Error, lock: Option<&LockName>) -> Option<String> {
         Error::Unreachable { .. } => {
             "start one with `fencepost serve`, or name another with --addr or FENCEPOST_ADDR".to_owned()
         }
-        Error::Unavailable { .. } => "try again soon, and see which store is unavailable: fencepost namespaces".to_owned(),
+        Error::Unavailable { .. } => {
+            "try again soon, and see which store is unavailable: fencepost namespaces".to_owned()
+        }
         Error::Refused { reason, .. } => match reason.as_str() {
             "UNAUTHENTICATED" => {
                 "authenticate with --bearer-file, or with --cert and --key over an https:// address".to_owned()

@@ -5,8 +5,8 @@ use std::time::Duration;
 use fencepost::api::proto;
 use fencepost::client::time;
 
-use super::lock_request::LockRequest;
 use super::lease_id::LeaseId;
+use super::lock_request::LockRequest;
 use super::output::{Output, print};
 use super::server::{Server, block_on};
 use super::table::pairs;

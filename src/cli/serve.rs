@@ -10,7 +10,7 @@ use fencepost::metrics::Metrics;
 use fencepost::monitor::{Monitor, Ready};
 use fencepost::namespaces::{self, Stores};
 use fencepost::quota::Quotas;
-use fencepost::reload::{self, Encryption, Reload, AccessPart, FileSnapshots, ValuesPart};
+use fencepost::reload::{self, AccessPart, Encryption, FileSnapshots, Reload, ValuesPart};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
@@ -124,15 +124,20 @@ impl Started {
     fn reload(self, stores: Stores, metrics: Option<Metrics>, ready: Ready) -> Reload {
         let server_metrics = metrics.map(|metrics| metrics.server().clone());
         let log = self.log;
-        Reload::new((self.overrides, self.file_snapshots), self.config, stores, server_metrics)
-            .with(ValuesPart("log", move |config: &Config| {
-                let (log, level) = (log.clone(), config.log().level.clone());
-                Box::new(move || log.set(&level)) as reload::Apply
-            }))
-            .with(ValuesPart("readiness", move |config: &Config| {
-                let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());
-                Box::new(move || ready.set(&namespaces)) as reload::Apply
-            }))
+        Reload::new(
+            (self.overrides, self.file_snapshots),
+            self.config,
+            stores,
+            server_metrics,
+        )
+        .with(ValuesPart("log", move |config: &Config| {
+            let (log, level) = (log.clone(), config.log().level.clone());
+            Box::new(move || log.set(&level)) as reload::Apply
+        }))
+        .with(ValuesPart("readiness", move |config: &Config| {
+            let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());
+            Box::new(move || ready.set(&namespaces)) as reload::Apply
+        }))
     }
 }
 

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_or_hides_is_spelled_out() {
+    fn control_and_invisible_characters_are_escaped() {
         for hidden in [
             "\u{1b}",
             "\u{9b}",

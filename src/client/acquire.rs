@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::calls::{CALL, Calls, FIRST_PAUSE, duration, incomplete, next_pause, wire};
-use super::error::{Retryable, Error, Failed};
+use super::error::{Error, Failed, Retryable};
 use super::guard::LockGuard;
 use super::keep_alive::LeaseTerm;
 use crate::api::proto::lock_service_client::LockServiceClient;

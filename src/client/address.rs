@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_shown_as_it_is_read() {
+    fn an_address_is_formatted_as_it_was_parsed() {
         for (text, uri) in [
             ("127.0.0.1:1", "http://127.0.0.1:1"),
             ("[::1]:1", "http://[::1]:1"),

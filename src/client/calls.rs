@@ -6,8 +6,8 @@ use futures::stream::{Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use super::connections::{Connections, CallChannel};
-use super::error::{Retryable, Error, Failed};
+use super::connections::{CallChannel, Connections};
+use super::error::{Error, Failed, Retryable};
 use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{
@@ -59,7 +59,8 @@ impl Calls {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let channel = self.connections.channel();
-        let response = tokio::time::timeout(limit, self.send_with_credentials(Some(limit), &channel, request, send)).await;
+        let response =
+            tokio::time::timeout(limit, self.send_with_credentials(Some(limit), &channel, request, send)).await;
         let failed = match response {
             Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
             Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),

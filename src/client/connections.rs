@@ -79,7 +79,11 @@ impl Connections {
         for (index, (_, endpoint)) in endpoints.iter().enumerate() {
             match endpoint.connect().await {
                 Ok(channel) => {
-                    let current = Mutex::new(Current { channel, index, generation: 0 });
+                    let current = Mutex::new(Current {
+                        channel,
+                        index,
+                        generation: 0,
+                    });
                     return Ok(Self {
                         endpoints,
                         credentials,

@@ -96,7 +96,9 @@ impl Credentials {
         let open = addresses.iter().find(|address| !address.is_private());
         match (&self.bearer, open) {
             (Some(_), Some(address)) => Err(Error::BadCredentials {
-                problem: format!("a bearer token is not sent to {address} unencrypted: prefix the address with https://"),
+                problem: format!(
+                    "a bearer token is not sent to {address} unencrypted: prefix the address with https://"
+                ),
             }),
             _ => Ok(()),
         }

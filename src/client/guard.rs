@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::calls::Calls;
 use super::error::{Error, Failed};
-use super::keep_alive::{LeaseState, Loss, LeaseTerm, keep};
+use super::keep_alive::{LeaseState, LeaseTerm, Loss, keep};
 use crate::api::proto::Lease;
 use crate::clock;
 

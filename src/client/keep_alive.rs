@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_renewed_at_a_third_of_its_time() {
+    fn a_lease_is_renewed_after_a_third_of_its_ttl() {
         let term = LeaseTerm::granted(at(100), TTL);
         assert_eq!((term.due(), term.end), (at(110), at(130)));
         let renewed = term.renewed(at(112), TTL);
@@ -187,15 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_with_less_takes_nothing_away() {
+    fn a_renewal_with_a_shorter_ttl_does_not_shorten_the_term() {
         let renewed = LeaseTerm::granted(at(100), TTL).renewed(at(101), at(3));
         assert_eq!((renewed.due(), renewed.end), (at(102), at(130)));
     }
 
     #[test]
-    fn a_renewal_is_given_up_while_others_can_follow() {
+    fn the_deadline_of_a_renewal_leaves_time_for_further_attempts() {
         assert_eq!(LeaseTerm::granted(at(0), TTL).renewal_deadline(), at(5));
-        assert_eq!(LeaseTerm::granted(at(0), at(3)).renewal_deadline(), Duration::from_millis(500));
-        assert_eq!(LeaseTerm::granted(at(0), at(1)).renewal_deadline(), MIN_RENEWAL_DEADLINE);
+        assert_eq!(
+            LeaseTerm::granted(at(0), at(3)).renewal_deadline(),
+            Duration::from_millis(500)
+        );
+        assert_eq!(
+            LeaseTerm::granted(at(0), at(1)).renewal_deadline(),
+            MIN_RENEWAL_DEADLINE
+        );
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::local_waiters::{WaiterEntry, WaiterMessage, Waiter};
+use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::undo::Undo;
 use super::{Granted, NamespaceState};
-use crate::backend::{QueuePosition, BackendError, Released, Grant, Health, NewClaim, WaitPolicy, AcquireOutcome};
+use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released, WaitPolicy};
 use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
@@ -97,7 +97,12 @@ impl AcquireCall {
         }
     }
 
-    async fn acquire_and_wait(&self, claim: &NewClaim, outage: &mut Outage, retrying: bool) -> Result<AttemptOutcome, Error> {
+    async fn acquire_and_wait(
+        &self,
+        claim: &NewClaim,
+        outage: &mut Outage,
+        retrying: bool,
+    ) -> Result<AttemptOutcome, Error> {
         // Registered before the store is called: a notification may arrive before the response.
         let entry = self.state.waiters.join(&self.lock, Waiter::new(claim.clone()));
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
@@ -157,7 +162,13 @@ impl AcquireCall {
     }
 
     /// Waits for a message, for the deadline, or for the time of the next check.
-    async fn wait(&self, mut entry: WaiterEntry, undo: Undo, position: QueuePosition, outage: &mut Outage) -> Result<AttemptOutcome, Error> {
+    async fn wait(
+        &self,
+        mut entry: WaiterEntry,
+        undo: Undo,
+        position: QueuePosition,
+        outage: &mut Outage,
+    ) -> Result<AttemptOutcome, Error> {
         let waiter = Arc::clone(entry.waiter());
         let mut undo = undo;
         entry.waits(position.position);
@@ -259,7 +270,9 @@ impl AcquireCall {
         if !entry.is_first() {
             return None;
         }
-        let expiry = position.and_then(|position| position.frees_in).map(|left| left + EXPIRY_MARGIN);
+        let expiry = position
+            .and_then(|position| position.frees_in)
+            .map(|left| left + EXPIRY_MARGIN);
         Some(Instant::now() + expiry.map_or(recheck, |expiry| expiry.min(recheck)))
     }
 
@@ -273,7 +286,9 @@ impl AcquireCall {
             // This call has not cancelled its own claim, so another call has adopted it.
             AcquireOutcome::Superseded | AcquireOutcome::Cancelled => Error::Superseded,
             AcquireOutcome::Gone => broken("the store lost a claim at once"),
-            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => broken("an outcome other than a refusal was handled as a refusal"),
+            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => {
+                broken("an outcome other than a refusal was handled as a refusal")
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_id_is_given_out_twice_on_any_thread() {
+    fn no_id_is_drawn_twice_on_any_thread() {
         let draw = || random::<{ 2 * DRAWN_AT_ONCE }>().unwrap();
         let other = std::thread::spawn(draw).join().unwrap();
         let ids: HashSet<_> = [draw(), draw(), other].into_iter().flatten().collect();

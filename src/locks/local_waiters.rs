@@ -108,7 +108,8 @@ impl LocalWaiters {
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> WaiterEntry {
         let mut by_lock = lock(&self.by_lock);
         let lock_waiters = by_lock.entry(name.clone()).or_default();
-        lock_waiters.by_claim
+        lock_waiters
+            .by_claim
             .entry(waiter.claim.id)
             .or_default()
             .push(Arc::clone(&waiter));
@@ -128,7 +129,10 @@ impl LocalWaiters {
 
     /// The number of calls whose claims wait.
     pub fn waiting(&self) -> usize {
-        lock(&self.by_lock).values().map(|lock_waiters| lock_waiters.queue.len()).sum()
+        lock(&self.by_lock)
+            .values()
+            .map(|lock_waiters| lock_waiters.queue.len())
+            .sum()
     }
 
     /// Delivers a notification to the waiters that it concerns.
@@ -143,7 +147,9 @@ impl LocalWaiters {
             }
             Notification::Gap => {
                 let by_lock = lock(&self.by_lock);
-                let waiters = by_lock.values().flat_map(|lock_waiters| lock_waiters.by_claim.values().flatten());
+                let waiters = by_lock
+                    .values()
+                    .flat_map(|lock_waiters| lock_waiters.by_claim.values().flatten());
                 waiters.for_each(|waiter| waiter.post(WaiterMessage::Promote));
             }
         }
@@ -151,7 +157,9 @@ impl LocalWaiters {
 
     fn post_to(&self, name: &LockName, claim: &ClaimId, message: &WaiterMessage) {
         let by_lock = lock(&self.by_lock);
-        let waiters = by_lock.get(name).and_then(|lock_waiters| lock_waiters.by_claim.get(claim));
+        let waiters = by_lock
+            .get(name)
+            .and_then(|lock_waiters| lock_waiters.by_claim.get(claim));
         for waiter in waiters.into_iter().flatten() {
             waiter.post(message.clone());
         }
@@ -179,18 +187,24 @@ impl WaiterEntry {
             return;
         }
         let mut by_lock = lock(&self.waiters.by_lock);
-        let Some(lock_waiters) = by_lock.get_mut(&self.name) else { return };
+        let Some(lock_waiters) = by_lock.get_mut(&self.name) else {
+            return;
+        };
         if let Some(before) = self.position.replace(position) {
             lock_waiters.queue.remove(&key(before, &self.waiter));
         }
-        lock_waiters.queue.insert(key(position, &self.waiter), Arc::clone(&self.waiter));
+        lock_waiters
+            .queue
+            .insert(key(position, &self.waiter), Arc::clone(&self.waiter));
     }
 
     /// Whether the call is the first local waiter of its lock.
     pub fn is_first(&self) -> bool {
         let Some(position) = self.position else { return false };
         let by_lock = lock(&self.waiters.by_lock);
-        let first = by_lock.get(&self.name).and_then(|lock_waiters| lock_waiters.queue.keys().next());
+        let first = by_lock
+            .get(&self.name)
+            .and_then(|lock_waiters| lock_waiters.queue.keys().next());
         first == Some(&key(position, &self.waiter))
     }
 }
@@ -198,7 +212,9 @@ impl WaiterEntry {
 impl Drop for WaiterEntry {
     fn drop(&mut self) {
         let mut by_lock = lock(&self.waiters.by_lock);
-        let Some(lock_waiters) = by_lock.get_mut(&self.name) else { return };
+        let Some(lock_waiters) = by_lock.get_mut(&self.name) else {
+            return;
+        };
         if let Some(same) = lock_waiters.by_claim.get_mut(&self.waiter.claim.id) {
             same.retain(|other| !Arc::ptr_eq(other, &self.waiter));
             if same.is_empty() {

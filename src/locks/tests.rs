@@ -58,7 +58,7 @@ fn waiting(locks: &Locks, request: Acquire) -> tokio::task::JoinHandle<Result<Le
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_says_so_on_time_and_leaves_nothing() {
+async fn a_wait_times_out_on_time_and_leaves_no_claim() {
     let locks = locks();
     let _held = hold(&locks, "one").await;
     let start = Instant::now();
@@ -69,7 +69,7 @@ async fn a_wait_that_runs_out_says_so_on_time_and_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_hands_the_lock_to_the_next_and_waited_says_how_long_it_took() {
+async fn a_release_promotes_the_next_waiter_and_waited_is_its_waiting_time() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let second = waiting(&locks, request("two", 60 * SECOND));
@@ -82,7 +82,7 @@ async fn a_release_hands_the_lock_to_the_next_and_waited_says_how_long_it_took()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expiry_wakes_the_next() {
+async fn an_expiry_promotes_the_next_waiter() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let start = Instant::now();
@@ -99,7 +99,7 @@ async fn an_expiry_wakes_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_dropped_in_the_queue_lets_the_one_behind_it_move_up() {
+async fn a_waiter_behind_a_dropped_call_moves_up() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let second = waiting(&locks, request("two", 60 * SECOND));
@@ -114,7 +114,7 @@ async fn a_call_dropped_in_the_queue_lets_the_one_behind_it_move_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_nobody_received_is_taken_back() {
+async fn an_undelivered_grant_is_released() {
     let locks = locks();
     let granted = locks.acquire(request("one", Duration::ZERO)).await.unwrap();
     assert_eq!(counts(&locks).await, (1, 0));
@@ -124,7 +124,7 @@ async fn a_grant_that_nobody_received_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_a_retry_found_is_not_taken_back() {
+async fn a_grant_that_a_retry_adopted_is_not_released() {
     let locks = locks();
     let granted = locks.acquire(retry("one", Duration::ZERO)).await.unwrap();
     let found = locks.acquire(retry("one", Duration::ZERO)).await.unwrap().delivered();
@@ -136,7 +136,7 @@ async fn a_grant_that_a_retry_found_is_not_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_in_the_instant_of_the_drop_is_passed_on() {
+async fn a_grant_to_a_call_that_is_dropped_goes_to_the_next_waiter() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let mut second = Box::pin(locks.acquire(request("two", 60 * SECOND)));
@@ -150,7 +150,7 @@ async fn a_grant_in_the_instant_of_the_drop_is_passed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_call_of_the_same_request_takes_the_wait_over() {
+async fn a_later_call_with_the_same_request_id_adopts_the_waiting_claim() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let older = waiting(&locks, retry("two", 60 * SECOND));
@@ -168,7 +168,7 @@ async fn a_later_call_of_the_same_request_takes_the_wait_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_that_finds_its_own_wait_ends_it() {
+async fn a_try_with_the_request_id_of_a_waiting_claim_removes_it() {
     let locks = locks();
     let first = hold(&locks, "one").await;
     let older = waiting(&locks, retry("two", 60 * SECOND));
@@ -185,7 +185,7 @@ async fn a_try_that_finds_its_own_wait_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_behind_a_writer_are_all_woken() {
+async fn readers_behind_a_writer_are_all_promoted() {
     let locks = locks();
     let writer = hold(&locks, "writer").await;
     let reader = |n: usize| Acquire {
@@ -204,7 +204,7 @@ async fn readers_behind_a_writer_are_all_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_ends_waits_and_watches_and_leaves_leases_alone() {
+async fn a_drain_ends_waits_and_watches_but_no_leases() {
     let locks = locks();
     let held = hold(&locks, "one").await;
     let waiter = waiting(&locks, request("two", 60 * SECOND));
@@ -224,7 +224,7 @@ async fn a_drain_ends_waits_and_watches_and_leaves_leases_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_waiters_leave_together_and_nothing_stays() {
+async fn ten_thousand_waiters_time_out_together_and_leave_no_claim() {
     let locks = locks();
     let _held = hold(&locks, "one").await;
     let waiters: Vec<_> = (0..10_000)
@@ -237,7 +237,7 @@ async fn ten_thousand_waiters_leave_together_and_nothing_stays() {
 }
 
 #[test]
-fn an_undo_that_cannot_reach_its_store_ends_with_the_runtime() {
+fn an_undo_without_a_store_ends_with_the_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

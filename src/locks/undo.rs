@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::NamespaceState;
-use crate::backend::{ReleaseOutcome, Health, ReleaseTarget, NewClaim};
+use crate::backend::{Health, NewClaim, ReleaseOutcome, ReleaseTarget};
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 

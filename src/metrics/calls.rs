@@ -186,7 +186,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[tokio::test]
-    async fn a_call_is_counted_where_its_namespace_was_found() {
+    async fn a_call_is_counted_in_the_namespace_that_its_handler_set() {
         let metrics = Metrics::new("0");
         let (mut label, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
         label.polled(|| {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_does_not_rise_is_noticed() {
+    fn a_token_that_does_not_increase_is_a_regression() {
         let (mut observer, name, start) = (LeaseObserver::default(), lock("a"), Instant::now());
         let later = |ms| start + Duration::from_millis(ms);
         assert!(!observer.granted(&grant(&name, 1, 7, start), later(1)).regression);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_overtake_each_other_and_retries_are_no_regression() {
+    fn reordered_responses_and_retries_are_no_regression() {
         let (mut observer, name, start) = (LeaseObserver::default(), lock("a"), Instant::now());
         let later = |ms| start + Duration::from_millis(ms);
         assert!(!observer.granted(&grant(&name, 1, 8, later(1)), later(5)).regression);
@@ -262,7 +262,10 @@ mod tests {
             !observer.granted(&grant(&name, 2, 7, start), later(6)).regression,
             "sent before 8 was observed"
         );
-        assert!(!observer.granted(&grant(&name, 1, 8, later(7)), later(8)).new, "a retry");
+        assert!(
+            !observer.granted(&grant(&name, 1, 8, later(7)), later(8)).new,
+            "a retry"
+        );
         let shared = Granted {
             alone: false,
             ..grant(&name, 3, 5, later(9))
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_off_begins_with_the_release_that_a_waiter_waited_for() {
+    fn a_hand_off_begins_with_the_release_during_the_wait() {
         let (mut observer, name, start) = (LeaseObserver::default(), lock("a"), Instant::now());
         let later = |ms| start + Duration::from_millis(ms);
         observer.granted(&grant(&name, 1, 1, start), later(1));
@@ -286,11 +289,15 @@ mod tests {
         assert_eq!(observer.granted(&waiter, later(6)).released, Some(later(5)));
         observer.released(&name, later(7));
         let later_call = grant(&name, 3, 3, later(100));
-        assert_eq!(observer.granted(&later_call, later(101)).released, None, "the call did not wait");
+        assert_eq!(
+            observer.granted(&later_call, later(101)).released,
+            None,
+            "the call did not wait"
+        );
     }
 
     #[test]
-    fn leases_are_held_until_they_end_or_run_out() {
+    fn leases_are_held_until_they_end_or_expire() {
         let (mut observer, name, start) = (LeaseObserver::default(), lock("a"), Instant::now());
         for claim in 1..=4 {
             observer.granted(&grant(&name, claim, u64::from(claim), start), start);
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_taken_back_is_held_no_more_whatever_name_its_claim_had() {
+    fn an_undone_lease_is_not_held_any_more() {
         let (mut observer, name, start) = (LeaseObserver::default(), lock("a"), Instant::now());
         let until = start + Duration::from_secs(10);
         observer.granted(&grant(&name, 1, 1, start), start);
@@ -345,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_observed_state_is_bounded() {
         let (mut observer, start) = (LeaseObserver::default(), Instant::now());
         for number in 0..3 * LOCKS {
             let name = lock(&format!("lock-{number}"));

@@ -14,8 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::NamespaceMetrics;
 use super::lease_observer::{Granted, LeaseObserver};
 use crate::backend::{
-    Backend, BackendError, ReleaseOutcome, Released, Grant, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, AcquireOutcome,
-    RenewOutcome, WatchEvent, Notification,
+    AcquireOutcome, Backend, BackendError, Capabilities, Grant, Health, InspectLimit, LockPage, NewClaim, Notification,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
@@ -126,13 +126,26 @@ impl Series {
         }
     }
 
-    fn record_outcome(&self, lock: &LockName, claim: &NewClaim, outcome: &Result<AcquireOutcome, BackendError>, sent: Instant) {
+    fn record_outcome(
+        &self,
+        lock: &LockName,
+        claim: &NewClaim,
+        outcome: &Result<AcquireOutcome, BackendError>,
+        sent: Instant,
+    ) {
         if let Ok(AcquireOutcome::Held(grant)) = outcome {
             self.record_grant(lock, claim, grant, sent);
         }
     }
 
-    fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, outcome: &ReleaseOutcome, next: Option<&NewClaim>, sent: Instant) {
+    fn record_release(
+        &self,
+        lock: &LockName,
+        target: ReleaseTarget<'_>,
+        outcome: &ReleaseOutcome,
+        next: Option<&NewClaim>,
+        sent: Instant,
+    ) {
         let mut observer = self.observer();
         match (target, outcome.found) {
             (ReleaseTarget::Hold(lease), Released::Ended(_)) => {

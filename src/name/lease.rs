@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_id_names_its_lease_whatever_the_lock_is_called() {
+    fn a_lease_id_round_trips_for_every_lock_name() {
         for name in ["a", "a/b", "../a", "{a}", "a:b", "%41", "ö €", &"ü".repeat(256)] {
             let id = lease(name).to_lease_id();
             assert!(id.len() <= MAX_LEASE_ID_BYTES, "{}", id.len());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_id_has_one_spelling() {
+    fn a_lease_id_has_one_canonical_form() {
         let id = lease("a/b").to_lease_id();
         for changed in [
             id.replace("%2F", "%2f"),
@@ -141,7 +141,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_parses_is_spelt_as_it_was_written(at in 0_usize..200, by in "[0-9a-fA-F%:/_+ü-]{0,3}", cut in 0_usize..4) {
+        fn a_lease_id_that_parses_is_in_its_canonical_form(at in 0_usize..200, by in "[0-9a-fA-F%:/_+ü-]{0,3}", cut in 0_usize..4) {
             let mut id = lease("a/b%ö").to_lease_id();
             let (at, end) = (at.min(id.len()), (at + cut).min(id.len()));
             id.replace_range(at..end.max(at), &by);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_show_itself() {
+    fn a_secret_is_redacted_in_debug_output() {
         assert!(!format!("{:?}", lease("a")).contains("abab"));
     }
 }

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_mix_as_promised() {
+    fn mode_compatibility() {
         let five = Mode::semaphore(1, 5).unwrap();
         let six = Mode::semaphore(1, 6).unwrap();
         assert!(Mode::Exclusive.mixes(five) && five.mixes(Mode::Exclusive));

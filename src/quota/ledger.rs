@@ -84,7 +84,8 @@ impl Ledger {
             };
             let ended = entries.by_secret.iter().filter(|(_, entry)| is_of(&entry.lease));
             let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
-            ended.iter()
+            ended
+                .iter()
                 .filter_map(|secret| entries.remove(secret))
                 .collect::<Vec<_>>()
         });

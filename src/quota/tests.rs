@@ -50,7 +50,7 @@ fn limit<T>(answer: Result<T, OverLimit>) -> Option<(&'static str, Scope)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
+async fn a_rate_admits_a_burst_and_then_its_calls_per_second() {
     let rate = Rate {
         per_second: 10,
         burst: 3,
@@ -78,7 +78,7 @@ async fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_its_own_limit_refuses_a_caller_takes_nothing_from_the_namespace() {
+async fn a_call_refused_by_its_identity_limit_does_not_count_for_the_namespace() {
     let rate = |per_second, burst| Quota {
         rate: Some(Rate { per_second, burst }),
         ..Quota::default()
@@ -94,7 +94,7 @@ async fn what_its_own_limit_refuses_a_caller_takes_nothing_from_the_namespace() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_counts_until_its_end_is_seen() {
+async fn a_lease_counts_until_its_end_is_observed() {
     let of_identity = Quota {
         leases: Some(1),
         ..Quota::default()
@@ -133,7 +133,7 @@ async fn a_lease_counts_until_its_end_is_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_that_will_find_its_own_lease_counts_once_and_is_never_refused() {
+async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
     let of_identity = Quota {
         leases: Some(1),
         ..Quota::default()
@@ -179,7 +179,7 @@ async fn waiters_and_streams_count_while_they_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_are_replaced_go_on_with_what_was_counted() {
+async fn replaced_limits_keep_the_current_counts() {
     let held = |most| Quota {
         leases: Some(most),
         ..Quota::default()
@@ -201,7 +201,7 @@ async fn limits_that_are_replaced_go_on_with_what_was_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_very_lease_ends_a_lease_and_its_secret_is_not_shown() {
+async fn only_the_exact_lease_key_ends_a_lease_and_its_secret_is_redacted() {
     let held = Quota {
         leases: Some(1),
         ..Quota::default()

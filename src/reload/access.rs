@@ -1,6 +1,6 @@
 //! Certificates, authorization rules and quotas, as parts that apply configuration changes.
 
-use super::{Apply, ReloadPart, Problem};
+use super::{Apply, Problem, ReloadPart};
 use crate::api::Access;
 use crate::auth::Policy;
 use crate::config::Config;

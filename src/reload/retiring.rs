@@ -37,7 +37,10 @@ impl Retiring {
     /// Begins to close a namespace of this configuration.
     pub(super) fn begin(&mut self, served: Served, config: &Config) {
         let namespace = served.namespace().clone();
-        let file = config.namespaces.get(&namespace).and_then(|namespace_config| namespace_config.backend.file());
+        let file = config
+            .namespaces
+            .get(&namespace)
+            .and_then(|namespace_config| namespace_config.backend.file());
         let (name, file) = (namespace.clone(), file.map(Path::to_owned));
         let task = tokio::spawn(async move {
             if timeout(CLOSE_TIME, served.retire(LAST_CALLS)).await.is_err() {

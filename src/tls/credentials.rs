@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_and_a_key_that_are_not_whole_or_do_not_fit_are_refused() {
+    fn incomplete_or_mismatched_certificates_and_keys_are_refused() {
         let (certificate, key) = signed();
         let (other, _) = signed();
         let check = |certificate: &str, key: &str| check_pair(certificate.as_bytes(), key.as_bytes());
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn authorities_that_are_not_whole_are_refused() {
+    fn incomplete_ca_certificates_are_refused() {
         let (one, key) = signed();
         let check = |text: &str| check_authorities(text.as_bytes());
         check(&one).expect("one");

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_own_process_is_found_by_its_port() {
+    async fn this_process_is_found_by_its_port() {
         let own = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = own.local_addr().expect("its address").to_string();
         let found = process_of(&address.parse().expect("an address")).await;

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uncontended_callers_never_meet_and_leave_no_lock_out() {
+    fn uncontended_callers_use_disjoint_locks_and_all_of_them() {
         let plan = Plan {
             namespace: String::new(),
             prefix: String::new(),

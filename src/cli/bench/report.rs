@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::pattern::{Pattern, Plan};
-use super::tally::{Tally, Latencies};
+use super::tally::{Latencies, Tally};
 use crate::cli::table::Table;
 
 /// The results of all patterns.

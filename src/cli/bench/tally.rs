@@ -47,7 +47,9 @@ impl Tally {
     /// # Errors
     /// Never: the bounds are valid.
     pub fn new() -> Result<Self, hdrhistogram::CreationError> {
-        let times = METRICS.iter().map(|_| Histogram::new_with_bounds(1, LONGEST_NS, DIGITS));
+        let times = METRICS
+            .iter()
+            .map(|_| Histogram::new_with_bounds(1, LONGEST_NS, DIGITS));
         Ok(Self {
             finished: 0,
             times: times.collect::<Result<_, _>>()?,

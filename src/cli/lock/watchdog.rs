@@ -80,7 +80,9 @@ fn wait_for_deadline() -> io::Result<Option<KillDeadline>> {
     let mut received = Vec::new();
     let mut deadline: Option<KillDeadline> = None;
     loop {
-        let left = deadline.map_or(CHECK_INTERVAL, |deadline| deadline.end.saturating_sub(clock::since_boot()));
+        let left = deadline.map_or(CHECK_INTERVAL, |deadline| {
+            deadline.end.saturating_sub(clock::since_boot())
+        });
         if left.is_zero() {
             return Ok(deadline);
         }
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_whole_line_counts() {
+    fn the_last_complete_line_applies() {
         let mut received = b"12 5\n12 7000000000\n12 9".to_vec();
         let deadline = latest(&mut received).expect("a line");
         assert_eq!((deadline.group.0.as_raw(), deadline.end), (12, Duration::from_secs(7)));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_connections_is_lowered_and_never_raised() {
+    fn the_connection_limit_is_lowered_and_never_raised() {
         for (limit, fitted) in [(10_000, 896), (10, 10)] {
             let mut settings = Settings {
                 max_connections: limit,

@@ -191,7 +191,7 @@ async fn is_removed_once_the_store_answers(store: &BlockingStore, locks: &Locks)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_on_a_slow_store_ends_on_time_and_is_undone_later() {
+async fn a_wait_on_a_slow_store_times_out_on_time_and_is_undone_later() {
     let store = BlockingStore::blocked(Health::Serving);
     let (error, took, locks) = wait_times_out(&store).await;
     let Error::WaitTimeout { waited } = error else {
@@ -203,7 +203,7 @@ async fn a_wait_that_runs_out_on_a_slow_store_ends_on_time_and_is_undone_later()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_runs_out_while_the_store_is_away_says_so() {
+async fn a_wait_that_times_out_in_an_outage_returns_unavailable() {
     let store = BlockingStore::blocked(Health::Unavailable {
         reason: "unplugged".into(),
     });
@@ -219,7 +219,7 @@ async fn a_wait_that_runs_out_while_the_store_is_away_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_release_wakes_one_waiter_of_many() {
+async fn one_release_promotes_one_waiter_of_many() {
     const WAITERS: usize = 512;
     let store = BlockingStore::blocked(Health::Serving);
     store.unblock();
@@ -255,7 +255,7 @@ async fn a_wait_shorter_than_the_answer_of_the_store_is_not_worse_than_a_try() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_refused_without_effect_is_not_undone() {
+async fn a_call_refused_without_effect_is_not_undone() {
     let reason = || "unplugged".to_owned();
     let unsent = BackendError::NotSent { reason: reason() };
     let unknown = BackendError::Unavailable { reason: reason() };
@@ -264,7 +264,11 @@ async fn what_was_refused_without_effect_is_not_undone() {
             let store = BlockingStore::blocked(Health::Serving);
             *store.refusal.lock().unwrap() = Some(refusal.clone());
             let locks = locks_over(&store);
-            let refused = locks.acquire(request("a", wait)).await.map(Granted::delivered).unwrap_err();
+            let refused = locks
+                .acquire(request("a", wait))
+                .await
+                .map(Granted::delivered)
+                .unwrap_err();
             assert_eq!(refused, Error::Backend(refusal.clone()));
             assert_eq!(locks.state.undos.len(), undos, "{refusal}, {wait:?}");
         }
@@ -272,7 +276,7 @@ async fn what_was_refused_without_effect_is_not_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_ended_in_an_outage_is_undone_however_long_that_lasts() {
+async fn a_wait_that_ended_in_an_outage_is_undone_after_the_outage() {
     for notifies in [false, true] {
         let store = Arc::new(BlockingStore::serving());
         let locks = locks_over(&store);
@@ -296,7 +300,7 @@ async fn a_wait_that_ended_in_an_outage_is_undone_however_long_that_lasts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_undone_ends_with_its_locks() {
+async fn pending_undos_end_when_the_locks_are_closed() {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);
     let granted = locks.acquire(request("a", Duration::ZERO)).await.unwrap();
@@ -308,7 +312,7 @@ async fn what_could_not_be_undone_ends_with_its_locks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_is_not_held_up_by_undos_and_a_store_that_hang() {
+async fn end_returns_on_time_although_undos_and_store_hang() {
     let store = BlockingStore::blocked(Health::Serving);
     let locks = locks_over(&store);
     drop(locks.acquire(request("a", Duration::ZERO)).await.unwrap());
@@ -319,7 +323,7 @@ async fn the_end_is_not_held_up_by_undos_and_a_store_that_hang() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_interruption_is_ridden_out_for_itself() {
+async fn each_outage_is_tolerated_for_the_full_time() {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);
     let held = locks.acquire(Acquire {
@@ -345,7 +349,7 @@ async fn each_interruption_is_ridden_out_for_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_leave_behind_the_first_do_not_keep_it_from_asking() {
+async fn cancelled_waiters_behind_the_first_do_not_delay_its_recheck() {
     let store = Arc::new(BlockingStore {
         loses_notifications: true,
         ..BlockingStore::serving()
@@ -370,7 +374,7 @@ async fn those_who_leave_behind_the_first_do_not_keep_it_from_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_no_waiter_whose_store_is_slow() {
+async fn a_drain_does_not_wait_for_a_slow_store() {
     let store = Arc::new(BlockingStore::serving());
     *store.acquire_takes.lock().unwrap() = 8 * SECOND;
     let locks = locks_over(&store);
@@ -399,7 +403,7 @@ async fn acquire_again_fails(store: &Arc<BlockingStore>, refusal: BackendError) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_enter_again_asks_at_ease_and_ends_on_time() {
+async fn a_refused_reacquire_is_retried_slowly_and_ends_on_time() {
     let quarantined = BackendError::Quarantined {
         outcome: 60 * SECOND,
         reason: "it lost its data".into(),
@@ -414,7 +418,7 @@ async fn who_may_not_enter_again_asks_at_ease_and_ends_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_settle_its_last_entry_ends_on_time() {
+async fn a_call_that_cannot_undo_its_last_attempt_ends_on_time() {
     let store = BlockingStore::blocked(Health::Serving);
     let (error, took, attempts) = acquire_again_fails(&store, unplugged()).await;
     assert_eq!(error, Error::Backend(unplugged()));
