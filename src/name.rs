@@ -270,7 +270,7 @@ impl Ttl {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The largest token: the largest range of integers that a double represents exactly.
+    /// The largest token: a double represents every integer up to it exactly.
     pub const MAX: u64 = (1 << 53) - 1;
 
     /// Validates the bounds of a token.

@@ -132,7 +132,7 @@ pub struct Reload {
 }
 
 impl Reload {
-    /// For a server that was started with `overrides`, which resulted in `config`. `seen` is the state of the files
+    /// For a server that was started with `overrides`, which resulted in `config`. `recorded` is the state of the files
     /// before they were read.
     pub fn new(
         (overrides, recorded): (Overrides, FileSnapshots),
@@ -162,7 +162,7 @@ impl Reload {
         self
     }
 
-    /// Reloads when a file has changed and at each item of `asked`, until `stop`.
+    /// Reloads when a file has changed and at each item of `requests`, until `stop`.
     pub async fn run(mut self, mut requests: impl Stream<Item = ()> + Unpin, stop: CancellationToken) {
         let mut polls = interval(POLL_INTERVAL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -97,7 +97,7 @@ impl Bearers {
     }
 
     /// The identity of the token with this hash.
-    pub(super) fn prove(&self, presented: &Hash) -> Option<Identity> {
+    pub(super) fn identity_of(&self, presented: &Hash) -> Option<Identity> {
         self.all.get(presented).cloned()
     }
 }
@@ -115,13 +115,13 @@ mod tests {
             BearerHash::parse(&format!("other:{}", "0".repeat(64))).unwrap(),
             BearerHash::parse(&format!("ci:{}", SECRET.to_uppercase())).unwrap(),
         ]);
-        let proven = bearers.prove(&hash(b"secret"));
+        let proven = bearers.identity_of(&hash(b"secret"));
         assert_eq!(proven.map(|id| id.as_str().to_owned()).as_deref(), Some("token:ci"));
-        assert_eq!(bearers.prove(&hash(b"secrets")), None);
+        assert_eq!(bearers.identity_of(&hash(b"secrets")), None);
         let twice = ["a", "b"].map(|name| BearerHash::parse(&format!("{name}:{SECRET}")).unwrap());
-        let proven = Bearers::new(twice).prove(&hash(b"secret"));
+        let proven = Bearers::new(twice).identity_of(&hash(b"secret"));
         assert_eq!(proven.map(|id| id.as_str().to_owned()).as_deref(), Some("token:a"));
-        assert_eq!(Bearers::default().prove(&hash(b"secret")), None);
+        assert_eq!(Bearers::default().identity_of(&hash(b"secret")), None);
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Policy {
             }));
         };
         let hash = hash(token);
-        if let Some(identity) = self.bearers.prove(&hash) {
+        if let Some(identity) = self.bearers.identity_of(&hash) {
             let until = Until::default();
             return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity { identity, until }));
         }

@@ -40,8 +40,8 @@ const SLICE: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
-Client and server share a machine's cores where both run on it, so look at the server's CPU time,
-and at the ratio that `limit` gives, beside each rate. Interrupted, it prints its results so far.
+If client and server run on one machine, they share its cores: compare the server's CPU time and
+the ratio of `limit` as well as the rates. When interrupted, it prints the results so far.
 
 Examples:
   fencepost bench

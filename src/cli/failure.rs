@@ -17,7 +17,7 @@ const FAILED: u8 = 1;
 pub enum Failure {
     /// Wrong arguments or configuration.
     Usage(Box<dyn std::error::Error>),
-    /// An error of the environment.
+    /// An error that is not the caller's fault.
     Runtime(Box<dyn std::error::Error>),
     /// An error of a call.
     Call {

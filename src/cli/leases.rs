@@ -29,10 +29,10 @@ pub struct Acquire {
     /// Find the claim of an earlier call with the same id, lock and owner
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
-    /// Add a hold to a lease of the same owner that was taken so too
+    /// Add a hold to a reentrant lease of the same owner
     #[arg(long, requires = "owner")]
     reentrant: bool,
-    /// Print the lease id alone, which `renew` and `release` need
+    /// Print only the lease id, which `renew` and `release` need
     #[arg(long, short, conflicts_with = "output")]
     quiet: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub struct Acquire {
 pub struct Renew {
     #[command(flatten)]
     lease: LeaseId,
-    /// How much, from now on; it never becomes shorter [default: what it was last given]
+    /// The new TTL, from now on; a renewal never shortens the lease [default: the TTL last requested]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
     #[command(flatten)]

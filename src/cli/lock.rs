@@ -201,7 +201,7 @@ async fn run_child(guard: &mut LockGuard, args: &Lock, signals: &mut SignalForwa
     let terminal = Terminal::open();
     let mut child = Child::start(&args.command, args.environment(guard))?;
     watchdog.set_deadline(child.group(), end.saturating_sub(limits.margin / 2));
-    terminal.lend(child.group());
+    terminal.give_to(child.group());
     let ending = guard.ending(before);
     tokio::pin!(ending);
     let ended = loop {
@@ -222,7 +222,7 @@ async fn run_child(guard: &mut LockGuard, args: &Lock, signals: &mut SignalForwa
         }
     };
     end_all(&mut child, end, limits).await;
-    terminal.take_back(child.group());
+    terminal.reclaim_from(child.group());
     watchdog.stop();
     Ok(ended)
 }

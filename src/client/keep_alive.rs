@@ -15,9 +15,9 @@ use crate::clock;
 /// The renewals per TTL: a lease is renewed after a third of its TTL, so that two more attempts are
 /// possible.
 const RENEWALS_IN_TTL: u32 = 3;
-/// The deadline of one renewal, as a part of the TTL. After it the next attempt follows, ...
+/// The deadline of one renewal is the TTL divided by this, so that another attempt can follow.
 const DEADLINES_IN_TTL: u32 = 6;
-/// ... but not sooner, because a busy machine may need this long.
+/// The minimum deadline of a renewal, because a busy machine may need this long.
 const MIN_RENEWAL_DEADLINE: Duration = Duration::from_millis(400);
 
 /// Why a lease is not valid any more.

@@ -107,8 +107,8 @@ impl AcquireCall {
         let entry = self.state.waiters.join(&self.lock, Waiter::new(claim.clone()));
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
         // Waits for the store at least as long as a try would, even if the wait is shorter.
-        let answered = self.deadline.max(self.arrived + REMOVAL_WAIT);
-        let outcome = match timeout_at(answered, self.state.backend.acquire(&self.lock, claim)).await {
+        let response_deadline = self.deadline.max(self.arrived + REMOVAL_WAIT);
+        let outcome = match timeout_at(response_deadline, self.state.backend.acquire(&self.lock, claim)).await {
             Ok(outcome) => outcome,
             Err(_) => return Err(self.end_wait(&mut undo, outage).await),
         };

@@ -105,9 +105,9 @@ async fn a_lease_counts_until_its_end_is_observed() {
     let ttl = Duration::from_secs(10);
 
     let place = quotas.acquire(&me, "jobs", TRY).unwrap();
-    assert!(full(), "one that is under way counts");
+    assert!(full(), "an Acquire in progress counts");
     drop(place);
-    assert!(!full(), "one that was not granted counts no more");
+    assert!(!full(), "an Acquire without a grant does not count");
 
     quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(1), ttl);
     assert!(full());
@@ -122,7 +122,7 @@ async fn a_lease_counts_until_its_end_is_observed() {
     tokio::time::advance(Duration::from_secs(9)).await;
     assert!(full(), "it was renewed");
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(!full(), "its time is over");
+    assert!(!full(), "it has expired");
 
     quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(4), ttl);
     let token = |number| FencingToken::new(number).unwrap();
@@ -151,7 +151,7 @@ async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
     assert!(quotas.acquire(&me, "jobs", retry(2)).is_err(), "another claim");
     quotas.ended(&lease(1));
     let again = quotas.acquire(&me, "jobs", retry(1)).unwrap();
-    assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "it counts anew");
+    assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "it counts again");
     drop(again);
 }
 
@@ -171,7 +171,7 @@ async fn waiters_and_streams_count_while_they_last() {
     );
     assert!(quotas.acquire(&you, "jobs", TRY).is_ok(), "a try does not wait");
     waiting.holds(&lease(1), Duration::from_secs(10));
-    assert!(quotas.acquire(&you, "jobs", WAIT).is_ok(), "who holds waits no more");
+    assert!(quotas.acquire(&you, "jobs", WAIT).is_ok(), "a holder does not count as a waiter");
     let watching = quotas.stream(&me, "jobs").unwrap();
     assert_eq!(limit(quotas.stream(&you, "jobs")), Some(("streams", Scope::Namespace)));
     drop(watching);

@@ -27,12 +27,12 @@ impl Terminal {
     }
 
     /// Makes the command's group the foreground group, if this process's group is.
-    pub fn lend(&self, group: Group) {
+    pub fn give_to(&self, group: Group) {
         self.set_foreground(self.own, Some(group.0));
     }
 
     /// Makes this process's group the foreground group, if the command's is.
-    pub fn take_back(&self, group: Group) {
+    pub fn reclaim_from(&self, group: Group) {
         self.set_foreground(Some(group.0), self.own);
     }
 
@@ -57,12 +57,12 @@ impl Terminal {
         // The command has accessed the terminal before it became the foreground group.
         let is_early_access = accesses_terminal && (foreground == Ok(own) || foreground == Ok(group.0));
         if !is_early_access {
-            self.take_back(group);
+            self.reclaim_from(group);
             // It fails only for an invalid signal.
             let _ = raise(Signal::SIGSTOP);
         }
         if is_held() {
-            self.lend(group);
+            self.give_to(group);
             group.signal(Signal::SIGCONT);
         }
     }
