@@ -408,7 +408,7 @@ impl NamespaceState {
             match &outcome {
                 Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
                 Ok(_) => {}
-                Err(_) => next.post(WaiterMessage::Ask),
+                Err(_) => next.post(WaiterMessage::Promote),
             }
             outcome
         };

@@ -181,7 +181,7 @@ impl AcquireCall {
                 message = waiter.message() => match message {
                     WaiterMessage::Granted(grant) => return Ok(self.held(grant, undo)),
                     WaiterMessage::Gone => return Ok(self.retry(undo)),
-                    WaiterMessage::Ask => {}
+                    WaiterMessage::Promote => {}
                 },
                 () = &mut deadline => return Err(self.end_wait(&mut undo, outage).await),
                 () = sleep_until_some(check_at) => {}
