@@ -171,7 +171,7 @@ impl Stores {
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, served.locks.offers().guarantee).map(|()| {
+                Some(served) => check_guarantee(namespace, settings, served.locks.capabilities().guarantee).map(|()| {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
@@ -287,12 +287,12 @@ impl Stores {
         let store = self.store(&settings.store).map_err(OpenError::of(namespace))?;
         let backend = store.namespace(namespace, settings.store.claim_limit());
         // Before anything of it is seen in the metrics: a namespace that is refused is none.
-        if let Err(error) = check_guarantee(namespace, settings, backend.offers().guarantee) {
+        if let Err(error) = check_guarantee(namespace, settings, backend.capabilities().guarantee) {
             backend.close().await;
             return Err(error);
         }
         let all = self.namespaces.metrics();
-        let metrics = all.map(|all| all.namespace(namespace, backend.offers()));
+        let metrics = all.map(|all| all.namespace(namespace, backend.capabilities()));
         let backend: Arc<dyn Backend> = match &metrics {
             Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
             None => backend,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files;
-use crate::tls::proof::{CredentialsError, check_authorities, check_pair};
+use crate::tls::credentials::{CredentialsError, check_authorities, check_pair};
 
 /// A file that cannot be used. It shows nothing of what was read.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@ impl Replica {
         }
         // One of a lock at a time, for each grant changes what the next is judged by. What takes etcd long comes before.
         let spare = self.spare(new).await?;
-        let turn = self.promotions.come(name, false).await?;
+        let turn = self.promotions.acquire(name, false).await?;
         drop(spare);
         self.in_line(&turn, self.take_up_now(name, new)).await
     }
