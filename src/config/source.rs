@@ -158,7 +158,7 @@ struct Wrong {
     path: Vec<String>,
     /// The whole key, as it is shown.
     key: String,
-    error: toml::de::Error,
+    error: Box<toml::de::Error>,
 }
 
 impl Wrong {
@@ -178,7 +178,7 @@ impl Wrong {
         Self {
             path: base.iter().map(|part| (*part).to_owned()).chain(parts).collect(),
             key: shown,
-            error: wrong.inner().clone(),
+            error: Box::new(wrong.inner().clone()),
         }
     }
 }
