@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -131,13 +131,9 @@ impl Waiting {
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, AllWaiters> {
-        self.lines.lock()
-    }
-
     /// A newcomer that would wait.
     pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> NextAction<'_> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         if lines.waiting >= CLAIM_LIMIT {
             return NextAction::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
         }
@@ -162,7 +158,7 @@ impl Waiting {
 
     /// A newcomer that would not wait: nothing where others of this replica come before it.
     pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<AttemptPermit<'_>> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         lines.turns += 1;
         let turn = lines.turns;
         let line = lines.by_lock.entry(lock.clone()).or_default();
@@ -175,7 +171,7 @@ impl Waiting {
 
     /// One that asks again.
     pub fn again(&self, lock: &LockName, call: CallId) -> NextAction<'_> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let Some(line) = lines.by_lock.get_mut(lock) else {
             return NextAction::Unknown;
         };
@@ -218,7 +214,7 @@ impl Waiting {
 
     /// Takes a waiting call out; whether it was in the line, and has contended before.
     pub fn release(&self, lock: &LockName, call: CallId) -> Option<bool> {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let line = lines.by_lock.get_mut(lock)?;
         let turn = line.turn_of(call)?;
         let was_first = line.queue.keys().next() == Some(&turn);
@@ -234,7 +230,7 @@ impl Waiting {
     /// The lock may be free, as a lease ended with this number at a node, or in general: its first waiter
     /// here is told.
     pub fn freed(&self, lock: &LockName, number: Option<u64>) {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let Some(line) = lines.by_lock.get_mut(lock) else {
             return;
         };
@@ -250,7 +246,7 @@ impl Waiting {
 
     /// Everybody who waits may have missed something.
     pub fn gap(&self) {
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         for line in lines.by_lock.values_mut() {
             line.missed = true;
         }
@@ -261,7 +257,8 @@ impl Waiting {
 
     /// Whether somebody waits for a lock here.
     pub fn is_waited_for(&self, lock: &LockName) -> bool {
-        self.lines()
+        self.lines
+            .lock()
             .by_lock
             .get(lock)
             .is_some_and(|line| !line.queue.is_empty())
@@ -269,7 +266,7 @@ impl Waiting {
 
     /// Adds this replica's waiters to a queue.
     pub fn show(&self, lock: &LockName, most: usize, queue: &mut Queue) {
-        let lines = self.lines();
+        let lines = self.lines.lock();
         let Some(line) = lines.by_lock.get(lock) else { return };
         queue.waiter_count = line.queue.len();
         queue.waiters = line.queue.values().take(most).map(shown).collect();
@@ -277,7 +274,7 @@ impl Waiting {
 
     /// The locks with waiters here whose names begin so.
     pub fn names(&self, prefix: &str) -> Vec<LockName> {
-        let lines = self.lines();
+        let lines = self.lines.lock();
         let waited = lines.by_lock.iter().filter(|(_, line)| !line.queue.is_empty());
         waited
             .map(|(lock, _)| lock)
@@ -289,7 +286,7 @@ impl Waiting {
     /// The next moment at which a holder's time is over; whoever is due is told.
     fn ring(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut lines = self.lines();
+        let mut lines = self.lines.lock();
         let mut next = None;
         for (lock, line) in &mut lines.by_lock {
             let Some(at) = line.frees_at.map(|at| at + PAST_THE_END) else {
@@ -311,7 +308,7 @@ impl AttemptPermit<'_> {
     /// meanwhile stays out of it.
     pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> AcquireOutcome {
         self.over = true;
-        let mut lines = self.waiting.lines();
+        let mut lines = self.waiting.lines.lock();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
             return AcquireOutcome::Gone;
         };
@@ -344,7 +341,7 @@ impl AttemptPermit<'_> {
 
     /// Whether others of this replica wait behind it: the nodes are to be told with its attempt.
     pub fn is_awaited(&mut self) -> bool {
-        let lines = self.waiting.lines();
+        let lines = self.waiting.lines.lock();
         let line = lines.by_lock.get(&self.lock);
         self.awaited = line.is_some_and(|line| line.queue.keys().any(|turn| *turn != self.turn));
         self.awaited
@@ -353,7 +350,7 @@ impl AttemptPermit<'_> {
     /// The call holds, or is over: it leaves the line. The others wait for the end of its lease.
     pub fn is_over(mut self, held: Option<&Grant>) {
         self.over = true;
-        let mut lines = self.waiting.lines();
+        let mut lines = self.waiting.lines.lock();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
             return;
         };
@@ -376,7 +373,7 @@ impl AttemptPermit<'_> {
     /// One more attempt of the same call.
     pub fn next_round(&mut self) -> u32 {
         self.round += 1;
-        if let Some(line) = self.waiting.lines().by_lock.get_mut(&self.lock)
+        if let Some(line) = self.waiting.lines.lock().by_lock.get_mut(&self.lock)
             && let Some(entry) = line.queue.get_mut(&self.turn)
         {
             entry.round = self.round;
@@ -392,7 +389,7 @@ impl Drop for AttemptPermit<'_> {
         if self.over {
             return;
         }
-        let mut lines = self.waiting.lines();
+        let mut lines = self.waiting.lines.lock();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
             return;
         };

@@ -68,8 +68,8 @@ async fn a_call_that_left_while_it_contended_stays_out_of_the_line() {
     assert_eq!(told(&mut heard), [Notification::Next(lock(), calls[1].id)]);
     let contending = contends(waiting.again(&lock(), calls[1].call));
     contending.is_over(None);
-    assert!(waiting.lines().by_lock.is_empty());
-    assert_eq!(waiting.lines().waiting, 0);
+    assert!(waiting.lines.lock().by_lock.is_empty());
+    assert_eq!(waiting.lines.lock().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
