@@ -300,7 +300,7 @@ impl Deref for StoreConfig {
     type Target = dyn Settings;
 
     fn deref(&self) -> &Self::Target {
-        &*self.0
+        self.0.as_ref()
     }
 }
 

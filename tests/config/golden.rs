@@ -22,8 +22,8 @@ fn compare(name: &str, text: &str) {
         return fs::write(golden(name), text).expect("a golden file");
     }
     let expected = fs::read_to_string(golden(name)).expect("a golden file");
-    let lines = expected.lines().zip(text.lines()).enumerate();
-    if let Some((number, (old, new))) = lines.into_iter().find(|(_, (old, new))| old != new) {
+    let mut lines = expected.lines().zip(text.lines()).enumerate();
+    if let Some((number, (old, new))) = lines.find(|(_, (old, new))| old != new) {
         panic!("{name}:{}: {old:?} is now {new:?}", number + 1);
     }
     assert!(expected == text, "{name}: one is longer than the other");

@@ -326,3 +326,17 @@ fn a_store_that_is_left_out_changes_hardly_a_line_outside_of_its_folder() {
     assert!(!sites.is_empty(), "the registry has some");
     assert!(sites.len() <= FEATURE_SITES, "{sites:#?}");
 }
+
+#[test]
+fn no_mutex_is_one_that_a_panic_poisons() {
+    let mut wrong = Vec::new();
+    for source in Source::product() {
+        for path in source.paths() {
+            let segments: Vec<&str> = path.segments.iter().map(String::as_str).collect();
+            if let ["std", "sync", "Mutex" | "MutexGuard" | "RwLock" | "PoisonError", ..] = segments[..] {
+                wrong.push(place(&source, path.line, path.segments.join("::")));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "parking_lot has one: {wrong:#?}");
+}
