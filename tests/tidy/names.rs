@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{Source, Token, files_in, tokens};
+use crate::source::{Source, Token, files_in, read, root, tokens};
 
 /// All tests of the project.
 pub fn all_tests() -> BTreeSet<String> {
@@ -151,5 +151,23 @@ fn every_test_binary_is_listed() {
             tests.iter().any(|test| test.starts_with(&format!("{binary}::"))),
             "no test of {binary} was found"
         );
+    }
+}
+
+#[test]
+fn the_test_binaries_that_the_script_tells_apart_exist() {
+    let script = read("scripts/test");
+    for list in ["longest=", "alone=", "mostly_wait="] {
+        let line = script.lines().find_map(|line| line.strip_prefix(list));
+        let line = line.unwrap_or_else(|| panic!("scripts/test has no {list}"));
+        let names = line.trim_matches(['(', ')']).split(' ');
+        for name in names {
+            let of_one_file = root().join(format!("tests/{name}.rs"));
+            let of_many = root().join(format!("tests/{name}/main.rs"));
+            assert!(
+                of_one_file.is_file() || of_many.is_file(),
+                "{list}: there is no test binary {name}"
+            );
+        }
     }
 }
