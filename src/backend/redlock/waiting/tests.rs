@@ -71,24 +71,8 @@ async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
     assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
     let attempt = permit(waiting.retry(&lock(), calls[1].call));
     attempt.finish(None);
-    assert!(waiting.
-<<<<<<< ours
-state
-||||||| base
-lines
-=======
-lines.lock
->>>>>>> theirs
-().by_lock.is_empty());
-    assert_eq!(waiting.
-<<<<<<< ours
-state
-||||||| base
-lines
-=======
-lines.lock
->>>>>>> theirs
-().waiting, 0);
+    assert!(waiting.state().by_lock.is_empty());
+    assert_eq!(waiting.state().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
