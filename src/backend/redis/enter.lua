@@ -35,7 +35,7 @@ local function adopt_waiter(q)
   put('q' .. id, pack(q))
   put('d' .. id, ARGV[13])
   tell('n', id, older)
-  m.lost = m.lost + 1
+  note_taken(id)
   if q.turn <= m.edge then return promote(id, q) end
   if wait then
     beat()
@@ -60,7 +60,8 @@ local function join(claim)
   h.holds[#h.holds + 1] = hold
   h.expires = math.max(h.expires, m.clock + c.ttl)
   put('h' .. claim, pack(h))
-  put('j' .. id, claim)
+  -- The claim's own id leads to it without that, and the end of such a hold deletes no field.
+  if id ~= claim then put('j' .. id, claim) end
   lives_on(claim, h)
   return held(claim, h, hold, false)
 end

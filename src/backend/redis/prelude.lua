@@ -17,6 +17,7 @@
 --   e<owner>   the latest reentrant holder of an owner and identity; v<claim> those before and behind it
 --   r<replica> when a replica that waits last called (on m.awake); R lists these replicas
 --   f<token>   why a claim ended, and its last hold's secret; f<token><secret> why another hold of it did
+--   L          the ids of the latest waiters that were taken from their calls (m.lost counts them), newest last
 --   i<hold>    why a hold ended, for a retry    F<n> the fields of an end, oldest first
 --   c<call>    the mark of a call that left     C<n> the marks, oldest first
 -- Numbers are microseconds unless they count. They reach Redis through cmsgpack, struct or digits(),
@@ -38,6 +39,7 @@ local VERSION = 2                 -- of this layout
 local IDLE = 4 * 86400000000      -- how long an unused lock keeps its last token
 -- What one call does at most:
 local TOLD = 48                   -- waiters that come within the prefix
+local TAKEN = 48                  -- waiters taken from their calls that are remembered
 local EXPIRED = 16                -- holders that are looked at for their expiry
 local SWEPT, BURIED = 150, 30     -- waiters that are looked at for a dead replica, and taken out
 local SHOWN = 150                 -- holders and waiters together that are shown
