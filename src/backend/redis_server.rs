@@ -6,10 +6,11 @@
 //! - [`handshake`]: what a server says of itself, and whether that will do.
 //! - [`marker`]: whether a server remembers what was granted, and the quarantine if it may not.
 //! - [`node`]: one server, watched over.
+//! - [`connection`]: one connection to a server.
 //! - [`confirming`]: steps that replicas of the server must have taken too.
 //! - [`sentinel`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`hub`]: published messages.
-//! - [`script`]: a Lua script and how it is called.
+//! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`shown`]: what a claim shows of itself, as it is stored.
 //! - [`unreadable`]: locks whose records cannot be read.
 //! - [`voter`]: one of several servers that vote.
@@ -17,10 +18,12 @@
 
 pub mod cluster;
 pub mod confirming;
+pub mod connection;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
 pub mod hub;
+pub mod library;
 pub mod marker;
 pub mod node;
 pub mod proof;

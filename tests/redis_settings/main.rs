@@ -16,6 +16,7 @@ mod gone;
 mod lists;
 mod long_queues;
 mod order;
+mod portions;
 mod program;
 mod promoted;
 mod quarantine;

@@ -13,11 +13,9 @@ end
 local function pull(c)
   m.used, m.within = m.used - c.permits, m.within - 1
 end
-check_counts()
 
 -- Moves the edge over the waiters that fit now, and adds those to `news`. Only what left makes room
 -- (m.room); where more fit than one call tells, the next calls go on.
-local news = {}
 local function extend()
   if m.room == 0 then return end
   while m.beyond ~= '' do

@@ -7,16 +7,7 @@
 -- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born, lost}
 --       | {again}: only purged | {busy, holder?} | {full, limit} | {mismatch, mode, permits, limit} | {finished, cause}
 --       | {other, mode, permits, limit, reentrant} | {left}
-local id, caller, wait = ARGV[4], ARGV[5], ARGV[15] == '1'
-local c = {
-  call = caller, secret = ARGV[6], retryable = ARGV[7] == '1', mode = ARGV[8], permits = tonumber(ARGV[9]),
-  limit = tonumber(ARGV[10]), reentrant = ARGV[11] == '1', ttl = tonumber(ARGV[12]), whose = ARGV[14],
-  replica = replica, since = now,
-}
-m.fin_most = tonumber(ARGV[17])
-begin()
-if overdue() then return done({'again'}) end
-
+local id, caller, wait, c
 local function differs(there)
   return there.mode ~= c.mode or there.permits ~= c.permits or there.limit ~= c.limit or there.reentrant ~= c.reentrant
 end
@@ -114,4 +105,15 @@ local function enter()
   local there = c.retryable and holder(id)
   return there and other(there) or arrive()
 end
-return done(enter())
+local function run()
+  id, caller, wait = ARGV[4], ARGV[5], ARGV[15] == '1'
+  c = {
+    call = caller, secret = ARGV[6], retryable = ARGV[7] == '1', mode = ARGV[8], permits = tonumber(ARGV[9]),
+    limit = tonumber(ARGV[10]), reentrant = ARGV[11] == '1', ttl = tonumber(ARGV[12]), whose = ARGV[14],
+    replica = replica, since = now,
+  }
+  m.fin_most = tonumber(ARGV[17])
+  begin()
+  if overdue() then return done({'again'}) end
+  return done(enter())
+end

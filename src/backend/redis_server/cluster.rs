@@ -12,10 +12,11 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerEr
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use super::connection::connect;
 use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
-use super::node::{Node, connect};
+use super::node::Node;
 use super::proof::located;
 use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;

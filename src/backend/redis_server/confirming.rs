@@ -11,8 +11,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::node::UNWRITTEN;
-use super::script::{Answer, Ask, Script, is_unknown};
+use super::connection::UNWRITTEN;
+use super::script::{Answer, Ask, By, Script, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{Batch, Bounds, batch};
 
@@ -37,19 +37,12 @@ struct Step {
     asking: bool,
 }
 
-/// By what a script is called.
-#[derive(Clone, Copy)]
-enum By {
-    Name,
-    Text,
-}
-
 impl Confirming {
     /// Makes the turns over a connection until the last clone is dropped. A turn must be answered
-    /// within `turn`, which the connection sees to.
-    pub fn over(connection: MultiplexedConnection, replicas: Replicas, turn: Duration) -> Self {
+    /// within `turn`, which the connection sees to. Scripts are called `by` what the server knows them.
+    pub fn over(connection: MultiplexedConnection, replicas: Replicas, turn: Duration, by: By) -> Self {
         let (batch, turns) = batch(BOUNDS);
-        tokio::spawn(turns.run_many(move |steps: Vec<Step>| take(connection.clone(), replicas, steps)));
+        tokio::spawn(turns.run_many(move |steps: Vec<Step>| take(connection.clone(), replicas, by, steps)));
         // The turn under way, then its own.
         Self { batch, limit: turn * 2 }
     }
@@ -78,15 +71,20 @@ impl Confirming {
 
 /// One turn. What the server does not know by name is sent once more by text, with a WAIT of its
 /// own: in a pipeline nobody does that for us.
-async fn take(mut connection: MultiplexedConnection, replicas: Replicas, steps: Vec<Step>) -> Vec<RedisResult<Answer>> {
+async fn take(
+    mut connection: MultiplexedConnection,
+    replicas: Replicas,
+    by: By,
+    steps: Vec<Step>,
+) -> Vec<RedisResult<Answer>> {
     let all: Vec<&Step> = steps.iter().collect();
-    let mut answers = send(&mut connection, replicas, &all, By::Name).await;
+    let mut answers = send(&mut connection, replicas, &all, by).await;
     let is_unknown = |at: &usize| answers[*at].as_ref().is_err_and(is_unknown);
     let unknown: Vec<usize> = (0..steps.len()).filter(is_unknown).collect();
     if !unknown.is_empty() {
         let again: Vec<&Step> = unknown.iter().map(|at| &steps[*at]).collect();
-        let known = send(&mut connection, replicas, &again, By::Text).await;
-        for (at, answer) in unknown.into_iter().zip(known) {
+        let repeated = send(&mut connection, replicas, &again, By::Text).await;
+        for (at, answer) in unknown.into_iter().zip(repeated) {
             answers[at] = answer;
         }
     }
@@ -110,10 +108,7 @@ async fn send(
             args: &step.args,
             asking: step.asking,
         };
-        pipeline.add_command(match by {
-            By::Name => step.script.by_name(&ask),
-            By::Text => step.script.by_text(&ask),
-        });
+        pipeline.add_command(step.script.command(&ask, by));
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);

@@ -13,8 +13,9 @@ use redis::{ConnectionInfo, Msg, PushInfo, RedisError, RedisResult};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
+use super::connection::{connect, jitter};
 use super::failure::away;
-use super::node::{Node, connect, jitter};
+use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind, Value};
+use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirming::Confirming;
-use super::failure::{away, is_suspect, of_script, unsent};
+use super::connection::{jitter, open};
+use super::failure::{away, is_suspect, unsent};
 use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
-use super::proof::Proven;
-use super::script::{Answer, Ask, Script, Scripts, load};
+use super::script::{Answer, Ask, By, Script, Scripts, is_unknown, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use super::topology::Needs;
@@ -30,10 +30,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How soon at the earliest.
 const SOON: Duration = Duration::from_millis(10);
-
-/// How many commands may wait to be written to a connection. Past it senders wait for one another, and whichever of
-/// them runs first goes first: commands of one moment would lose their order.
-pub const UNWRITTEN: usize = 65_536;
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
@@ -49,6 +45,8 @@ pub struct Live {
     connection: MultiplexedConnection,
     /// Where steps go that replicas must have taken.
     confirming: Option<Confirming>,
+    /// By what scripts are called.
+    by: By,
 }
 
 enum State {
@@ -62,6 +60,8 @@ pub struct Node {
     health: watch::Receiver<Health>,
     marker: Arc<Marker>,
     look: Arc<Notify>,
+    /// Told when the server has forgotten the functions.
+    forgotten: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -72,13 +72,14 @@ impl Node {
         let (health_out, health) = watch::channel(Health::Away {
             reason: "not connected yet".into(),
         });
-        let (marker, look) = (Arc::new(marker), Arc::new(Notify::new()));
+        let (marker, look, forgotten) = (Arc::new(marker), Arc::new(Notify::new()), Arc::new(Notify::new()));
         let watcher = Watcher {
             settings,
             finder,
             scripts,
             marker: Arc::clone(&marker),
             look: Arc::clone(&look),
+            forgotten: Arc::clone(&forgotten),
             state: state_out,
             health: health_out,
         };
@@ -87,6 +88,7 @@ impl Node {
             health,
             marker,
             look,
+            forgotten,
             task: tokio::spawn(watcher.run()),
         }
     }
@@ -146,7 +148,7 @@ impl Node {
         let call = async {
             match (&live.confirming, needs) {
                 (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
-                _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
+                _ => self.call_on(&live, script, ask).await.map(Answer::from),
             }
         };
         // A task that sends many would else be told to come again with some of them, and lose their order.
@@ -155,6 +157,18 @@ impl Node {
             self.suspect();
         }
         Ok(answer)
+    }
+
+    async fn call_on(&self, live: &Live, script: &Script, ask: &Ask<'_>) -> redis::RedisResult<Value> {
+        let mut connection = live.connection.clone();
+        if live.by == By::Function {
+            match script.call_function(&mut connection, ask).await {
+                // Such a call had no effect. The script serves until the functions are loaded again.
+                Err(error) if is_unknown(&error) => self.forgotten.notify_one(),
+                other => return other,
+            }
+        }
+        script.call(&mut connection, ask).await
     }
 
     /// Calls any command.
@@ -200,6 +214,7 @@ impl Live {
         self.facts.run_id == other.facts.run_id
             && self.trust == other.trust
             && self.bare == other.bare
+            && self.by == other.by
             && self.info.addr() == other.info.addr()
     }
 
@@ -229,6 +244,7 @@ struct Watcher {
     scripts: Scripts,
     marker: Arc<Marker>,
     look: Arc<Notify>,
+    forgotten: Arc<Notify>,
     state: watch::Sender<State>,
     health: watch::Sender<Health>,
 }
@@ -255,10 +271,10 @@ impl Watcher {
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.shake(&mut connection).await?;
-        load(&mut connection, self.scripts).await.map_err(away)?;
+        let by = load(&mut connection, self.scripts).await.map_err(away)?;
         prove_messages(&mut connection, &self.settings.prefix).await?;
         let confirming = match self.settings.replicas {
-            Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
+            Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed, by).await?),
             None => None,
         };
         let live = Live {
@@ -268,6 +284,7 @@ impl Watcher {
             trust,
             connection,
             confirming,
+            by,
         };
         Ok(Link { live, closed })
     }
@@ -279,6 +296,7 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
+        by: By,
     ) -> Result<Confirming, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
@@ -288,7 +306,7 @@ impl Watcher {
         if other.run_id != facts.run_id {
             return Err(away("the server was replaced while it was connected to"));
         }
-        Ok(Confirming::over(connection, replicas, settings.response_timeout))
+        Ok(Confirming::over(connection, replicas, settings.response_timeout, by))
     }
 
     fn bare(&self, facts: &Facts) -> Option<String> {
@@ -317,6 +335,10 @@ impl Watcher {
                 () = link.closed.notified() => return away("the connection was closed"),
                 () = self.finder.moved(&self.settings, &link.live.info) => return away("another server is master now"),
                 () = self.look.notified() => {}
+                () = self.forgotten.notified() => match load(&mut link.live.connection, self.scripts).await {
+                    Ok(by) => link.live.by = by,
+                    Err(error) => return away(error),
+                },
                 () = sleep(again(&link.live.trust)) => {}
             }
             let shaken = timeout(self.settings.response_timeout, self.shake(&mut link.live.connection)).await;
@@ -377,54 +399,4 @@ fn again(trust: &Trust) -> Duration {
 struct Link {
     live: Live,
     closed: Arc<Notify>,
-}
-
-/// Opens a connection that notifies `closed` of its end.
-async fn open(
-    settings: &Settings,
-    info: &ConnectionInfo,
-    closed: &Arc<Notify>,
-) -> Result<MultiplexedConnection, BackendError> {
-    let told = Arc::clone(closed);
-    let connection = connect(settings, settings.proof.at_server(info), move |push| {
-        if push.kind == PushKind::Disconnection {
-            told.notify_one();
-        }
-    });
-    connection.await
-}
-
-/// Opens a connection and hands on what the server pushes.
-///
-/// # Errors
-/// Away when it cannot be opened in time.
-pub async fn connect(
-    settings: &Settings,
-    to: Proven,
-    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, BackendError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(settings.connect_timeout))
-        .set_response_timeout(Some(settings.response_timeout))
-        .set_pipeline_buffer_size(UNWRITTEN)
-        .set_push_sender(move |push| {
-            pushed(push);
-            Ok::<(), ()>(())
-        });
-    let client = Client::open(to.into_info()).map_err(away)?;
-    let made = timeout(
-        settings.connect_timeout + settings.response_timeout,
-        client.get_multiplexed_async_connection_with_config(&config),
-    );
-    made.await
-        .map_err(|_| away("no connection in time"))?
-        .map_err(|error| of_script(&error))
-}
-
-/// A pause of half to all of `pause`, so that many do not come back at once.
-pub fn jitter(pause: Duration) -> Duration {
-    let mut byte = [0];
-    // Without randomness everybody pauses alike, which is only less gentle.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 512
 }

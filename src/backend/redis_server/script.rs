@@ -5,14 +5,34 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
+use super::library::Library;
+
 /// The scripts of a backend.
-pub type Scripts = &'static [&'static LazyLock<Script>];
+#[derive(Debug, Clone, Copy)]
+pub struct Scripts {
+    /// The library that has them as functions.
+    pub library: Option<&'static LazyLock<Library>>,
+    /// Each of them.
+    pub scripts: &'static [&'static LazyLock<Script>],
+}
+
+/// By what a server is to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The function of a library that it has loaded.
+    Function,
+    /// The hash of a script.
+    Hash,
+    /// The text of a script.
+    Text,
+}
 
 /// A script: its text, and the name by which a server that has seen it knows it.
 #[derive(Debug)]
 pub struct Script {
     source: String,
     sha: String,
+    function: Option<String>,
 }
 
 impl Script {
@@ -21,6 +41,15 @@ impl Script {
         Self {
             source: source.to_owned(),
             sha: sha1_smol::Sha1::from(source).digest().to_string(),
+            function: None,
+        }
+    }
+
+    /// The same script, which a library has as the function of this name.
+    pub fn with_function(self, name: String) -> Self {
+        Self {
+            function: Some(name),
+            ..self
         }
     }
 
@@ -37,10 +66,31 @@ impl Script {
     /// # Errors
     /// What the server answered, or that it did not.
     pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        let known = send(connection, ask, self.by_name(ask)).await;
+        let known = self.send(connection, ask, By::Hash).await;
         match known {
-            Err(error) if is_unknown(&error) => send(connection, ask, self.by_text(ask)).await,
+            Err(error) if is_unknown(&error) => self.send(connection, ask, By::Text).await,
             other => other,
+        }
+    }
+
+    /// Calls the function of the script, once.
+    ///
+    /// # Errors
+    /// What the server answered, also that it does not know the function, or that it did not answer.
+    pub async fn call_function(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
+        self.send(connection, ask, By::Function).await
+    }
+
+    async fn send(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>, by: By) -> RedisResult<Value> {
+        send(connection, ask, self.command(ask, by)).await
+    }
+
+    /// The command that calls the script.
+    pub fn command(&self, ask: &Ask<'_>, by: By) -> Cmd {
+        match (by, &self.function) {
+            (By::Function, Some(function)) => eval("FCALL", function, ask),
+            (By::Function | By::Hash, _) => self.by_name(ask),
+            (By::Text, _) => self.by_text(ask),
         }
     }
 
@@ -111,11 +161,20 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
 }
 
 /// Sends the text of these scripts ahead, so that no call of one has to be sent twice: calls of one moment would lose
-/// their order by it. A server that refuses is sent a text by [`Script::call`] when it asks for it.
+/// their order by it. Returns by what they are to be called. A server that refuses functions is sent scripts, and one
+/// that refuses these too is sent a text by [`Script::call`] when it asks for it.
 ///
 /// # Errors
 /// That the server did not answer.
-pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<()> {
+pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<By> {
+    if let Some(library) = scripts.library {
+        match library.load(connection).await {
+            Ok(()) => return Ok(By::Function),
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(error) => tracing::info!(%error, "redis server: functions are refused, scripts are used"),
+        }
+    }
+    let scripts = scripts.scripts;
     let mut pipeline = Pipeline::with_capacity(scripts.len());
     for script in scripts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
@@ -124,10 +183,10 @@ pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> R
     for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
         tracing::debug!(error = %refused, "a script was not loaded ahead");
     }
-    Ok(())
+    Ok(By::Hash)
 }
 
-/// Whether the server has not seen the script, or has forgotten it.
+/// Whether the server has not seen the script or the function, or has forgotten it.
 pub fn is_unknown(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) || error.detail() == Some("Function not found")
 }

@@ -14,8 +14,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::connection::connect;
 use super::failure::away;
-use super::node::connect;
 use super::proof::located;
 use super::settings::Settings;
 use crate::backend::BackendError;

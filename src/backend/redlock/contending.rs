@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::Core;
 use super::attempt::{Attempted, InTheWay};
 use super::waiting::{Contending, Turn};
-use crate::backend::redis_server::node::jitter;
+use crate::backend::redis_server::connection::jitter;
 use crate::backend::{BackendError, Grant, NewClaim, Patience, Place};
 use crate::name::LockName;
 
