@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::lines::Lines;
-use super::{Acquire, Room};
+use super::local_waiters::LocalWaiters;
+use super::{Acquire, NamespaceState};
 use crate::error::Error;
 use crate::name::Metadata;
 
@@ -15,7 +15,7 @@ const ALWAYS_TAKEN: usize = 512;
 /// The bytes of a waiter; they count while it lives.
 #[derive(Debug)]
 pub struct WaitingBytes {
-    lines: Arc<Lines>,
+    lines: Arc<LocalWaiters>,
     bytes: usize,
 }
 
@@ -25,7 +25,7 @@ impl Drop for WaitingBytes {
     }
 }
 
-impl Room {
+impl NamespaceState {
     /// Counts what an Acquire brings that may wait; a try leaves nothing behind.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::redis::Redis;
-use fencepost::backend::{Backend, Leaving, Most, NewClaim, Place};
+use fencepost::backend::{Backend, ReleaseTarget, InspectLimit, NewClaim, AcquireOutcome};
 use fencepost::name::{LockName, Mode, Ttl};
 use futures::{StreamExt, stream};
 
@@ -16,14 +16,14 @@ fn lock() -> LockName {
 
 /// A call that finds nothing and changes nothing itself.
 async fn call(backend: &Redis) {
-    let place = backend.take_up(&lock(), &claim(1_000_000)).await.unwrap();
-    assert!(matches!(place, Place::Gone), "{place:?}");
+    let place = backend.promote(&lock(), &claim(1_000_000)).await.unwrap();
+    assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
 }
 
-async fn enter_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) {
-    let entered = stream::iter(claims).map(|claim| async move { backend.enter(&lock(), &claim).await.unwrap() });
-    let places: Vec<Place> = entered.buffer_unordered(100).collect().await;
-    let entered = |place: &Place| matches!(place, Place::Held(_) | Place::Waiting(_));
+async fn acquire_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) {
+    let entered = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
+    let places: Vec<AcquireOutcome> = entered.buffer_unordered(100).collect().await;
+    let entered = |place: &AcquireOutcome| matches!(place, AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_));
     assert!(places.iter().all(entered));
 }
 
@@ -53,7 +53,7 @@ async fn one_call_purges_a_few_of_many_expired_holders() {
         mode: Mode::semaphore(1, 1_000).unwrap(),
         ..claim(number)
     };
-    enter_all(&backend, (1..=60).map(short)).await;
+    acquire_all(&backend, (1..=60).map(short)).await;
     server.shift_clock(120);
     let mut left = 60;
     while left > 0 {
@@ -75,12 +75,12 @@ async fn one_call_looks_at_a_few_waiters_for_a_dead_replica_and_buries_fewer() {
     let mut server = RedisServer::with_clock(&[]);
     let (living, dying) = (open(&server).await, open(&server).await);
     let caller = open(&server).await;
-    enter_all(&living, std::iter::once(claim(0))).await;
-    enter_all(&dying, (1..=70).map(claim)).await;
+    acquire_all(&living, std::iter::once(claim(0))).await;
+    acquire_all(&dying, (1..=70).map(claim)).await;
     drop(dying);
     // The lock's clock for waiters counts 3 s of silence at most.
     server.shift_clock(4);
-    enter_all(&living, (1_001..=1_400).map(claim)).await;
+    acquire_all(&living, (1_001..=1_400).map(claim)).await;
     // No heartbeat purges between the calls, and the replica counts as alive for a while.
     drop(living);
     server.shift_clock(8);
@@ -112,13 +112,13 @@ async fn one_call_forgets_a_few_of_many_ended_calls() {
     let backend = open(&server).await;
     for number in 1..=50 {
         let claim = claim(number);
-        enter_all(&backend, std::iter::once(claim.clone())).await;
-        let left = backend.leave(&lock(), Leaving::Call(&claim.id, claim.call), None).await;
+        acquire_all(&backend, std::iter::once(claim.clone())).await;
+        let left = backend.release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None).await;
         left.unwrap();
     }
     assert_eq!(fields(&server, "F"), 50);
     server.shift_clock(90);
-    enter_all(&backend, std::iter::once(claim(51))).await;
+    acquire_all(&backend, std::iter::once(claim(51))).await;
     let left = fields(&server, "F");
     assert!((40..50).contains(&left), "{left}");
 }
@@ -135,9 +135,9 @@ async fn a_look_shows_no_expired_holder_however_many_there_are() {
         ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
         ..claim(number)
     };
-    enter_all(&backend, (1..=60).map(reader)).await;
+    acquire_all(&backend, (1..=60).map(reader)).await;
     server.shift_clock(120);
-    let seen = backend.look(&lock(), Most::of_each(10)).await.unwrap();
+    let seen = backend.inspect(&lock(), InspectLimit::of_each(10)).await.unwrap();
     assert_eq!(seen.holder_count, 0);
 }
 
@@ -152,16 +152,16 @@ async fn a_crowd_that_fits_comes_in_although_one_call_lets_in_a_few() {
         mode: Mode::Shared,
         ..claim(number)
     };
-    enter_all(&backend, std::iter::once(claim(0))).await;
+    acquire_all(&backend, std::iter::once(claim(0))).await;
     for number in 1..=150 {
-        enter_all(&backend, std::iter::once(reader(number))).await;
+        acquire_all(&backend, std::iter::once(reader(number))).await;
     }
     let left = backend
-        .leave(&lock(), Leaving::Call(&claim(0).id, claim(0).call), None)
+        .release(&lock(), ReleaseTarget::Call(&claim(0).id, claim(0).call), None)
         .await;
     left.unwrap();
     for number in 1..=150 {
-        let place = backend.take_up(&lock(), &reader(number)).await.unwrap();
-        assert!(matches!(place, Place::Held(_)), "{number}: {place:?}");
+        let place = backend.promote(&lock(), &reader(number)).await.unwrap();
+        assert!(matches!(place, AcquireOutcome::Held(_)), "{number}: {place:?}");
     }
 }

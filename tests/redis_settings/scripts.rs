@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::access::{RIGHTS, with_user};
-use crate::bench::{replica, standalone, take};
+use crate::harness::{replica, standalone, take};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);

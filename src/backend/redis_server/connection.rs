@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::failure::{away, of_script};
-use super::proof::Proven;
+use super::credentials::CredentialedServer;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -41,7 +41,7 @@ pub async fn open(
 /// Away when it cannot be opened in time.
 pub async fn connect(
     settings: &Settings,
-    to: Proven,
+    to: CredentialedServer,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, BackendError> {
     let config = AsyncConnectionConfig::new()

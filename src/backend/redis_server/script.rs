@@ -18,7 +18,7 @@ pub struct Scripts {
 
 /// By what a server is to be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum ScriptRef {
     /// The function of a library that it has loaded.
     Function,
     /// The hash of a script.
@@ -66,9 +66,9 @@ impl Script {
     /// # Errors
     /// What the server answered, or that it did not.
     pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        let known = self.send(connection, ask, By::Hash).await;
+        let known = self.send(connection, ask, ScriptRef::Hash).await;
         match known {
-            Err(error) if is_unknown(&error) => self.send(connection, ask, By::Text).await,
+            Err(error) if is_unknown(&error) => self.send(connection, ask, ScriptRef::Text).await,
             other => other,
         }
     }
@@ -78,19 +78,19 @@ impl Script {
     /// # Errors
     /// What the server answered, also that it does not know the function, or that it did not answer.
     pub async fn call_function(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        self.send(connection, ask, By::Function).await
+        self.send(connection, ask, ScriptRef::Function).await
     }
 
-    async fn send(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>, by: By) -> RedisResult<Value> {
+    async fn send(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>, by: ScriptRef) -> RedisResult<Value> {
         send(connection, ask, self.command(ask, by)).await
     }
 
     /// The command that calls the script.
-    pub fn command(&self, ask: &Ask<'_>, by: By) -> Cmd {
+    pub fn command(&self, ask: &Ask<'_>, by: ScriptRef) -> Cmd {
         match (by, &self.function) {
-            (By::Function, Some(function)) => eval("FCALL", function, ask),
-            (By::Function | By::Hash, _) => self.by_name(ask),
-            (By::Text, _) => self.by_text(ask),
+            (ScriptRef::Function, Some(function)) => eval("FCALL", function, ask),
+            (ScriptRef::Function | ScriptRef::Hash, _) => self.by_name(ask),
+            (ScriptRef::Text, _) => self.by_text(ask),
         }
     }
 
@@ -166,10 +166,10 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
 ///
 /// # Errors
 /// That the server did not answer.
-pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<By> {
+pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<ScriptRef> {
     if let Some(library) = scripts.library {
         match library.load(connection).await {
-            Ok(()) => return Ok(By::Function),
+            Ok(()) => return Ok(ScriptRef::Function),
             Err(error) if error.is_io_error() => return Err(error),
             Err(error) => tracing::info!(%error, "redis server: functions are refused, scripts are used"),
         }
@@ -183,7 +183,7 @@ pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> R
     for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
         tracing::debug!(error = %refused, "a script was not loaded ahead");
     }
-    Ok(By::Hash)
+    Ok(ScriptRef::Hash)
 }
 
 /// Whether the server has not seen the script or the function, or has forgotten it.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::connect;
 use super::failure::away;
-use super::proof::located;
+use super::credentials::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
 

@@ -2,14 +2,14 @@
 
 use super::*;
 
-const SEEN: Seen = Seen { born: 1, lost: 0 };
+const SEEN: WatchEvent = WatchEvent { born: 1, lost: 0 };
 
 #[tokio::test]
 async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
     let claim = NewClaim::numbered(1);
-    let ahead = Ahead {
-        turn: 1,
+    let ahead = QueuePosition {
+        position: 1,
         frees_in: None,
     };
     let entering = waiting.entering(claim.id);
@@ -45,9 +45,9 @@ async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_ba
     );
 }
 
-fn beat(lost: u64, missed: bool) -> Beat {
-    Beat {
-        seen: Seen { lost, ..SEEN },
+fn beat(lost: u64, missed: bool) -> HeartbeatAnswer {
+    HeartbeatAnswer {
+        seen: WatchEvent { lost, ..SEEN },
         frees_in: None,
         turns: Vec::new(),
         more: false,
@@ -57,11 +57,11 @@ fn beat(lost: u64, missed: bool) -> Beat {
 }
 
 fn add(waiting: &Waiting, lock: &LockName, number: u8, lost: u64) {
-    let ahead = Ahead {
-        turn: number.into(),
+    let ahead = QueuePosition {
+        position: number.into(),
         frees_in: None,
     };
-    waiting.add(lock, &NewClaim::numbered(number), ahead, Seen { lost, ..SEEN });
+    waiting.add(lock, &NewClaim::numbered(number), ahead, WatchEvent { lost, ..SEEN });
 }
 
 #[tokio::test]
