@@ -227,6 +227,8 @@ fn the_scripts_and_the_rule_agree_on_every_queue() {
         return;
     }
     let server = servers::RedisServer::start(&[]);
+    // Here by scripts, and above by functions of the same text.
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-function"]), "OK");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let backend = runtime.block_on(serving(&server));
     let number = std::cell::Cell::new(0);

@@ -179,7 +179,8 @@ async fn caller(locks: Locks, lock: usize, until: Instant) -> usize {
     done
 }
 
-/// The very scripts of an uncontended pair, with arguments made beforehand.
+/// The very functions of an uncontended pair, which the replicas' handshakes have loaded, with arguments made
+/// beforehand.
 async fn by_scripts(url: String) -> usize {
     let client = redis::Client::open(connection_info(&url).expect("a good URL")).expect("a client");
     let connection = client.get_multiplexed_async_connection().await.expect("a connection");
@@ -213,7 +214,10 @@ async fn by_scripts(url: String) -> usize {
                     args: &enter,
                     asking: false,
                 };
-                let held = scripts::ENTER.call(&mut connection, &ask).await.expect("an answer");
+                let held = scripts::ENTER
+                    .call_function(&mut connection, &ask)
+                    .await
+                    .expect("an answer");
                 let token = held
                     .as_sequence()
                     .and_then(|held| redis::from_redis_value_ref::<u64>(&held[4]).ok());
@@ -235,7 +239,10 @@ async fn by_scripts(url: String) -> usize {
                     args: &leave,
                     asking: false,
                 };
-                scripts::LEAVE.call(&mut connection, &ask).await.expect("an answer");
+                scripts::LEAVE
+                    .call_function(&mut connection, &ask)
+                    .await
+                    .expect("an answer");
                 done += 1;
             }
             done as usize

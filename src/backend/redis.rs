@@ -51,7 +51,7 @@ use index::Index;
 use waiting::Waiting;
 
 /// How many calls may purge alone before one finds a lock purged: enough for a million holders.
-const PURGES: usize = 50_000;
+const PURGES: usize = 130_000;
 /// How often a queue is read from its start where it changes in between.
 const LOOKS: usize = 3;
 /// How much longer than its own step a call waits until its lock's name is in the index.

@@ -7,12 +7,12 @@
 //! - [`credentials`]: the credentials for the servers, which may change at run time.
 //! - [`handshake`]: reads the server's properties and checks that locks can be stored on it.
 //! - [`marker`]: whether a server still has all grants, and the quarantine if it may not.
-//! - [`connecting`]: one connection to a server.
+//! - [`connection`]: one connection to a server.
 //! - [`node`]: one monitored server.
 //! - [`confirmed`]: steps that the server's replicas must have received too.
 //! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`subscriptions`]: published messages.
-//! - [`script`]: a Lua script and how it is called.
+//! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`description`]: the stored description of a claim.
 //! - [`unreadable`]: locks whose records cannot be read.
 //! - [`quorum_member`]: one node of a quorum.
@@ -21,12 +21,13 @@
 pub mod cluster;
 pub mod config;
 pub mod confirmed;
-pub mod connecting;
+pub mod connection;
 pub mod credentials;
 pub mod description;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
+pub mod library;
 pub mod marker;
 pub mod node;
 pub mod notifications;

@@ -244,6 +244,14 @@ impl RedisServer {
         String::from_utf8_lossy(&output.stdout).trim().to_string()
     }
 
+    /// How many scripts and functions clients have called.
+    pub fn scripts(&self) -> u64 {
+        let said = self.cli(&["INFO", "commandstats"]);
+        let is_script = |line: &&str| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_fcall");
+        let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+        said.lines().filter(is_script).filter_map(calls).sum()
+    }
+
     /// A field of INFO, as a number.
     pub fn info(&self, section: &str, field: &str) -> u64 {
         let text = self.cli(&["INFO", section]);

@@ -13,7 +13,10 @@ const TTL: Duration = Duration::from_secs(120);
 fn commands(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
-    let ours = |line: &&str| line.starts_with("cmdstat_eval") || line.starts_with("cmdstat_zadd");
+    let ours = |line: &&str| {
+        let ours = ["cmdstat_eval", "cmdstat_fcall", "cmdstat_zadd"];
+        ours.iter().any(|command| line.starts_with(command))
+    };
     stats.lines().filter(ours).filter_map(calls).sum()
 }
 

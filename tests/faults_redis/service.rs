@@ -161,6 +161,7 @@ async fn forgotten_scripts_are_sent_again_under_load() {
     let replicas = [replica(&settings).await, replica(&settings).await];
     let forget = tokio::task::spawn_blocking(move || {
         for _ in 0..50 {
+            server.cli(&["FUNCTION", "FLUSH"]);
             server.cli(&["SCRIPT", "FLUSH"]);
         }
         server

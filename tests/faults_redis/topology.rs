@@ -80,13 +80,8 @@ async fn a_demoted_master_gets_no_more_writes() {
     let replicas = [replica(&settings).await, replica(&settings).await];
     let load = tokio::spawn(async move { contend(&replicas, 4, Duration::from_secs(8), 100).await });
     let demoted = &servers.servers[0];
-    let calls = || {
-        let stats = demoted.cli(&["INFO", "commandstats"]);
-        // A server that became a replica runs what its master replicates, which is no script.
-        let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
-        let scripts = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
-        scripts.filter_map(calls).sum::<u64>()
-    };
+    // A server that became a replica runs what its master replicates, which is no script.
+    let calls = || demoted.scripts();
     tokio::task::block_in_place(|| {
         eventually("it serves", Duration::from_secs(30), || (calls() > 100).then_some(()));
         servers.fail_over();
@@ -218,6 +213,13 @@ async fn a_master_of_a_cluster_that_dies_is_followed() {
     let settings = settings(Servers::Cluster(seeds));
     let (one, two) = (replica(&settings).await, replica(&settings).await);
     let held = take(&one, "a", TTL).await;
+    for master in cluster.masters() {
+        assert!(
+            master.cli(&["FUNCTION", "LIST"]).contains("fencepost_"),
+            "{}",
+            master.port()
+        );
+    }
     let owner = owner(&cluster, slot_of("a")).port();
     // The replicas began after the marker's first writing, which is repeated each second.
     let at = cluster.nodes.iter().position(|node| node.port() == owner).unwrap();

@@ -47,18 +47,13 @@ fn slow(server: &RedisServer) -> Duration {
     let log = server.cli(&["--json", "SLOWLOG", "GET", "-1"]);
     server.cli(&["SLOWLOG", "RESET"]);
     let log: serde_json::Value = serde_json::from_str(&log).unwrap();
-    let is_script = |entry: &&serde_json::Value| entry[3][0].as_str().is_some_and(|name| name.starts_with("EVAL"));
+    let is_script = |entry: &&serde_json::Value| {
+        let command = entry[3][0].as_str();
+        command.is_some_and(|command| command.starts_with("EVAL") || command == "FCALL")
+    };
     let scripts = log.as_array().unwrap().iter().filter(is_script);
     let took = scripts.map(|entry| entry[2].as_u64().unwrap()).max();
     Duration::from_micros(took.unwrap_or_default())
-}
-
-/// How many scripts have been called.
-fn scripts(server: &RedisServer) -> u64 {
-    let said = server.cli(&["INFO", "commandstats"]);
-    let lines = said.lines().filter(|line| line.starts_with("cmdstat_eval"));
-    let calls = lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
-    calls.sum()
 }
 
 /// A server that logs each script that takes longer than it may.
@@ -290,7 +285,7 @@ async fn thousands_that_expire_at_once_leave_a_few_at_a_time() {
     acquire_all(&backend, (1..=HOLDERS).map(short)).await;
     server.shift_clock(120);
     slow(&server);
-    let (before, called) = (worked(&server), scripts(&server));
+    let (before, called) = (worked(&server), server.scripts());
     // One that cannot share it, and does not wait, gets it all the same: nobody holds it any more.
     let writer = NewClaim {
         wait_policy: WaitPolicy::Try,
@@ -298,7 +293,7 @@ async fn thousands_that_expire_at_once_leave_a_few_at_a_time() {
     };
     let place = backend.acquire(&lock(), &writer).await.unwrap();
     assert!(matches!(place, AcquireOutcome::Held(_)), "{place:?}");
-    let (thread, called, logged) = (worked(&server) - before, scripts(&server) - called, slow(&server));
+    let (thread, called, logged) = (worked(&server) - before, server.scripts() - called, slow(&server));
     let each = thread / u32::try_from(called.max(1)).unwrap();
     println!("{called} scripts, each worked {each:?}, {logged:?} in the log");
     assert!(u128::from(called) >= HOLDERS / 100, "{called}");

@@ -24,7 +24,7 @@ fn record(server: &RedisServer) -> String {
 }
 
 /// Takes a waiter out as its own replica would that does not know its call: the store then says that it is gone.
-async fn take_out(server: &RedisServer, waiter: &NewClaim) {
+pub async fn take_out(server: &RedisServer, url: &str, waiter: &NewClaim) {
     let channels = server.cli(&["PUBSUB", "CHANNELS", "fencepost:long:w:*"]);
     let replica = channels.trim().strip_prefix("fencepost:long:w:").unwrap();
     let text = |text: &str| text.as_bytes().to_vec();
@@ -37,7 +37,7 @@ async fn take_out(server: &RedisServer, waiter: &NewClaim) {
         args: &args,
         asking: false,
     };
-    let client = redis::Client::open(server.url()).unwrap();
+    let client = redis::Client::open(url).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let answer: Vec<Value> = LEAVE.by_text(&ask).query_async(&mut connection).await.unwrap();
     assert_eq!(answer[0], Value::BulkString(b"ended".to_vec()));
@@ -59,7 +59,7 @@ async fn a_lock_whose_waiter_is_gone_is_not_kept_alive() {
     let before = record(&server);
     tokio::time::sleep(BEATS).await;
     assert_ne!(record(&server), before);
-    take_out(&server, &claim(2)).await;
+    take_out(&server, &server.url(), &claim(2)).await;
     let told = async { while notifications.next().await != Some(Notification::Gone(lock(), claim(2).id)) {} };
     tokio::time::timeout(BEATS, told)
         .await

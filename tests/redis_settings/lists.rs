@@ -22,8 +22,8 @@ async fn a_record_that_cannot_be_read_hides_no_other_lock() {
     }
     // No record at all, one of another release, and a name that no lock has.
     assert_eq!(server.cli(&["SET", "fencepost:long:l:b", "x"]), "OK");
-    let another = "local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) m[1] = 99 \
-                   return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))";
+    let another = "local m = {cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm'))} m[1] = 9 \
+                   return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(unpack(m)))";
     assert_eq!(server.cli(&["EVAL", another, "1", "fencepost:long:l:c"]), "0");
     assert_eq!(server.cli(&["ZADD", "fencepost:long:names", "0", "c\u{7}"]), "1");
     let mut page = PageRequest { after: None, size: 1 };

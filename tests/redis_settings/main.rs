@@ -16,6 +16,7 @@ mod harness;
 mod lists;
 mod long_queues;
 mod order;
+mod portions;
 mod program;
 mod promoted;
 mod quarantine;

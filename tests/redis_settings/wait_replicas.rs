@@ -194,6 +194,7 @@ async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
     let replicas = [replica(&settings).await, replica(&settings).await];
     let forget = tokio::task::spawn_blocking(move || {
         for _ in 0..50 {
+            master.cli(&["FUNCTION", "FLUSH"]);
             master.cli(&["SCRIPT", "FLUSH"]);
         }
         master

@@ -140,8 +140,17 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `beat.lua` and `tidy.lua`.
-    pub fn beat(&self, lock: &LockName) -> Vec<Vec<u8>> {
+    /// The arguments of `beat.lua`, from a replica that has seen so many waiters taken from their calls and whose
+    /// first waiters are these.
+    pub fn beat(&self, lock: &LockName, taken: u64, first: &[ClaimId]) -> Vec<Vec<u8>> {
+        let mut args = self.common(lock);
+        args.push(number(taken));
+        args.extend(first.iter().map(|id| id.as_bytes().to_vec()));
+        args
+    }
+
+    /// The arguments of `tidy.lua`.
+    pub fn tidy(&self, lock: &LockName) -> Vec<Vec<u8>> {
         self.common(lock)
     }
 }

@@ -13,11 +13,9 @@ end
 local function pull(c)
   m.used, m.within = m.used - c.permits, m.within - 1
 end
-check_counts()
 
 -- Moves the edge over the waiters that fit now, and adds those to `news`. Only what left makes room
 -- (m.room); where more fit than one call tells, the next calls go on.
-local news = {}
 local function extend()
   if m.room == 0 then return end
   while m.beyond ~= '' do
@@ -143,6 +141,7 @@ local function out_of_line(id)
   if m.sweep == id then m.sweep = after end
   del('q' .. id)
   m.waiters = m.waiters - 1
+  if m.waiters == 0 and m.lost > 0 then del('L') end
 end
 local function end_waiter(id, q)
   local shown = m.watched > m.clock and get('d' .. id)
@@ -153,11 +152,16 @@ local function end_waiter(id, q)
   if q.turn <= m.edge then pull(q) end
   show('L', shown, 0)
 end
--- Takes out a waiter whose replica does not do so. That it was, the replica's beat sees by m.lost.
+-- Counts a waiter that is taken from its call, so that the heartbeat tells the call if the message is lost.
+local function note_taken(id)
+  m.lost = m.lost + 1
+  put('L', ((get('L') or '') .. id):sub(-16 * TAKEN))
+end
+-- Takes out a waiter whose replica does not do so.
 local function bury(id, q)
+  note_taken(id)
   end_waiter(id, q)
   tell('g', id, q)
-  m.lost = m.lost + 1
 end
 
 -- A holder whose TTL has run out is none, although the purge may not have come to it yet.

@@ -7,16 +7,7 @@
 -- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born, lost}
 --       | {again}: only purged | {busy, holder?} | {full, limit} | {mismatch, mode, permits, limit} | {finished, cause}
 --       | {other, mode, permits, limit, reentrant} | {left}
-local id, caller, wait = ARGV[4], ARGV[5], ARGV[15] == '1'
-local c = {
-  call = caller, secret = ARGV[6], retryable = ARGV[7] == '1', mode = ARGV[8], permits = tonumber(ARGV[9]),
-  limit = tonumber(ARGV[10]), reentrant = ARGV[11] == '1', ttl = tonumber(ARGV[12]), whose = ARGV[14],
-  replica = replica, since = now,
-}
-m.fin_most = tonumber(ARGV[17])
-begin()
-if overdue() then return done({'again'}) end
-
+local id, caller, wait, c
 local function differs(there)
   return there.mode ~= c.mode or there.permits ~= c.permits or there.limit ~= c.limit or there.reentrant ~= c.reentrant
 end
@@ -35,7 +26,7 @@ local function adopt_waiter(q)
   put('q' .. id, pack(q))
   put('d' .. id, ARGV[13])
   tell('n', id, older)
-  m.lost = m.lost + 1
+  note_taken(id)
   if q.turn <= m.edge then return promote(id, q) end
   if wait then
     beat()
@@ -60,7 +51,8 @@ local function join(claim)
   h.holds[#h.holds + 1] = hold
   h.expires = math.max(h.expires, m.clock + c.ttl)
   put('h' .. claim, pack(h))
-  put('j' .. id, claim)
+  -- The claim's own id leads to it without that, and the end of such a hold deletes no field.
+  if id ~= claim then put('j' .. id, claim) end
   lives_on(claim, h)
   return held(claim, h, hold, false)
 end
@@ -113,4 +105,15 @@ local function enter()
   local there = c.retryable and holder(id)
   return there and other(there) or arrive()
 end
-return done(enter())
+local function run()
+  id, caller, wait = ARGV[4], ARGV[5], ARGV[15] == '1'
+  c = {
+    call = caller, secret = ARGV[6], retryable = ARGV[7] == '1', mode = ARGV[8], permits = tonumber(ARGV[9]),
+    limit = tonumber(ARGV[10]), reentrant = ARGV[11] == '1', ttl = tonumber(ARGV[12]), whose = ARGV[14],
+    replica = replica, since = now,
+  }
+  m.fin_most = tonumber(ARGV[17])
+  begin()
+  if overdue() then return done({'again'}) end
+  return done(enter())
+end

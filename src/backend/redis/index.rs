@@ -223,7 +223,7 @@ impl Index {
     /// Lets a lock forget what ended long ago, a little at a time, and removes the name of one that is not
     /// used and remembers nothing. Whether it is stale.
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
-        let args = core.space.beat(name);
+        let args = core.space.tidy(name);
         loop {
             let answer = core
                 .call(&scripts::TIDY, name, &args, StepRequirements::Nothing)

@@ -6,9 +6,6 @@
 --       H: 5 claim, 6 token, 7 secret   C: 5 id, 6 call, 7 ''   F: 5 '', 6 token, 7 ''   W: 5 id, 6 '', 7 '';
 --       8 the id of `next` or '', 9 its call
 -- Returns  {ended|before|adopted|nothing, cause or '', what take_up returns for `next`}
-if not known and ARGV[4] ~= 'C' then return {'nothing', '', {'gone'}} end
-begin()
-
 -- Takes one hold of a holder out, and the holder with its last hold.
 local function end_hold(claim, h, at, cause)
   if #h.holds == 1 then return end_holder(claim, h, cause) end
@@ -66,20 +63,25 @@ local function leave_waiter(id)
   return 'ended', 'L'
 end
 
-local found, cause
-if ARGV[4] == 'H' then
-  found, cause = leave_hold(ARGV[5], tonumber(ARGV[6]), ARGV[7])
-elseif ARGV[4] == 'C' then
-  found, cause = leave_call(ARGV[5], ARGV[6])
-elseif ARGV[4] == 'W' then
-  found, cause = leave_waiter(ARGV[5])
-else
-  found, cause = leave_token(tonumber(ARGV[6]))
+local function run()
+  if not known and ARGV[4] ~= 'C' then return {'nothing', '', {'gone'}} end
+  begin()
+
+  local found, cause
+  if ARGV[4] == 'H' then
+    found, cause = leave_hold(ARGV[5], tonumber(ARGV[6]), ARGV[7])
+  elseif ARGV[4] == 'C' then
+    found, cause = leave_call(ARGV[5], ARGV[6])
+  elseif ARGV[4] == 'W' then
+    found, cause = leave_waiter(ARGV[5])
+  else
+    found, cause = leave_token(tonumber(ARGV[6]))
+  end
+  extend()
+  local next = ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}
+  -- Where the one that was named is not there any more, whoever stands first is told, also if it was before.
+  if ARGV[8] ~= '' and next[1] ~= 'held' and next[1] ~= 'waiting' and m.within > m.holders then
+    news[#news + 1] = {m.front, needed('q' .. m.front)}
+  end
+  return done({found, cause, next})
 end
-extend()
-local next = ARGV[8] ~= '' and take_up(ARGV[8], ARGV[9]) or {'gone'}
--- Where the one that was named is not there any more, whoever stands first is told, also if it was before.
-if ARGV[8] ~= '' and next[1] ~= 'held' and next[1] ~= 'waiting' and m.within > m.holders then
-  news[#news + 1] = {m.front, needed('q' .. m.front)}
-end
-return done({found, cause, next})

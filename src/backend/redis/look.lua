@@ -6,29 +6,31 @@
 -- Returns  {again}: only purged | {moved}: the shape is another one | {holder count, waiter count, holders, waiters, changes, idle
 --       for, frees_in|-1, shape}; SHOWN holders and waiters at most; a holder is {claim, mode, permits, limit, token,
 --       remaining, holds, since, shown}, a waiter {claim, mode, permits, limit, since, shown}
-local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1, 0} end
-begin()
-if overdue() then return done({'again'}) end
-if watching > 0 and m.watched < m.clock + watching / 2 then
-  m.watched, changed = m.clock + watching, true
+local function run()
+  local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+  if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1, 0} end
+  begin()
+  if overdue() then return done({'again'}) end
+  if watching > 0 and m.watched < m.clock + watching / 2 then
+    m.watched, changed = m.clock + watching, true
+  end
+  if ARGV[9] ~= '' and ARGV[9] ~= digits(m.shape) then return done({'moved'}) end
+  local holders, waiters, left = {}, {}, SHOWN
+  local function after(id, first)
+    if id == '' then return first end
+    local _, next = neighbours('n', id)
+    return next
+  end
+  local id = after(ARGV[7], m.eldest)
+  while id ~= '' and #holders < most_holders and left > 0 do
+    holders[#holders + 1] = holder_view(id, needed('h' .. id))
+    id, left = after(id), left - 1
+  end
+  id = after(ARGV[8], m.front)
+  while id ~= '' and #waiters < most_waiters and left > 0 do
+    local q = needed('q' .. id)
+    waiters[#waiters + 1] = {id, q.mode, q.permits, q.limit, q.since, get('d' .. id) or ''}
+    id, left = after(id), left - 1
+  end
+  return done({m.holders, m.waiters, holders, waiters, m.changes, now - m.active, frees_in(), m.shape})
 end
-if ARGV[9] ~= '' and ARGV[9] ~= digits(m.shape) then return done({'moved'}) end
-local holders, waiters, left = {}, {}, SHOWN
-local function after(id, first)
-  if id == '' then return first end
-  local _, next = neighbours('n', id)
-  return next
-end
-local id = after(ARGV[7], m.eldest)
-while id ~= '' and #holders < most_holders and left > 0 do
-  holders[#holders + 1] = holder_view(id, needed('h' .. id))
-  id, left = after(id), left - 1
-end
-id = after(ARGV[8], m.front)
-while id ~= '' and #waiters < most_waiters and left > 0 do
-  local q = needed('q' .. id)
-  waiters[#waiters + 1] = {id, q.mode, q.permits, q.limit, q.since, get('d' .. id) or ''}
-  id, left = after(id), left - 1
-end
-return done({m.holders, m.waiters, holders, waiters, m.changes, now - m.active, frees_in(), m.shape})

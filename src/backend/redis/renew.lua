@@ -3,8 +3,6 @@
 -- KEYS  1 the lock's hash
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 claim, 5 token, 6 secret, 7 ttl or 0 for its last
 -- Returns  {held, claim, mode, secret, token, ttl, holds, fresh, shown} | {gone, cause or ''}
-if not known then return {'gone', ''} end
-begin()
 local function renew()
   local h = holder(ARGV[4])
   for _, hold in ipairs(h and h.token == tonumber(ARGV[5]) and h.holds or {}) do
@@ -21,4 +19,8 @@ local function renew()
   end
   return {'gone', remembered(ARGV[6], tonumber(ARGV[5]))}
 end
-return done(renew())
+local function run()
+  if not known then return {'gone', ''} end
+  begin()
+  return done(renew())
+end

@@ -1,7 +1,8 @@
-//! The scripts: one per verb, on shared ground.
+//! The scripts: one per verb, on shared ground, and all of them as a function library.
 
 use std::sync::LazyLock;
 
+use crate::backend::redis_server::library::Library;
 use crate::backend::redis_server::script::{Script, Scripts};
 
 const PRELUDE: &str = concat!(
@@ -11,20 +12,35 @@ const PRELUDE: &str = concat!(
     include_str!("purge.lua")
 );
 
+const VERBS: &[(&str, &str)] = &[
+    ("enter", include_str!("enter.lua")),
+    ("take_up", include_str!("take_up.lua")),
+    ("leave", include_str!("leave.lua")),
+    ("renew", include_str!("renew.lua")),
+    ("look", include_str!("look.lua")),
+    ("tidy", include_str!("tidy.lua")),
+    ("beat", include_str!("beat.lua")),
+];
+
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(PRELUDE, VERBS));
+
 /// Puts a claim into the queue, or adopts it.
-pub static ENTER: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("enter.lua")));
+pub static ENTER: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("enter"));
 /// Makes a waiting claim a holder.
-pub static TAKE_UP: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("take_up.lua")));
+pub static TAKE_UP: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("take_up"));
 /// Takes a hold, a call's claim or a token's holder out.
-pub static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("leave.lua")));
+pub static LEAVE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("leave"));
 /// Lets a lease live on.
-pub static RENEW: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("renew.lua")));
+pub static RENEW: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("renew"));
 /// Reads the queue.
-pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
+pub static LOOK: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("look"));
 /// Purges, and forgets what ended long ago.
-pub static TIDY: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("tidy.lua")));
+pub static TIDY: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("tidy"));
 /// Keeps a replica's waiters alive.
-pub static BEAT: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("beat.lua")));
+pub static BEAT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("beat"));
 
 /// All of them, for a server to know before they are called.
-pub static ALL: Scripts = &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &TIDY, &BEAT];
+pub static ALL: Scripts = Scripts {
+    library: Some(&LIBRARY),
+    scripts: &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &TIDY, &BEAT],
+};

@@ -4,6 +4,8 @@
 -- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 id, 5 call
 -- Returns  {held, claim, mode, secret, token, ttl, holds, fresh} | {waiting, turn, frees_in|-1, born, lost}
 --       | {finished, cause} | {left} | {superseded} | {gone}
-if not known then return {'gone'} end
-begin()
-return done(take_up(ARGV[4], ARGV[5]))
+local function run()
+  if not known then return {'gone'} end
+  begin()
+  return done(take_up(ARGV[4], ARGV[5]))
+end

@@ -2,8 +2,10 @@
 //!
 //! A beat is one short call per lock, however many wait for it, and the only poll. It answers when the
 //! lock's hash was born; a claim that was entered under another birth has been lost with the data. It
-//! shows whose turn has come, and whether waiters were taken out by others: those whose messages were
-//! lost ask for themselves then, as they do where the store does not answer. One more beat comes
+//! shows whose turn has come, and which waiters were taken from their calls (adopted by a retry or
+//! taken out): a call whose message was lost asks for itself then. All calls of the lock ask where the
+//! store did not answer or its data went back, and a few at each beat where more waiters were taken
+//! than the store remembers. One more beat comes
 //! shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls, and one at once
 //! where a purge is not done yet.
 //!
@@ -31,6 +33,10 @@ use crate::name::{CallId, ClaimId, LockName};
 const BEAT: Duration = Duration::from_millis(1_500);
 /// How long after a holder's TTL the lock is told: its first waiter asks before.
 const PAST_THE_END: Duration = Duration::from_millis(20);
+/// How many of a lock's first waiters a beat names, for the store to say whether their turn has come.
+const FIRST: usize = 16;
+/// How many claims ask at one beat because the store does not remember which waiters were taken.
+const ASKING: usize = 64;
 /// How many locks are told at once.
 const AT_ONCE: usize = 64;
 
@@ -84,6 +90,8 @@ struct LockWaiters {
     next: Instant,
     /// Whether a beat was not answered: another server may serve since, without the last waiters.
     in_doubt: bool,
+    /// How many waiters taken from their calls all claims here have seen.
+    taken: u64,
 }
 
 impl Default for LockWaiters {
@@ -92,6 +100,7 @@ impl Default for LockWaiters {
             claims: BTreeMap::new(),
             next: Instant::now() + BEAT,
             in_doubt: false,
+            taken: u64::MAX,
         }
     }
 }
@@ -105,6 +114,17 @@ impl LockWaiters {
             .is_some_and(|((next, _), _)| next == id)
     }
 
+    /// The ids of the first claims in the queue's order, some of them.
+    fn first(&self) -> Vec<ClaimId> {
+        let mut all: Vec<_> = self.claims.iter().map(|((id, _), one)| (one.turn, *id)).collect();
+        if all.len() > FIRST {
+            all.select_nth_unstable(FIRST);
+            all.truncate(FIRST);
+        }
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| id).collect()
+    }
+
     fn no_later_than(&mut self, frees_in: Option<Duration>) {
         let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
         self.next = freed.map_or(self.next, |freed| freed.min(self.next));
@@ -113,8 +133,11 @@ impl LockWaiters {
 
 #[derive(Debug, Clone, Copy)]
 struct WaitingClaim {
-    seen: WaiterState,
+    born: u64,
+    turn: u64,
     at: Instant,
+    /// Whether it may have been taken from its call, and has not asked yet.
+    unsure: bool,
 }
 
 impl Waiting {
@@ -153,7 +176,14 @@ impl Waiting {
         let mut lines = self.lines();
         drop(entering);
         let line = lines.by_lock.entry(lock.clone()).or_default();
-        line.claims.insert((claim.id, claim.call), WaitingClaim { seen, at });
+        let entered = WaitingClaim {
+            born: seen.born,
+            turn: ahead.position,
+            at,
+            unsure: false,
+        };
+        line.claims.insert((claim.id, claim.call), entered);
+        line.taken = line.taken.min(seen.lost);
         line.no_later_than(ahead.frees_in);
         let next = line.next;
         self.plan(&mut lines, next);
@@ -220,9 +250,20 @@ impl Waiting {
         }
     }
 
-    /// Takes in the answer to a beat that was sent then, and takes out the claims that the lock's hash
+    /// What a beat is to ask for; nothing where nobody waits any more.
+    fn asked(&self, lock: &LockName) -> Option<Asked> {
+        let lines = self.lines();
+        let line = lines.by_lock.get(lock)?;
+        Some(Asked {
+            taken: line.taken,
+            first: line.first(),
+            sent: Instant::now(),
+        })
+    }
+
+    /// Takes in the answer to a beat that asked so, and takes out the claims that the lock's hash
     /// does not have. Of those that were entered later the answer tells nothing.
-    fn told(&self, lock: &LockName, beat: &HeartbeatAnswer, sent: Instant) -> HeartbeatMessage {
+    fn told(&self, lock: &LockName, beat: &HeartbeatAnswer, asked: &Asked) -> HeartbeatMessage {
         let (mut lines, mut told) = (self.lines(), HeartbeatMessage::default());
         let Some(line) = lines.by_lock.get_mut(lock) else {
             return told;
@@ -231,17 +272,27 @@ impl Waiting {
         if beat.more {
             line.next = Instant::now();
         }
-        let in_doubt = std::mem::take(&mut line.in_doubt);
+        // Data that went back has counted fewer.
+        let in_doubt = std::mem::take(&mut line.in_doubt) || beat.seen.lost < asked.taken;
+        // A claim that was added meanwhile may have seen fewer than were asked for.
+        if line.taken >= asked.taken {
+            line.taken = beat.seen.lost;
+        }
+        let mut asking = if in_doubt { usize::MAX } else { ASKING };
         line.claims.retain(|(id, _), one| {
-            let is_lost = one.seen.born != beat.seen.born && one.at < sent;
+            let is_lost = one.born != beat.seen.born && one.at < asked.sent;
             if is_lost {
                 told.lost.push(*id);
-            // Data that went back has counted fewer.
-            } else if in_doubt || one.seen.lost != beat.seen.lost {
-                one.seen.lost = beat.seen.lost;
+                return false;
+            }
+            one.unsure |= in_doubt || beat.missed;
+            let is_taken = beat.taken.contains(id);
+            if is_taken || (one.unsure && asking > 0) {
+                asking -= usize::from(!is_taken);
+                one.unsure = false;
                 told.doubtful.push(*id);
             }
-            !is_lost
+            true
         });
         let (next, nobody) = (line.next, line.claims.is_empty());
         if nobody {
@@ -250,6 +301,14 @@ impl Waiting {
         self.plan(&mut lines, next);
         told
     }
+}
+
+/// What a beat asks for.
+#[derive(Debug)]
+struct Asked {
+    taken: u64,
+    first: Vec<ClaimId>,
+    sent: Instant,
 }
 
 /// What a beat tells of the claims that wait.
@@ -268,18 +327,28 @@ struct HeartbeatAnswer {
     frees_in: Option<Duration>,
     turns: Vec<ClaimId>,
     more: bool,
+    /// The waiters that were taken from their calls since, as far as they are remembered.
+    taken: Vec<ClaimId>,
+    /// Whether there were more.
+    missed: bool,
 }
 
 impl HeartbeatAnswer {
     fn read(answer: Value) -> Option<Self> {
-        let (born, frees_in, turns, lost, more): (u64, i64, Vec<Vec<u8>>, u64, u8) = from_redis_value(answer).ok()?;
-        let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-        let turns = turns.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
+        type Ids = Vec<Vec<u8>>;
+        let (born, frees_in, turns, lost, more, taken, missed): (u64, i64, Ids, u64, u8, Ids, u8) =
+            from_redis_value(answer).ok()?;
+        let ids = |ids: Ids| -> Option<Vec<ClaimId>> {
+            let ids = ids.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
+            ids.collect()
+        };
         Some(Self {
             seen: WaiterState { born, lost },
-            frees_in,
-            turns: turns.collect::<Option<_>>()?,
+            frees_in: u64::try_from(frees_in).ok().map(Duration::from_micros),
+            turns: ids(turns)?,
             more: more == 1,
+            taken: ids(taken)?,
+            missed: missed == 1,
         })
     }
 }
@@ -298,14 +367,16 @@ pub async fn beat(core: Weak<Core>) {
 }
 
 async fn tell(core: &Arc<Core>, lock: LockName) {
-    let sent = Instant::now();
+    let Some(asked) = core.waiting.asked(&lock) else {
+        return;
+    };
     // A store that is away the waiters ride out by themselves, once the first has asked.
-    let Ok(Some(beat)) = ask(core, &lock).await else {
+    let Ok(Some(beat)) = ask(core, &lock, &asked).await else {
         core.waiting.doubt(&lock);
         core.notifications.send(Notification::Changed(lock));
         return;
     };
-    let told = core.waiting.told(&lock, &beat, sent);
+    let told = core.waiting.told(&lock, &beat, &asked);
     for id in told.lost {
         core.notifications.send(Notification::Gone(lock.clone(), id));
     }
@@ -336,66 +407,12 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
         .map(drop)
 }
 
-async fn ask(core: &Core, lock: &LockName) -> Result<Option<HeartbeatAnswer>, BackendError> {
-    let args = core.space.beat(lock);
+async fn ask(core: &Core, lock: &LockName, asked: &Asked) -> Result<Option<HeartbeatAnswer>, BackendError> {
+    let args = core.space.beat(lock, asked.taken, &asked.first);
     let asked = core.call(&scripts::BEAT, lock, &args, StepRequirements::Nothing);
     let answer = timeout(BEAT, asked).await.ok().transpose()?;
     Ok(answer.and_then(|answer| HeartbeatAnswer::read(answer.value)))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SEEN: WaiterState = WaiterState { born: 1, lost: 0 };
-
-    #[tokio::test]
-    async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
-        let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
-        let claim = NewClaim::numbered(1);
-        let ahead = QueuePosition {
-            position: 1,
-            frees_in: None,
-        };
-        let entering = waiting.entering(claim.id);
-        waiting.gone(&lock, &claim.id);
-        waiting.add(&lock, &claim, ahead, SEEN);
-        drop(entering);
-        assert!(waiting.is_empty() && !waiting.knows(&lock, &claim.id));
-        // A later entry of the same claim is another matter.
-        let entering = waiting.entering(claim.id);
-        waiting.add(&lock, &claim, ahead, SEEN);
-        drop(entering);
-        assert!(waiting.knows(&lock, &claim.id));
-    }
-
-    #[tokio::test]
-    async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_back() {
-        let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
-        for number in 1..=3 {
-            let ahead = QueuePosition {
-                position: number,
-                frees_in: None,
-            };
-            let seen = WaiterState { lost: 5, ..SEEN };
-            waiting.add(&lock, &NewClaim::numbered(number as u8), ahead, seen);
-        }
-        let told = |lost| {
-            let beat = HeartbeatAnswer {
-                seen: WaiterState { lost, ..SEEN },
-                frees_in: None,
-                turns: Vec::new(),
-                more: false,
-            };
-            waiting.told(&lock, &beat, Instant::now()).doubtful.len()
-        };
-        assert_eq!(told(5), 0, "all is as it was");
-        waiting.doubt(&lock);
-        assert_eq!((told(5), told(5)), (3, 0), "once after a beat that nobody answered");
-        assert_eq!(
-            (told(3), told(3)),
-            (3, 0),
-            "once where the store knows less than before"
-        );
-    }
-}
+mod tests;

@@ -13,7 +13,7 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, ServerEr
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::connecting::connect;
+use super::connection::connect;
 use super::credentials::located;
 use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};

@@ -11,8 +11,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::connecting::WRITE_BUFFER;
-use super::script::{Answer, Ask, Script, is_unknown};
+use super::connection::WRITE_BUFFER;
+use super::script::{Answer, Ask, Script, ScriptRef, is_unknown};
 use super::settings::Replicas;
 use crate::batch::{BatchBounds, BatchSender, batch};
 
@@ -38,19 +38,12 @@ struct Step {
     asking: bool,
 }
 
-/// How a script is named in a call.
-#[derive(Clone, Copy)]
-enum ScriptRef {
-    Name,
-    Text,
-}
-
 impl ConfirmedConnection {
     /// Runs the batches over a connection until the last clone is dropped. `batch_limit` is the
-    /// connection's response timeout: it bounds each batch.
-    pub fn over(connection: MultiplexedConnection, replicas: Replicas, batch_limit: Duration) -> Self {
+    /// connection's response timeout: it bounds each batch. Scripts are called `by` what the server knows them.
+    pub fn over(connection: MultiplexedConnection, replicas: Replicas, batch_limit: Duration, by: ScriptRef) -> Self {
         let (sender, receiver) = batch(BOUNDS);
-        tokio::spawn(receiver.run_many(move |steps: Vec<Step>| run_batch(connection.clone(), replicas, steps)));
+        tokio::spawn(receiver.run_many(move |steps: Vec<Step>| run_batch(connection.clone(), replicas, by, steps)));
         // The batch in flight, then the step's own batch.
         Self {
             sender,
@@ -86,16 +79,17 @@ impl ConfirmedConnection {
 async fn run_batch(
     mut connection: MultiplexedConnection,
     replicas: Replicas,
+    by: ScriptRef,
     steps: Vec<Step>,
 ) -> Vec<RedisResult<Answer>> {
     let all: Vec<&Step> = steps.iter().collect();
-    let mut answers = send(&mut connection, replicas, &all, ScriptRef::Name).await;
+    let mut answers = send(&mut connection, replicas, &all, by).await;
     let is_unknown = |at: &usize| answers[*at].as_ref().is_err_and(is_unknown);
     let unknown: Vec<usize> = (0..steps.len()).filter(is_unknown).collect();
     if !unknown.is_empty() {
         let again: Vec<&Step> = unknown.iter().map(|at| &steps[*at]).collect();
-        let known = send(&mut connection, replicas, &again, ScriptRef::Text).await;
-        for (at, answer) in unknown.into_iter().zip(known) {
+        let repeated = send(&mut connection, replicas, &again, ScriptRef::Text).await;
+        for (at, answer) in unknown.into_iter().zip(repeated) {
             answers[at] = answer;
         }
     }
@@ -119,10 +113,7 @@ async fn send(
             args: &step.args,
             asking: step.asking,
         };
-        pipeline.add_command(match script_ref {
-            ScriptRef::Name => step.script.by_name(&ask),
-            ScriptRef::Text => step.script.by_text(&ask),
-        });
+        pipeline.add_command(step.script.command(&ask, by));
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);

@@ -8,19 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, PushKind, Value};
+use redis::{ConnectionInfo, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::confirmed::ConfirmedConnection;
-use super::connecting::{connect, jitter};
-use super::credentials::CredentialedServer;
+use super::connection::{jitter, open};
 use super::failure::{away, is_suspect, unsent};
 use super::handshake::{Facts, check_pubsub};
 use super::marker::{MOVED, Marker, Trust};
-use super::script::{Answer, Ask, Script, Scripts, StepRequirements, load};
+use super::script::{Answer, Ask, Script, ScriptRef, Scripts, StepRequirements, is_unknown, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
@@ -45,6 +44,8 @@ pub struct LiveConnection {
     connection: MultiplexedConnection,
     /// The connection for steps that replicas must confirm.
     confirmed: Option<ConfirmedConnection>,
+    /// By what scripts are called.
+    by: ScriptRef,
 }
 
 enum State {
@@ -58,6 +59,8 @@ pub struct Node {
     health: watch::Receiver<Health>,
     marker: Arc<Marker>,
     recheck: Arc<Notify>,
+    /// Told when the server has forgotten the functions.
+    forgotten: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -68,13 +71,14 @@ impl Node {
         let (health_out, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
-        let (marker, recheck) = (Arc::new(marker), Arc::new(Notify::new()));
+        let (marker, recheck, forgotten) = (Arc::new(marker), Arc::new(Notify::new()), Arc::new(Notify::new()));
         let watcher = Watcher {
             settings,
             finder,
             scripts,
             marker: Arc::clone(&marker),
             recheck: Arc::clone(&recheck),
+            forgotten: Arc::clone(&forgotten),
             state: state_out,
             health: health_out,
         };
@@ -83,6 +87,7 @@ impl Node {
             health,
             marker,
             recheck,
+            forgotten,
             task: tokio::spawn(watcher.run()),
         }
     }
@@ -146,7 +151,7 @@ impl Node {
                 (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
                     confirmed.call(script, ask).await
                 }
-                _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
+                _ => self.call_on(&live, script, ask).await.map(Answer::from),
             }
         };
         // Without this, tokio's cooperative budget would suspend a task that sends many commands in
@@ -156,6 +161,18 @@ impl Node {
             self.suspect();
         }
         Ok(answer)
+    }
+
+    async fn call_on(&self, live: &LiveConnection, script: &Script, ask: &Ask<'_>) -> redis::RedisResult<Value> {
+        let mut connection = live.connection.clone();
+        if live.by == ScriptRef::Function {
+            match script.call_function(&mut connection, ask).await {
+                // Such a call had no effect. The script serves until the functions are loaded again.
+                Err(error) if is_unknown(&error) => self.forgotten.notify_one(),
+                other => return other,
+            }
+        }
+        script.call(&mut connection, ask).await
     }
 
     /// Calls any command.
@@ -212,6 +229,7 @@ impl LiveConnection {
         self.facts.run_id == other.facts.run_id
             && self.trust == other.trust
             && self.too_few_replicas == other.too_few_replicas
+            && self.by == other.by
             && self.info.addr() == other.info.addr()
     }
 
@@ -241,6 +259,7 @@ struct Watcher {
     scripts: Scripts,
     marker: Arc<Marker>,
     recheck: Arc<Notify>,
+    forgotten: Arc<Notify>,
     state: watch::Sender<State>,
     health: watch::Sender<Health>,
 }
@@ -267,10 +286,10 @@ impl Watcher {
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.handshake(&mut connection).await?;
-        load(&mut connection, self.scripts).await.map_err(away)?;
+        let by = load(&mut connection, self.scripts).await.map_err(away)?;
         check_pubsub(&mut connection, &self.settings.prefix).await?;
         let confirmed = match self.settings.replicas {
-            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed).await?),
+            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed, by).await?),
             None => None,
         };
         let live = LiveConnection {
@@ -280,6 +299,7 @@ impl Watcher {
             trust,
             connection,
             confirmed,
+            by,
         };
         Ok(Link { live, closed })
     }
@@ -292,6 +312,7 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
+        by: ScriptRef,
     ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
@@ -305,6 +326,7 @@ impl Watcher {
             connection,
             replicas,
             settings.response_timeout,
+            by,
         ))
     }
 
@@ -334,6 +356,10 @@ impl Watcher {
                 () = link.closed.notified() => return away("the connection was closed"),
                 () = self.finder.moved(&self.settings, &link.live.info) => return away("another server is master now"),
                 () = self.recheck.notified() => {}
+                () = self.forgotten.notified() => match load(&mut link.live.connection, self.scripts).await {
+                    Ok(by) => link.live.by = by,
+                    Err(error) => return away(error),
+                },
                 () = sleep(recheck_after(&link.live.trust)) => {}
             }
             let checked = timeout(
@@ -400,19 +426,4 @@ fn recheck_after(trust: &Trust) -> Duration {
 struct Link {
     live: LiveConnection,
     closed: Arc<Notify>,
-}
-
-/// Opens a connection that notifies `closed` when it ends.
-async fn open(
-    settings: &Settings,
-    info: &ConnectionInfo,
-    closed: &Arc<Notify>,
-) -> Result<MultiplexedConnection, BackendError> {
-    let notify = Arc::clone(closed);
-    let connection = connect(settings, settings.proof.at_server(info), move |push| {
-        if push.kind == PushKind::Disconnection {
-            notify.notify_one();
-        }
-    });
-    connection.await
 }

@@ -5,8 +5,27 @@ use std::sync::LazyLock;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
+use super::library::Library;
+
 /// The scripts of a backend.
-pub type Scripts = &'static [&'static LazyLock<Script>];
+#[derive(Debug, Clone, Copy)]
+pub struct Scripts {
+    /// The library that has them as functions.
+    pub library: Option<&'static LazyLock<Library>>,
+    /// Each of them.
+    pub scripts: &'static [&'static LazyLock<Script>],
+}
+
+/// By what a server is to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScriptRef {
+    /// The function of a library that it has loaded.
+    Function,
+    /// The hash of a script.
+    Hash,
+    /// The text of a script.
+    Text,
+}
 
 /// What a step requires of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +44,7 @@ pub enum StepRequirements {
 pub struct Script {
     source: String,
     sha: String,
+    function: Option<String>,
 }
 
 impl Script {
@@ -33,11 +53,20 @@ impl Script {
         Self {
             source: source.to_owned(),
             sha: sha1_smol::Sha1::from(source).digest().to_string(),
+            function: None,
         }
     }
 
-    /// A script with a shared prelude: the first line of `verb` (its flags), then `prelude`, then
-    /// the rest of `verb`.
+    /// The same script, which a library has as the function of this name.
+    pub fn with_function(self, name: String) -> Self {
+        Self {
+            function: Some(name),
+            ..self
+        }
+    }
+
+    /// A script with a prelude: the first line of `verb` (its flags), then `prelude`, then the rest
+    /// of `verb`.
     pub fn on(prelude: &str, verb: &str) -> Self {
         let (flags, body) = verb.split_once('\n').unwrap_or((verb, ""));
         Self::new(&format!("{flags}\n{prelude}\n{body}"))
@@ -49,10 +78,31 @@ impl Script {
     /// # Errors
     /// The server's error, or that of the connection.
     pub async fn call(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
-        let known = send(connection, ask, self.by_name(ask)).await;
+        let known = self.send(connection, ask, ScriptRef::Hash).await;
         match known {
-            Err(error) if is_unknown(&error) => send(connection, ask, self.by_text(ask)).await,
+            Err(error) if is_unknown(&error) => self.send(connection, ask, ScriptRef::Text).await,
             other => other,
+        }
+    }
+
+    /// Calls the function of the script, once.
+    ///
+    /// # Errors
+    /// What the server answered, also that it does not know the function, or that it did not answer.
+    pub async fn call_function(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>) -> RedisResult<Value> {
+        self.send(connection, ask, ScriptRef::Function).await
+    }
+
+    async fn send(&self, connection: &mut MultiplexedConnection, ask: &Ask<'_>, by: ScriptRef) -> RedisResult<Value> {
+        send(connection, ask, self.command(ask, by)).await
+    }
+
+    /// The command that calls the script.
+    pub fn command(&self, ask: &Ask<'_>, by: ScriptRef) -> Cmd {
+        match (by, &self.function) {
+            (ScriptRef::Function, Some(function)) => eval("FCALL", function, ask),
+            (ScriptRef::Function | ScriptRef::Hash, _) => self.by_name(ask),
+            (ScriptRef::Text, _) => self.by_text(ask),
         }
     }
 
@@ -124,12 +174,20 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
 }
 
 /// Loads these scripts in advance, so that no call has to be sent twice: calls that are sent at the
-/// same time would lose their order. If the server refuses one, [`Script::call`] sends its text
+/// same time Returns how they are to be called. It would lose their order. If the server refuses functions, it is sent scripts. If the server refuses one, [`Script::call`] sends its text
 /// when it is needed.
 ///
 /// # Errors
 /// The connection's error, if the server did not reply.
-pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<()> {
+pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<ScriptRef> {
+    if let Some(library) = scripts.library {
+        match library.load(connection).await {
+            Ok(()) => return Ok(ScriptRef::Function),
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(error) => tracing::info!(%error, "redis server: functions are refused, scripts are used"),
+        }
+    }
+    let scripts = scripts.scripts;
     let mut pipeline = Pipeline::with_capacity(scripts.len());
     for script in scripts {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
@@ -138,10 +196,10 @@ pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> R
     for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
         tracing::debug!(error = %refused, "a script was not loaded ahead");
     }
-    Ok(())
+    Ok(ScriptRef::Hash)
 }
 
-/// Whether the server has not loaded the script, or has dropped it.
+/// Whether the server has not loaded the script or the function, or has dropped it.
 pub fn is_unknown(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) || error.detail() == Some("Function not found")
 }

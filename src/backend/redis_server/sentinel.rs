@@ -15,7 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, RedisError, RedisResult};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connecting::connect;
+use super::connection::connect;
 use super::credentials::located;
 use super::failure::away;
 use super::settings::Settings;

@@ -13,7 +13,7 @@ use redis::{ConnectionInfo, Msg, PushInfo, RedisError, RedisResult};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
-use super::connecting::{connect, jitter};
+use super::connection::{connect, jitter};
 use super::failure::away;
 use super::node::Node;
 use super::settings::Settings;

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use super::Core;
 use super::attempt::{AttemptOutcome, Conflict};
 use super::waiting::{AttemptPermit, NextAction};
-use crate::backend::redis_server::connecting::jitter;
+use crate::backend::redis_server::connection::jitter;
 use crate::backend::{AcquireOutcome, BackendError, Grant, NewClaim, WaitPolicy};
 use crate::name::LockName;
 

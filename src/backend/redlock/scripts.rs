@@ -22,4 +22,7 @@ pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include
 pub static NAMES: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("names.lua")));
 
 /// All scripts, so that a node loads them before they are called.
-pub static ALL: Scripts = &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &LOOK, &NAMES];
+pub static ALL: Scripts = Scripts {
+    library: None,
+    scripts: &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &LOOK, &NAMES],
+};

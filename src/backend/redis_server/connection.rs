@@ -1,9 +1,11 @@
-//! One connection to a server, and the pauses between attempts to make one.
+//! One connection to a server, and the pause before the next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, PushInfo};
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, PushInfo, PushKind};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::credentials::CredentialedServer;
@@ -14,6 +16,24 @@ use crate::backend::BackendError;
 /// How many commands can wait to be written to a connection. Beyond this number, senders block and
 /// then continue in any order, so commands that are sent at the same time would lose their order.
 pub const WRITE_BUFFER: usize = 65_536;
+
+/// Opens a connection that notifies `closed` when it ends.
+///
+/// # Errors
+/// Like [`connect`].
+pub async fn open(
+    settings: &Settings,
+    info: &ConnectionInfo,
+    closed: &Arc<Notify>,
+) -> Result<MultiplexedConnection, BackendError> {
+    let notify = Arc::clone(closed);
+    let connection = connect(settings, settings.proof.at_server(info), move |push| {
+        if push.kind == PushKind::Disconnection {
+            notify.notify_one();
+        }
+    });
+    connection.await
+}
 
 /// Opens a connection and passes the server's pushes to `pushed`.
 ///
