@@ -8,6 +8,7 @@ use fencepost::name::Mode;
 use futures::future::join_all;
 
 use crate::harness::{ask, calls, cluster, name, replica, waiters};
+use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
 const CROWD: u32 = 400;
@@ -26,6 +27,11 @@ fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
 
 fn semaphore(permits: u32, limit: u32) -> Mode {
     Mode::semaphore(permits, limit).expect("good permits")
+}
+
+/// An etcd whose disk does not matter.
+fn fast() -> Option<Cluster> {
+    cluster(1, &["--unsafe-no-fsync"])
 }
 
 /// Lets all of these ask at once.
@@ -51,7 +57,7 @@ async fn crowd(locks: &Locks, asks: impl Iterator<Item = Acquire>) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_readers_that_try_at_once_each_holds() {
-    let Some(cluster) = cluster(1, &[]) else { return };
+    let Some(cluster) = fast() else { return };
     let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
     let readers = |lock, count, wait| (0..count).map(move |_| with(Mode::Shared, lock, wait));
     crowd(&locks, readers("one", CROWD, Duration::ZERO)).await;
@@ -92,7 +98,7 @@ async fn cycles(locks: &Locks, mode: Mode, lock: impl Fn(usize) -> String) -> f6
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_one_lock_are_served_about_as_fast_as_callers_on_locks_of_their_own() {
-    let Some(cluster) = cluster(1, &[]) else { return };
+    let Some(cluster) = fast() else { return };
     let locks = replica(&cluster).await;
     let own = |caller| format!("own/{caller}");
     cycles(&locks, Mode::Shared, own).await;
@@ -105,7 +111,7 @@ async fn readers_of_one_lock_are_served_about_as_fast_as_callers_on_locks_of_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
-    let Some(cluster) = cluster(1, &[]) else { return };
+    let Some(cluster) = fast() else { return };
     let locks = replica(&cluster).await;
     let (limit, more) = (60, 20);
     let asks = (0..limit + more).map(|_| with(semaphore(1, limit), "a", Duration::ZERO));
@@ -123,10 +129,7 @@ async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_semaphore_waiters_that_one_release_makes_room_for_each_holds_soon() {
-    // How they come to the queue is not the matter here, and costs etcd much.
-    let Some(cluster) = cluster(1, &["--unsafe-no-fsync"]) else {
-        return;
-    };
+    let Some(cluster) = fast() else { return };
     let locks = replica(&cluster).await;
     let whole = with(semaphore(CROWD, CROWD), "a", Duration::ZERO);
     let held = locks.acquire(whole).await.expect("it is free").delivered();

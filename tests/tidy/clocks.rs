@@ -79,6 +79,16 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times the looks for leases that ran out",
     ),
     (
+        "src/backend/etcd/ends/grants.rs",
+        Clock::Running,
+        "when this replica heard of a holder last",
+    ),
+    (
+        "src/backend/etcd/enter.rs",
+        Clock::Running,
+        "how long a call that was not answered held those behind it up",
+    ),
+    (
         "src/backend/etcd/grant.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",

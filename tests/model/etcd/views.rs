@@ -7,7 +7,7 @@
 //! Calls, leases and lost answers are in the other rooms; here a claim may leave the queue and come again
 //! under the same id, as a request does.
 
-use self::rules::Kind::{self, EarlierReader, Exclusive, Reader, Semaphore};
+use self::rules::Kind::{EarlierReader, Exclusive, Reader, Semaphore};
 use self::rules::{Flaw, Key, Queue, World};
 use crate::explorer::{Model, Walked, walk};
 
