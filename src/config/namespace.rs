@@ -5,7 +5,7 @@ use std::path::Path;
 use super::NamespaceConfig;
 use super::backend::BackendConfig;
 use super::error::ConfigError;
-use super::file::NamespaceSection;
+use super::file::{NamespaceSection, ServerSection};
 use super::section::Section;
 use super::source::Source;
 use crate::backend::Guarantee;
@@ -16,6 +16,8 @@ pub(super) struct Origin<'a> {
     pub source: &'a Source,
     /// The namespace.
     pub namespace: &'a str,
+    /// What the file says of the server.
+    pub server: &'a ServerSection,
     /// The directory of what is stored, where it is known.
     #[cfg_attr(
         not(feature = "embedded"),
@@ -31,7 +33,7 @@ impl Origin<'_> {
         let backend = self.backend(section)?;
         self.check_tables(section)?;
         Ok(NamespaceConfig {
-            limits: section.limits(),
+            limits: section.limits(self.server),
             guarantee: self.guarantee(section, &backend)?,
             backend,
         })

@@ -2,12 +2,12 @@
 //! next of a release.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::waiting_bytes::BytesInUse;
 use crate::backend::{Grant, NewClaim, Wake};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -100,10 +100,15 @@ struct Line {
 pub struct Lines {
     by_lock: Mutex<HashMap<LockName, Line>>,
     /// How many bytes of their own the waiters have brought.
-    pub bytes: AtomicUsize,
+    bytes: Mutex<BytesInUse>,
 }
 
 impl Lines {
+    /// How many bytes of their own the waiters have brought.
+    pub fn bytes(&self) -> MutexGuard<'_, BytesInUse> {
+        lock(&self.bytes)
+    }
+
     /// Lets a waiter be found. It goes when the answer is dropped.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> Joined {
         let mut lines = lock(&self.by_lock);
