@@ -15,22 +15,22 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
-use self::access::Guarded;
+use self::access::GuardedNamespaces;
 use self::admin::AdminApi;
 use self::authenticate::Authenticate;
 use self::capacity::Capacity;
-use self::connection::{Connection, Terms, incoming};
+use self::connection::{Connection, ConnectionSettings, incoming};
 use self::dispatch::Dispatch;
-use self::gate::{Gate, Permits};
-use self::guard::Guard;
-use self::handover::Handover;
+use self::concurrency_limit::{ConcurrencyLimit, Permits};
+use self::catch_panic::CatchPanic;
+use self::grant_delivery::GrantDelivery;
 use self::health::HealthApi;
 use self::lock::LockApi;
-use self::observed::Observed;
+use self::call_metrics::CallMetrics;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
-use self::traced::Tracing;
+use self::traced::TraceLayer;
 use self::transport::Transport;
 use crate::auth::{Auth, Unproven};
 use crate::metrics::Metrics;
@@ -46,13 +46,13 @@ mod convert;
 mod deadline;
 mod dispatch;
 pub mod echo;
-mod gate;
-mod guard;
-mod handover;
+mod concurrency_limit;
+mod catch_panic;
+mod grant_delivery;
 mod health;
 mod listen;
 mod lock;
-mod observed;
+mod call_metrics;
 mod request_log;
 mod settings;
 pub mod status;
@@ -127,7 +127,7 @@ pub async fn serve_to(
     let greeting = settings.keepalive_interval + settings.keepalive_timeout;
     let figures = namespaces.metrics().map(|metrics| metrics.server().clone());
     let capacity = Capacity::new(&settings, figures.clone());
-    let mut terms = Terms::new(
+    let mut terms = ConnectionSettings::new(
         settings.max_connections,
         greeting,
         drain.clone(),
@@ -142,7 +142,7 @@ pub async fn serve_to(
         figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
     }
     let connections = incoming(listeners, terms.counted(figures));
-    let layers = Layers {
+    let layers = LayerSettings {
         services: services(&namespaces, &access, &settings, &drain)?,
         permits: Arc::new(Permits::new(&settings, &capacity, drain.clone())),
         auth: access.auth,
@@ -178,7 +178,7 @@ async fn overdue(drain: &CancellationToken, settings: &Settings) {
 }
 
 /// What the layers around the services are made of.
-struct Layers {
+struct LayerSettings {
     services: Services,
     permits: Arc<Permits>,
     auth: Auth,
@@ -186,23 +186,23 @@ struct Layers {
 }
 
 async fn run(
-    layers: Layers,
+    layers: LayerSettings,
     connections: impl Stream<Item = Connection>,
     settings: &Settings,
     stop: impl Future<Output = ()>,
 ) {
-    let Layers {
+    let LayerSettings {
         services: Services { locks, routes },
         permits,
         auth,
         metrics,
     } = layers;
     let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let handover: Handover<_> = Handover::new(Dispatch::new(locks, routes.prepare()));
-    let gate = Gate::new(handover, permits);
-    let authenticate = Authenticate::new(Tracing::new(gate), auth, figures.clone());
-    let log = RequestLog::new(Guard::new(authenticate, settings.request_bytes));
-    let service = Observed::new(log, metrics);
+    let handover: GrantDelivery<_> = GrantDelivery::new(Dispatch::new(locks, routes.prepare()));
+    let gate = ConcurrencyLimit::new(handover, permits);
+    let authenticate = Authenticate::new(TraceLayer::new(gate), auth, figures.clone());
+    let log = RequestLog::new(CatchPanic::new(authenticate, settings.request_bytes));
+    let service = CallMetrics::new(log, metrics);
     Transport::new(settings, figures)
         .serve(connections, service, stop)
         .await;
@@ -220,7 +220,7 @@ fn services(
     settings: &Settings,
     drain: &CancellationToken,
 ) -> Result<Services, tonic_reflection::server::Error> {
-    let guarded = Guarded::new(namespaces.clone(), access.quotas.clone());
+    let guarded = GuardedNamespaces::new(namespaces.clone(), access.quotas.clone());
     let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);

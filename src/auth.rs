@@ -14,8 +14,8 @@ use tokio::task::spawn_blocking;
 pub use self::bearer::{BadBearer, BearerHash};
 pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
-pub use self::policy::{Door, Policy, PolicyError, PolicySettings};
-pub use self::proven::{Proven, Shown, Signed, Until};
+pub use self::policy::{AnonymousAccess, Policy, PolicyError, PolicySettings};
+pub use self::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
 use crate::name::Identity;
 
@@ -73,7 +73,7 @@ impl Auth {
     ///
     /// # Cancellation safety
     /// Dropped, a verification that has begun goes on for the fraction of a millisecond that it takes.
-    pub async fn verify(&self, signed: Signed) -> Result<Proven, Unproven> {
+    pub async fn verify(&self, signed: UnverifiedToken) -> Result<ProvenIdentity, Unproven> {
         // It is never closed.
         let permit = Arc::clone(&self.verifying).acquire_owned().await;
         let verified = spawn_blocking(move || {

@@ -1,28 +1,28 @@
 //! What a store must do for the service: the trait [`Backend`] and its contract in words.
 //!
 //! Each verb is one atomic step of the store, and each sentence here is a case of the conformance
-//! suite (`tests/conformance`). What a step answers is about the *lock* ([`Place`], [`Departure`],
-//! [`Renewal`]); a [`BackendError`] is only about the *store*.
+//! suite (`tests/conformance`). What a step answers is about the *lock* ([`AcquireOutcome`], [`ReleaseOutcome`],
+//! [`RenewOutcome`]); a [`BackendError`] is only about the *store*.
 //!
 //! # The life of a claim
 //! An Acquire call makes a [`NewClaim`] and *enters* it. It is held at once when it fits, or waits
 //! at the tail of the queue. A waiting claim lives as long as the replica that entered it; a holder
 //! lives on its own TTL, and any replica renews or releases it. Nobody is pushed into a lock:
-//! the store tells a waiter that it is next ([`Wake::Next`]) and the waiter's replica *takes up*
-//! the claim. The one short cut is the `next` of [`Backend::leave`].
+//! the store tells a waiter that it is next ([`Notification::Next`]) and the waiter's replica *takes up*
+//! the claim. The one short cut is the `next` of [`Backend::release`].
 //!
 //! # Whose undo
 //! A call is not a claim: with a request id, several calls work on one claim. Each call has a
 //! [`CallId`](crate::name::CallId); the one that entered last owns a waiting claim (it *adopted* it), and a hold that a
-//! second call has found is *adopted* for good. The undo of a call, `leave(Leaving::Call)`, removes
+//! second call has found is *adopted* for good. The undo of a call, `release(ReleaseTarget::Call)`, removes
 //! a waiting claim only while it carries that call's id, and a hold only if it was never adopted.
 //!
 //! # What is unknown is settled
-//! After `leave(Leaving::Call)` has answered, no `enter` or `take_up` of that call takes effect,
+//! After `release(ReleaseTarget::Call)` has answered, no `enter` or `promote` of that call takes effect,
 //! however late it reaches the store: a leave that did not itself remove the call's own record
 //! leaves a *cancel mark*, kept for at least [`MARKS_KEPT`], and a step that meets its mark answers
-//! [`Place::Left`]. So an `enter` is sent once per call id; who must try again leaves first and
-//! enters under a fresh one. `take_up`, `leave` and `renew` may be sent again.
+//! [`AcquireOutcome::Cancelled`]. So an `enter` is sent once per call id; who must try again leaves first and
+//! enters under a fresh one. `promote`, `leave` and `renew` may be sent again.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -39,9 +39,9 @@ mod step;
 mod view;
 
 pub use self::step::{
-    Ahead, ClaimLimits, Departure, Found, Grant, Leaver, Leaving, NewClaim, Patience, Place, Refusal, Renewal,
+    QueuePosition, ClaimLimits, ReleaseOutcome, Released, Grant, OwnedReleaseTarget, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome, Refusal, RenewOutcome,
 };
-pub use self::view::{Change, ChangeKind, Listing, Most, Page, Seen, Summary, Wake};
+pub use self::view::{Change, ChangeKind, LockPage, InspectLimit, PageRequest, WatchEvent, LockSummary, Notification};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -59,69 +59,69 @@ pub const FINISHED_KEPT: Duration = Duration::from_secs(60);
 /// How long cancel marks are kept at the least.
 pub const MARKS_KEPT: Duration = Duration::from_secs(60);
 
-/// A store, as one namespace sees it. What its [`Offers`] leave out it refuses with
+/// A store, as one namespace sees it. What its [`Capabilities`] leave out it refuses with
 /// [`BackendError::Unsupported`], whoever asks.
 ///
 /// # Cancellation safety
 /// Dropping a verb's future does not say whether the step took effect: who drops an `enter` or a
-/// `take_up` must send `leave(Leaving::Call)` after it.
+/// `promote` must send `release(ReleaseTarget::Call)` after it.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Puts a claim at the tail of the lock's queue, or finds the one with its id and adopts it.
     ///
     /// - A new claim that fits is held at once. One that does not is queued with
-    ///   [`Patience::Wait`] and answered [`Place::Busy`] with [`Patience::Try`], which never leaves
+    ///   [`WaitPolicy::Wait`] and answered [`AcquireOutcome::Busy`] with [`WaitPolicy::Try`], which never leaves
     ///   an entry behind.
     /// - A waiting claim of the same id is adopted: it takes over the call id, TTL and metadata and
-    ///   keeps its place; the older call is woken and meets [`Place::Superseded`] or
-    ///   [`Place::Left`]. It is held at once if it fits. With `Patience::Try` it is otherwise
+    ///   keeps its place; the older call is woken and meets [`AcquireOutcome::Superseded`] or
+    ///   [`AcquireOutcome::Cancelled`]. It is held at once if it fits. With `WaitPolicy::Try` it is otherwise
     ///   taken out in the same step, and the older call's id is marked.
     /// - A hold of the same id is adopted: the answer is its grant with the TTL that remains, and
     ///   its secret. A finished one is answered with its cause while it is remembered.
     /// - With `reentrant`, a reentrant holder of the same owner, identity and mode gets one more
     ///   hold: same token, and the later of both expiries.
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError>;
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
 
     /// Makes an eligible waiting claim a holder: mints its token and starts its TTL.
     ///
-    /// Answers [`Place::Waiting`] for one that is not eligible yet, the same grant again for one
-    /// that this call already holds, [`Place::Superseded`] for one that another call adopted, and
-    /// [`Place::Gone`] for one that the store does not know.
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError>;
+    /// Answers [`AcquireOutcome::Waiting`] for one that is not eligible yet, the same grant again for one
+    /// that this call already holds, [`AcquireOutcome::Superseded`] for one that another call adopted, and
+    /// [`AcquireOutcome::Gone`] for one that the store does not know.
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError>;
 
     /// Takes a hold, a call's claim or a token's holder out and says what it found. If that makes
     /// room for `next`, a waiting claim of this replica, `next` is taken up in the same step.
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError>;
+    ) -> Result<ReleaseOutcome, BackendError>;
 
     /// Lets a held lease live for `ttl` (absent: the TTL it was last given) from now on. Never
     /// shortens, never revives. The answer's TTL is all that remains.
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError>;
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError>;
 
     /// The queue as it is now; its counts are whole, whatever `most` shows.
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError>;
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError>;
 
     /// The holder with this token, if it is held now. A backend that can find it without looking at
     /// all holders does so.
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
-        let queue = self.look(lock, Most::ALL_HOLDERS).await?;
+        let queue = self.inspect(lock, InspectLimit::ALL_HOLDERS).await?;
         Ok(queue.holders.into_iter().find(|holder| holder.token == token))
     }
 
     /// The locks in use whose names begin with `prefix`, by name, page by page; not a snapshot. A page that
     /// is asked for behind a name before `prefix` begins with it.
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError>;
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError>;
 
     /// What this replica's waiting claims should know, one stream for all of the namespace. It is
     /// asked for once and ends when the backend is closed.
-    fn wakes(&self) -> BoxStream<'static, Wake>;
+    fn notifications(&self) -> BoxStream<'static, Notification>;
 
     /// The queue, then each change. After a gap the full queue follows again.
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>>;
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>>;
 
     /// Ends a quarantine by hand, of one node or of the whole store.
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
@@ -132,7 +132,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     }
 
     /// What the store can do.
-    fn offers(&self) -> Offers;
+    fn capabilities(&self) -> Capabilities;
 
     /// How the store is.
     fn health(&self) -> watch::Receiver<Health>;
@@ -144,7 +144,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     }
 
     /// Finishes what is under way and lets go of the store. Later verbs answer
-    /// [`BackendError::Unsent`].
+    /// [`BackendError::NotSent`].
     async fn close(&self);
 }
 
@@ -172,7 +172,7 @@ impl Guarantee {
 
 /// What a backend can do; what it cannot is refused with UNSUPPORTED before it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offers {
+pub struct Capabilities {
     /// The backend's kind, such as `embedded`.
     pub kind: &'static str,
     /// What it promises.
@@ -203,7 +203,7 @@ pub enum Health {
         reason: String,
     },
     /// It cannot be reached or used.
-    Away {
+    Unavailable {
         /// What is wrong.
         reason: String,
     },
@@ -214,13 +214,13 @@ pub enum Health {
 pub enum BackendError {
     /// It cannot be reached, or did not answer; whether the step took effect is unknown.
     #[error("backend unavailable: {reason}")]
-    Away {
+    Unavailable {
         /// What went wrong.
         reason: String,
     },
     /// It cannot be reached, and the step was not sent: nothing of it has taken effect.
     #[error("backend unavailable: {reason}")]
-    Unsent {
+    NotSent {
         /// What is wrong.
         reason: String,
     },
@@ -259,7 +259,7 @@ impl BackendError {
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
-            Self::Away { .. } | Self::Unsent { .. } | Self::NoQuorum { .. } | Self::Quarantined { .. }
+            Self::Unavailable { .. } | Self::NotSent { .. } | Self::NoQuorum { .. } | Self::Quarantined { .. }
         )
     }
 
@@ -267,7 +267,7 @@ impl BackendError {
     pub fn is_without_effect(&self) -> bool {
         matches!(
             self,
-            Self::Unsent { .. }
+            Self::NotSent { .. }
                 | Self::Quarantined { .. }
                 | Self::NoQuorum { sent: false, .. }
                 | Self::Unsupported { .. }

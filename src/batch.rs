@@ -22,27 +22,27 @@ const GATHER: usize = 4;
 
 /// How much a batch takes at once.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct BatchBounds {
     /// How many questions a turn takes at most.
-    pub turn: usize,
+    pub batch: usize,
     /// How many turns are under way at once.
-    pub turns: usize,
-    /// How many questions wait for a turn before [`Batch::ask`] itself waits.
+    pub in_flight: usize,
+    /// How many questions wait for a turn before [`BatchSender::ask`] itself waits.
     pub queue: usize,
 }
 
 /// Where callers put their questions. Clones share one line.
-pub struct Batch<Q, A> {
-    line: mpsc::Sender<Asked<Q, A>>,
+pub struct BatchSender<Q, A> {
+    line: mpsc::Sender<Pending<Q, A>>,
 }
 
-/// The other end of a [`Batch`]: makes the turns.
-pub struct Turns<Q, A> {
-    line: mpsc::Receiver<Asked<Q, A>>,
-    bounds: Bounds,
+/// The other end of a [`BatchSender`]: makes the turns.
+pub struct BatchReceiver<Q, A> {
+    line: mpsc::Receiver<Pending<Q, A>>,
+    bounds: BatchBounds,
 }
 
-struct Asked<Q, A> {
+struct Pending<Q, A> {
     question: Q,
     answer: oneshot::Sender<A>,
 }
@@ -50,15 +50,15 @@ struct Asked<Q, A> {
 /// Nobody makes turns any more; whether the question took effect is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the batch is closed")]
-pub struct Closed;
+pub struct BatchClosed;
 
 /// Makes a batch and its turns.
-pub fn batch<Q, A>(bounds: Bounds) -> (Batch<Q, A>, Turns<Q, A>) {
+pub fn batch<Q, A>(bounds: BatchBounds) -> (BatchSender<Q, A>, BatchReceiver<Q, A>) {
     let (sender, receiver) = mpsc::channel(bounds.queue);
-    (Batch { line: sender }, Turns { line: receiver, bounds })
+    (BatchSender { line: sender }, BatchReceiver { line: receiver, bounds })
 }
 
-impl<Q, A> Batch<Q, A> {
+impl<Q, A> BatchSender<Q, A> {
     /// Puts a question into the next turn and waits for its answer.
     ///
     /// # Cancellation safety
@@ -66,36 +66,36 @@ impl<Q, A> Batch<Q, A> {
     /// and the answer is lost.
     ///
     /// # Errors
-    /// [`Closed`] when the turns ended, before or while the question was asked.
-    pub async fn ask(&self, question: Q) -> Result<A, Closed> {
+    /// [`BatchClosed`] when the turns ended, before or while the question was asked.
+    pub async fn ask(&self, question: Q) -> Result<A, BatchClosed> {
         let (answer, answered) = oneshot::channel();
-        self.line.send(Asked { question, answer }).await.map_err(|_| Closed)?;
-        answered.await.map_err(|_| Closed)
+        self.line.send(Pending { question, answer }).await.map_err(|_| BatchClosed)?;
+        answered.await.map_err(|_| BatchClosed)
     }
 }
 
-impl<Q, A> Turns<Q, A> {
-    /// Makes one turn after another, each finished before the next begins, until every [`Batch`] is
+impl<Q, A> BatchReceiver<Q, A> {
+    /// Makes one turn after another, each finished before the next begins, until every [`BatchSender`] is
     /// dropped. The turn answers its questions in their order; it may block if this future runs on
     /// a thread of its own.
-    pub async fn run<F>(mut self, mut turn: F)
+    pub async fn run<F>(mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> Vec<A>,
     {
         while let Some((questions, answers)) = self.next(0).await {
-            deliver(answers, turn(questions));
+            deliver(answers, execute(questions));
         }
     }
 
-    /// Makes up to [`Bounds::turns`] turns at once, until every [`Batch`] is dropped. Turns begin in
+    /// Makes up to [`BatchBounds::turns`] turns at once, until every [`BatchSender`] is dropped. Turns begin in
     /// the order of their questions.
-    pub async fn run_many<F, T>(mut self, mut turn: F)
+    pub async fn run_many<F, T>(mut self, mut execute: F)
     where
         F: FnMut(Vec<Q>) -> T,
         T: Future<Output = Vec<A>> + Send + 'static,
         A: Send + 'static,
     {
-        let free = Arc::new(Semaphore::new(self.bounds.turns));
+        let free = Arc::new(Semaphore::new(self.bounds.in_flight));
         let mut gather = 0;
         loop {
             // First the place, then the questions: while all turns are busy the batch fills up.
@@ -106,7 +106,7 @@ impl<Q, A> Turns<Q, A> {
                 return;
             };
             gather = if questions.len() > 1 { GATHER } else { 0 };
-            let answered = turn(questions);
+            let answered = execute(questions);
             tokio::spawn(async move {
                 deliver(answers, answered.await);
                 drop(place);
@@ -119,12 +119,12 @@ impl<Q, A> Turns<Q, A> {
     async fn next(&mut self, gather: usize) -> Option<(Vec<Q>, Vec<oneshot::Sender<A>>)> {
         loop {
             let mut asked = Vec::new();
-            if self.line.recv_many(&mut asked, self.bounds.turn).await == 0 {
+            if self.line.recv_many(&mut asked, self.bounds.batch).await == 0 {
                 return None;
             }
             for _ in 0..gather {
                 yield_now().await;
-                while asked.len() < self.bounds.turn
+                while asked.len() < self.bounds.batch
                     && let Ok(more) = self.line.try_recv()
                 {
                     asked.push(more);
@@ -146,7 +146,7 @@ fn deliver<A>(callers: Vec<oneshot::Sender<A>>, answers: Vec<A>) {
     }
 }
 
-impl<Q, A> Clone for Batch<Q, A> {
+impl<Q, A> Clone for BatchSender<Q, A> {
     fn clone(&self) -> Self {
         Self {
             line: self.line.clone(),
@@ -154,13 +154,13 @@ impl<Q, A> Clone for Batch<Q, A> {
     }
 }
 
-impl<Q, A> fmt::Debug for Batch<Q, A> {
+impl<Q, A> fmt::Debug for BatchSender<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("free", &self.line.capacity()).finish()
     }
 }
 
-impl<Q, A> fmt::Debug for Turns<Q, A> {
+impl<Q, A> fmt::Debug for BatchReceiver<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turns").field("bounds", &self.bounds).finish()
     }
@@ -172,15 +172,15 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    const BOUNDS: Bounds = Bounds {
-        turn: 8,
-        turns: 2,
+    const BOUNDS: BatchBounds = BatchBounds {
+        batch: 8,
+        in_flight: 2,
         queue: 64,
     };
 
     #[tokio::test(start_paused = true)]
     async fn what_arrives_during_a_turn_goes_with_the_next_in_order() {
-        let (batch, turns) = batch::<u32, u32>(Bounds { turns: 1, ..BOUNDS });
+        let (batch, turns) = batch::<u32, u32>(BatchBounds { in_flight: 1, ..BOUNDS });
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         tokio::spawn(turns.run_many(move |questions: Vec<u32>| {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(answers, (0..12).map(|n| Ok(n * 2)).collect::<Vec<_>>());
         let turns = seen.lock().unwrap().clone();
         assert_eq!(turns.concat(), (0..12).collect::<Vec<_>>());
-        assert!(turns.iter().all(|turn| turn.len() <= BOUNDS.turn), "{turns:?}");
+        assert!(turns.iter().all(|turn| turn.len() <= BOUNDS.batch), "{turns:?}");
         assert!(turns.len() <= 3, "{turns:?}");
     }
 
@@ -220,6 +220,6 @@ mod tests {
     async fn without_turns_every_question_is_told_so() {
         let (batch, turns) = batch::<u32, u32>(BOUNDS);
         drop(turns);
-        assert_eq!(batch.ask(1).await, Err(Closed));
+        assert_eq!(batch.ask(1).await, Err(BatchClosed));
     }
 }

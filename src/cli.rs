@@ -3,7 +3,7 @@
 //! What exit codes mean stands in [`exit`], and in the help.
 
 mod admin;
-mod asking;
+mod lock_request;
 mod bench;
 mod completions;
 mod config;
@@ -13,7 +13,7 @@ mod lease_id;
 mod leases;
 mod lock;
 mod lock_name;
-mod looking;
+mod inspect;
 mod output;
 mod role;
 mod serve;
@@ -60,13 +60,13 @@ enum Command {
     /// Give a lease back
     Release(leases::Release),
     /// Show who holds a lock and who waits for it
-    Get(looking::Get),
+    Get(inspect::Get),
     /// List the locks in use
-    List(looking::List),
+    List(inspect::List),
     /// Show a lock's state, then each change of it
-    Watch(looking::Watch),
+    Watch(inspect::Watch),
     /// Say whether a fencing token is held at this moment
-    CheckToken(looking::CheckToken),
+    CheckToken(inspect::CheckToken),
     /// Take a lock away from the claim that a fencing token names
     ForceRelease(admin::ForceRelease),
     /// Show every namespace with its store, limits and health
@@ -88,15 +88,15 @@ impl Command {
     fn run(self) -> Result<ExitCode, Failure> {
         let done = match self {
             Self::Lock(lock) => return lock::run(lock),
-            Self::CheckToken(check) => return looking::check_token(check),
+            Self::CheckToken(check) => return inspect::check_token(check),
             Self::Serve(overrides) => serve::run(overrides),
             Self::Config(command) => config::run(command),
             Self::Acquire(acquire) => leases::acquire(acquire),
             Self::Renew(renew) => leases::renew(renew),
             Self::Release(release) => leases::release(release),
-            Self::Get(get) => looking::get(get),
-            Self::List(list) => looking::list(list),
-            Self::Watch(watch) => looking::watch(watch),
+            Self::Get(get) => inspect::get(get),
+            Self::List(list) => inspect::list(list),
+            Self::Watch(watch) => inspect::watch(watch),
             Self::ForceRelease(force) => admin::force_release(force),
             Self::Namespaces(namespaces) => admin::namespaces(namespaces),
             Self::Bench(bench) => bench::run(bench),

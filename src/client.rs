@@ -47,7 +47,7 @@ mod doubt;
 mod error;
 mod guard;
 mod json;
-mod keeping;
+mod keep_alive;
 pub mod raw;
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub use self::credentials::Credentials;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
 pub use self::json::{Answer, NoJson, json};
-pub use self::keeping::Loss;
+pub use self::keep_alive::Loss;
 
 use self::calls::{Calls, duration};
 use self::connections::Connections;

@@ -33,7 +33,7 @@ use std::env;
 use std::path::{self, Path, PathBuf};
 
 pub use backend::{BACKENDS, BackendConfig, EmbeddedPath};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, ValueLocation};
 #[cfg(feature = "etcd")]
 pub use etcd_config::{EtcdConfig, EtcdFileError, EtcdFiles};
 pub use listen::Listen;

@@ -15,12 +15,12 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::acquire::Course;
-use self::lines::{Lines, Mail};
+use self::acquire::AcquireCall;
+use self::local_waiters::{LocalWaiters, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, ClaimLimits, Departure, Found, Grant, Guarantee, Health, Leaver, Leaving, Listing, Most,
-    NewClaim, Offers, Page, Patience, Renewal, Seen,
+    Backend, BackendError, ClaimLimits, ReleaseOutcome, Released, Grant, Guarantee, Health, OwnedReleaseTarget, ReleaseTarget, LockPage, InspectLimit,
+    NewClaim, Capabilities, PageRequest, WaitPolicy, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -33,7 +33,7 @@ use crate::telemetry::traces::carried;
 
 mod acquire;
 mod ids;
-mod lines;
+mod local_waiters;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 mod undo;
@@ -47,17 +47,17 @@ const END_WITHIN: Duration = Duration::from_secs(7);
 /// The locks of one namespace. Clones share everything.
 #[derive(Debug, Clone)]
 pub struct Locks {
-    room: Arc<Room>,
+    state: Arc<NamespaceState>,
 }
 
 /// What all calls of a namespace share.
 #[derive(Debug)]
-struct Room {
+struct NamespaceState {
     namespace: Namespace,
     limits: ArcSwap<Limits>,
-    offers: Offers,
+    capabilities: Capabilities,
     backend: Arc<dyn Backend>,
-    lines: Arc<Lines>,
+    lines: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
     /// Ends the undos that are left.
@@ -136,10 +136,10 @@ impl Locks {
     /// The locks of `namespace` over `backend`. Must be called within a tokio runtime: a task
     /// delivers the backend's wakes until the backend is closed.
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
-        let room = Arc::new(Room {
+        let state = Arc::new(NamespaceState {
             namespace,
             limits: ArcSwap::from_pointee(limits),
-            offers: backend.offers(),
+            capabilities: backend.capabilities(),
             lines: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
@@ -147,13 +147,13 @@ impl Locks {
             runtime: Handle::current(),
             backend,
         });
-        let (lines, mut wakes) = (Arc::clone(&room.lines), room.backend.wakes());
+        let (lines, mut notifications) = (Arc::clone(&state.lines), state.backend.notifications());
         tokio::spawn(async move {
-            while let Some(wake) = wakes.next().await {
+            while let Some(wake) = notifications.next().await {
                 lines.deliver(&wake);
             }
         });
-        Self { room }
+        Self { state }
     }
 
     /// Takes a lock, at once or after waiting in its queue.
@@ -165,14 +165,14 @@ impl Locks {
     /// [`Error`]: whatever kept the call from the lock, or the store's own failure.
     pub async fn acquire(&self, ask: Acquire) -> Result<Granted, Error> {
         let arrived = Instant::now();
-        let claim = self.room.claim(&ask, arrived)?;
-        let wait = self.room.limits.load().wait(ask.wait)?;
-        let _bytes = self.room.waiting_bytes(&ask)?;
-        if self.room.draining.is_cancelled() {
+        let claim = self.state.claim(&ask, arrived)?;
+        let wait = self.state.limits.load().wait(ask.wait)?;
+        let _bytes = self.state.waiting_bytes(&ask)?;
+        if self.state.draining.is_cancelled() {
             return Err(Error::Draining);
         }
-        let course = Course {
-            room: Arc::clone(&self.room),
+        let course = AcquireCall {
+            state: Arc::clone(&self.state),
             lock: ask.lock,
             deadline: arrived + wait,
             arrived,
@@ -185,10 +185,10 @@ impl Locks {
     /// # Errors
     /// [`Error::LeaseLost`] when it is gone; [`Error::InvalidField`] for a TTL outside the bounds.
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
-        let ttl = ttl.map(|ttl| self.room.limits.load().ttl(Some(ttl))).transpose()?;
-        match self.room.backend.renew(lease, ttl).await? {
-            Renewal::Renewed(grant) => Ok(self.room.lease(&lease.lock.name, grant)),
-            Renewal::Gone(cause) => Err(Error::LeaseLost { cause }),
+        let ttl = ttl.map(|ttl| self.state.limits.load().ttl(Some(ttl))).transpose()?;
+        match self.state.backend.renew(lease, ttl).await? {
+            RenewOutcome::Renewed(grant) => Ok(self.state.lease(&lease.lock.name, grant)),
+            RenewOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
         }
     }
 
@@ -197,11 +197,11 @@ impl Locks {
     /// # Errors
     /// [`Error::LeaseLost`] when it ended otherwise.
     pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
-        let departure = self.room.leave(&lease.lock.name, Leaving::Hold(lease)).await?;
+        let departure = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
         match departure.found {
-            Found::Ended(_) | Found::EndedBefore(Cause::Released) => Ok(()),
-            Found::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
-            Found::Nothing | Found::Adopted => Err(Error::LeaseLost { cause: None }),
+            Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(()),
+            Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
+            Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
         }
     }
 
@@ -209,9 +209,9 @@ impl Locks {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn look(&self, lock: &LockName, most: usize) -> Result<Queue, Error> {
-        self.room.limits.load().name(lock)?;
-        Ok(self.room.backend.look(lock, Most::of_each(most)).await?)
+    pub async fn inspect(&self, lock: &LockName, most: usize) -> Result<Queue, Error> {
+        self.state.limits.load().name(lock)?;
+        Ok(self.state.backend.inspect(lock, InspectLimit::of_each(most)).await?)
     }
 
     /// The holder of a token, if it is held at this moment.
@@ -219,27 +219,27 @@ impl Locks {
     /// # Errors
     /// When the store fails.
     pub async fn check(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Error> {
-        self.room.limits.load().name(lock)?;
-        Ok(self.room.backend.holder(lock, token).await?)
+        self.state.limits.load().name(lock)?;
+        Ok(self.state.backend.holder(lock, token).await?)
     }
 
     /// The locks in use whose names begin with `prefix`.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn list(&self, prefix: &str, page: Page) -> Result<Listing, Error> {
-        Ok(self.room.backend.list(prefix, page).await?)
+    pub async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, Error> {
+        Ok(self.state.backend.list(prefix, page).await?)
     }
 
     /// The queue of a lock, then each change. Ends with [`Error::Draining`] when the server shuts
     /// down, and after any other error.
-    pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, Error>> {
-        if let Err(error) = self.room.limits.load().name(lock) {
+    pub fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, Error>> {
+        if let Err(error) = self.state.limits.load().name(lock) {
             return stream::once(async { Err(error.into()) }).boxed();
         }
-        let draining = self.room.draining.clone().cancelled_owned();
-        let seen = self.room.backend.watch(lock).map(|seen| seen.map_err(Error::from));
-        let end = self.room.draining.clone();
+        let draining = self.state.draining.clone().cancelled_owned();
+        let seen = self.state.backend.watch(lock).map(|seen| seen.map_err(Error::from));
+        let end = self.state.draining.clone();
         seen.take_until(draining)
             .chain(stream::iter(
                 std::iter::from_fn(move || end.is_cancelled().then_some(Err(Error::Draining))).take(1),
@@ -252,11 +252,11 @@ impl Locks {
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
-        self.room.limits.load().name(lock)?;
-        match self.room.leave(lock, Leaving::Forced(token)).await?.found {
-            Found::Ended(_) => Ok(()),
-            Found::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
-            Found::Nothing | Found::Adopted => Err(Error::LeaseLost { cause: None }),
+        self.state.limits.load().name(lock)?;
+        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.found {
+            Released::Ended(_) => Ok(()),
+            Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
+            Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
         }
     }
 
@@ -265,75 +265,75 @@ impl Locks {
     /// # Errors
     /// [`BackendError::Unsupported`] where there is none.
     pub async fn admit(&self, node: Option<&str>) -> Result<(), Error> {
-        Ok(self.room.backend.admit(node).await?)
+        Ok(self.state.backend.admit(node).await?)
     }
 
     /// The namespace.
     pub fn namespace(&self) -> &Namespace {
-        &self.room.namespace
+        &self.state.namespace
     }
 
     /// Its limits.
     pub fn limits(&self) -> Arc<Limits> {
-        self.room.limits.load_full()
+        self.state.limits.load_full()
     }
 
     /// Gives it other limits, for the calls that come from now on.
     pub fn set_limits(&self, limits: Limits) {
-        self.room.limits.store(Arc::new(limits));
+        self.state.limits.store(Arc::new(limits));
     }
 
     /// How many calls wait here.
     pub fn waiting(&self) -> usize {
-        self.room.lines.waiting()
+        self.state.lines.waiting()
     }
 
     /// Whether these are the last ones of their kind: no call is under way, and nothing is undone.
     pub fn is_idle(&self) -> bool {
-        Arc::strong_count(&self.room) == 1
+        Arc::strong_count(&self.state) == 1
     }
 
     /// What its backend can do.
-    pub fn offers(&self) -> Offers {
-        self.room.offers
+    pub fn capabilities(&self) -> Capabilities {
+        self.state.capabilities
     }
 
     /// How its store is.
     pub fn health(&self) -> watch::Receiver<Health> {
-        self.room.backend.health()
+        self.state.backend.health()
     }
 
     /// How each of its store's nodes is, where a majority of them decides.
     pub fn nodes(&self) -> Vec<(String, Health)> {
-        self.room.backend.nodes()
+        self.state.backend.nodes()
     }
 
     /// Ends every waiting acquire and every watch with [`Error::Draining`], and refuses new
     /// acquires with it; other calls go on.
     pub fn drain(&self) {
-        self.room.draining.cancel();
+        self.state.draining.cancel();
     }
 
     /// Waits for undos under way, for a bounded time, then closes the backend.
     pub async fn close(&self) {
         self.drain();
-        self.room.undos.close();
-        if timeout(CLOSE_WITHIN, self.room.undos.wait()).await.is_err() {
-            tracing::warn!(namespace = %self.room.namespace, left = self.room.undos.len(), "closed before all calls were undone");
+        self.state.undos.close();
+        if timeout(CLOSE_WITHIN, self.state.undos.wait()).await.is_err() {
+            tracing::warn!(namespace = %self.state.namespace, left = self.state.undos.len(), "closed before all calls were undone");
         }
-        self.room.closed.cancel();
-        self.room.backend.close().await;
+        self.state.closed.cancel();
+        self.state.backend.close().await;
     }
 
     /// Closes at the end of the process, which is not held up by a store that hangs.
     pub async fn end(&self) {
         if timeout(END_WITHIN, self.close()).await.is_err() {
-            tracing::warn!(namespace = %self.room.namespace, "ended before its store was closed");
+            tracing::warn!(namespace = %self.state.namespace, "ended before its store was closed");
         }
     }
 }
 
-impl Room {
+impl NamespaceState {
     /// The claim that a call brings, checked against what the namespace takes and its backend
     /// offers.
     fn claim(&self, ask: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
@@ -354,10 +354,10 @@ impl Room {
             reentrant: ask.reentrant,
             ttl,
             metadata: ask.metadata.clone(),
-            patience: if ask.wait.is_zero() {
-                Patience::Try
+            wait_policy: if ask.wait.is_zero() {
+                WaitPolicy::Try
             } else {
-                Patience::Wait
+                WaitPolicy::Wait
             },
             limits: ClaimLimits {
                 queue: limits.queue,
@@ -371,13 +371,13 @@ impl Room {
     fn check_offers(&self, ask: &Acquire) -> Result<(), Error> {
         let unsupported = |what: &str| {
             Err(Error::Unsupported {
-                what: format!("{what} on a namespace of kind {}", self.offers.kind),
+                what: format!("{what} on a namespace of kind {}", self.capabilities.kind),
             })
         };
-        if ask.mode != Mode::Exclusive && !self.offers.sharing {
+        if ask.mode != Mode::Exclusive && !self.capabilities.sharing {
             return unsupported(&format!("mode {}", ask.mode.word()));
         }
-        if ask.reentrant && !self.offers.reentry {
+        if ask.reentrant && !self.capabilities.reentry {
             return unsupported("re-entry");
         }
         Ok(())
@@ -399,18 +399,18 @@ impl Room {
     }
 
     /// Lets somebody leave and names the next waiter of this replica.
-    async fn leave(self: &Arc<Self>, lock: &LockName, who: Leaving<'_>) -> Result<Departure, Error> {
+    async fn release(self: &Arc<Self>, lock: &LockName, who: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
         let Some(next) = self.lines.first(lock) else {
-            return Ok(self.backend.leave(lock, who, None).await?);
+            return Ok(self.backend.release(lock, who, None).await?);
         };
         // The step may make `next` a holder, who must hear of it even if this call is dropped.
-        let (room, lock, who) = (Arc::clone(self), lock.clone(), Leaver::from(who));
+        let (state, lock, who) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(who));
         let step = async move {
-            let left = room.backend.leave(&lock, who.leaving(), Some(&next.claim)).await;
+            let left = state.backend.release(&lock, who.leaving(), Some(&next.claim)).await;
             match &left {
-                Ok(Departure { next: Some(grant), .. }) => next.post(Mail::Granted(grant.clone())),
+                Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
                 Ok(_) => {}
-                Err(_) => next.post(Mail::Ask),
+                Err(_) => next.post(WaiterMessage::Ask),
             }
             left
         };
@@ -438,7 +438,7 @@ impl Room {
             ttl: grant.ttl,
             waited: grant.waited,
             owner: grant.owner,
-            guarantee: self.offers.guarantee,
+            guarantee: self.capabilities.guarantee,
             holds: grant.holds,
         }
     }

@@ -17,12 +17,12 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-use crate::backend::{Health, Offers};
+use crate::backend::{Health, Capabilities};
 use crate::name::Namespace;
 
 pub mod calls;
 mod measured;
-mod seen;
+mod lease_observer;
 
 pub use self::calls::NamespaceCalls;
 pub use self::measured::Measured;
@@ -125,9 +125,9 @@ impl ServerMetrics {
 }
 
 /// Makes series in a registry. A name that is taken or misspelt is a bug that every test meets.
-struct Making(Registry);
+struct SeriesRegistry(Registry);
 
-impl Making {
+impl SeriesRegistry {
     fn put<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect("a metric's name is well spelt");
         self.0
@@ -201,7 +201,7 @@ impl Metrics {
     /// # Panics
     /// When two metrics have one name, which would be a bug here.
     pub fn new(version: &str) -> Self {
-        let making = Making(Registry::new());
+        let making = SeriesRegistry(Registry::new());
         let (namespace, lease) = (&["namespace"][..], &["namespace", "cause"][..]);
         let build = making.gauges("fencepost_build_info", "1; the label says what runs.", &["version"]);
         build.with_label_values(&[version]).set(1);
@@ -318,7 +318,7 @@ impl Metrics {
     }
 
     /// The series of a namespace, from now on to be seen.
-    pub fn namespace(&self, namespace: &Namespace, offers: Offers) -> Arc<NamespaceMetrics> {
+    pub fn namespace(&self, namespace: &Namespace, capabilities: Capabilities) -> Arc<NamespaceMetrics> {
         let (all, name) = (&*self.inner, namespace.as_str());
         let calls = NamespaceCalls::new(name, all.requests.clone(), all.request_seconds.clone());
         Arc::new(NamespaceMetrics {
@@ -333,9 +333,9 @@ impl Metrics {
             regressions: all.regressions.with_label_values(&[name]),
             healthy: all
                 .healthy
-                .with_label_values(&[name, offers.kind, offers.guarantee.word()]),
+                .with_label_values(&[name, capabilities.kind, capabilities.guarantee.word()]),
             quarantine: all.quarantine.with_label_values(&[name]),
-            offers,
+            capabilities,
             all: self.clone(),
         })
     }
@@ -366,7 +366,7 @@ pub struct NamespaceMetrics {
     regressions: IntCounter,
     healthy: IntGauge,
     quarantine: Gauge,
-    offers: Offers,
+    capabilities: Capabilities,
     all: Metrics,
 }
 
@@ -381,7 +381,7 @@ impl NamespaceMetrics {
         self.healthy.set(i64::from(*health == Health::Serving));
         let left = match health {
             Health::Quarantined { until, .. } => until.saturating_duration_since(Instant::now()),
-            Health::Serving | Health::Away { .. } => Duration::ZERO,
+            Health::Serving | Health::Unavailable { .. } => Duration::ZERO,
         };
         self.quarantine.set(left.as_secs_f64());
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -390,7 +390,7 @@ impl NamespaceMetrics {
     /// Lets go of the gauges of a namespace that is no longer served; what was counted stays.
     pub fn retire(&self) {
         let all = &*self.all.inner;
-        let kind = [self.name.as_str(), self.offers.kind, self.offers.guarantee.word()];
+        let kind = [self.name.as_str(), self.capabilities.kind, self.capabilities.guarantee.word()];
         // Each fails only for a series that is not there.
         let _ = all.healthy.remove_label_values(&kind);
         for gauges in [&all.held, &all.waiting] {

@@ -13,10 +13,10 @@ use crate::locks::Locks;
 use crate::metrics::{Measured, Metrics};
 use crate::name::Namespace;
 
-mod proofs;
+mod store_credentials;
 mod table;
 
-use self::proofs::Proofs;
+use self::store_credentials::StoreCredentials;
 use self::table::Table;
 pub use self::table::{Namespaces, Served};
 
@@ -119,16 +119,16 @@ pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, 
 /// A change of the table that is ready to be made.
 #[derive(Debug)]
 #[must_use = "what was opened for it must be applied or closed"]
-pub struct Change {
+pub struct TableChange {
     table: Table,
     opened: Vec<Served>,
     limits: Vec<(Locks, Limits)>,
-    proofs: Proofs,
+    proofs: StoreCredentials,
     gone: Vec<Served>,
     next: BTreeMap<Namespace, NamespaceConfig>,
 }
 
-impl Change {
+impl TableChange {
     /// The namespaces that it takes out of the table.
     pub fn gone(&self) -> Vec<Served> {
         self.gone.clone()
@@ -163,10 +163,10 @@ impl Stores {
     ///
     /// # Errors
     /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
-    pub async fn prepare(&mut self, config: &Config) -> Result<Change, OpenError> {
+    pub async fn prepare(&mut self, config: &Config) -> Result<TableChange, OpenError> {
         self.check_longest_ttl(config)?;
         let (old, next) = (self.namespaces.table(), &config.namespaces);
-        let mut change = Change {
+        let mut change = TableChange {
             table: Table::default(),
             opened: Vec::new(),
             limits: Vec::new(),
@@ -177,7 +177,7 @@ impl Stores {
         };
         for (namespace, settings) in next {
             let served = match old.get(namespace.as_str()) {
-                Some(served) => check_guarantee(namespace, settings, served.locks.offers().guarantee).map(|()| {
+                Some(served) => check_guarantee(namespace, settings, served.locks.capabilities().guarantee).map(|()| {
                     change.limits.push((served.locks.clone(), settings.limits.clone()));
                     served.clone()
                 }),
@@ -200,7 +200,7 @@ impl Stores {
     }
 
     /// Makes a change. The namespaces that are gone are no longer found, and still to be closed.
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply(&mut self, change: TableChange) {
         for (locks, limits) in change.limits {
             locks.set_limits(limits);
         }
@@ -211,7 +211,7 @@ impl Stores {
     }
 
     /// Takes a change back that was not made.
-    pub async fn abandon(&mut self, change: Change) {
+    pub async fn abandon(&mut self, change: TableChange) {
         for served in change.opened {
             served.close().await;
         }
@@ -279,12 +279,12 @@ impl Stores {
     async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let backend = self.backend(namespace, &settings.backend)?;
         // Before anything of it is seen in the metrics: a namespace that is refused is none.
-        if let Err(error) = check_guarantee(namespace, settings, backend.offers().guarantee) {
+        if let Err(error) = check_guarantee(namespace, settings, backend.capabilities().guarantee) {
             backend.close().await;
             return Err(error);
         }
         let all = self.namespaces.metrics();
-        let metrics = all.map(|all| all.namespace(namespace, backend.offers()));
+        let metrics = all.map(|all| all.namespace(namespace, backend.capabilities()));
         let backend: Arc<dyn Backend> = match &metrics {
             Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
             None => backend,
@@ -399,7 +399,7 @@ impl Stores {
 #[cfg(feature = "etcd")]
 fn etcd_settings(
     config: &crate::config::EtcdConfig,
-    proof: crate::backend::etcd::settings::Proof,
+    proof: crate::backend::etcd::settings::Credentials,
 ) -> crate::backend::etcd::settings::Settings {
     crate::backend::etcd::settings::Settings {
         endpoints: config.endpoints.clone(),
@@ -416,13 +416,13 @@ fn etcd_settings(
 fn etcd_proof(
     namespace: &Namespace,
     config: &crate::config::EtcdConfig,
-) -> Result<crate::backend::etcd::settings::Proof, OpenError> {
-    use crate::backend::etcd::settings::{Login, Proof, Tls};
+) -> Result<crate::backend::etcd::settings::Credentials, OpenError> {
+    use crate::backend::etcd::settings::{Login, Credentials, Tls};
     let files = config.read().map_err(|source| OpenError::Etcd {
         namespace: namespace.clone(),
         source,
     })?;
-    Ok(Proof {
+    Ok(Credentials {
         login: config.user.clone().map(|user| Login {
             user,
             password: files.password,

@@ -48,11 +48,11 @@ pub struct Quota {
 }
 
 impl Quota {
-    fn most(&self, what: What) -> Option<u32> {
+    fn most(&self, what: Resource) -> Option<u32> {
         match what {
-            What::Leases => self.leases,
-            What::Waiters => self.waiters,
-            What::Streams => self.streams,
+            Resource::Leases => self.leases,
+            Resource::Waiters => self.waiters,
+            Resource::Streams => self.streams,
         }
     }
 }
@@ -103,13 +103,13 @@ pub struct OverLimit {
 
 /// What there may be only so much of at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Resource {
     Leases,
     Waiters,
     Streams,
 }
 
-impl What {
+impl Resource {
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Leases => ("leases", "leases at once, Acquires under way included"),
@@ -130,11 +130,11 @@ struct Usage {
 }
 
 impl Usage {
-    fn count(&self, what: What) -> &AtomicU32 {
+    fn count(&self, what: Resource) -> &AtomicU32 {
         match what {
-            What::Leases => &self.leases,
-            What::Waiters => &self.waiters,
-            What::Streams => &self.streams,
+            Resource::Leases => &self.leases,
+            Resource::Waiters => &self.waiters,
+            Resource::Streams => &self.streams,
         }
     }
 
@@ -157,9 +157,9 @@ impl Usage {
     fn is_idle(&self, now: u64) -> bool {
         let count = |what| self.count(what).load(Ordering::Relaxed);
         self.spent_until.load(Ordering::Relaxed) <= now
-            && count(What::Leases) == 0
-            && count(What::Waiters) == 0
-            && count(What::Streams) == 0
+            && count(Resource::Leases) == 0
+            && count(Resource::Waiters) == 0
+            && count(Resource::Streams) == 0
     }
 }
 
@@ -167,11 +167,11 @@ impl Usage {
 #[derive(Debug)]
 struct Permit {
     usage: Arc<Usage>,
-    what: What,
+    what: Resource,
 }
 
 impl Permit {
-    fn take(usage: &Arc<Usage>, what: What, most: u32) -> Option<Self> {
+    fn take(usage: &Arc<Usage>, what: Resource, most: u32) -> Option<Self> {
         let more = |count: u32| (count < most).then_some(count + 1);
         let taken = usage
             .count(what)
@@ -191,7 +191,7 @@ impl Drop for Permit {
 
 /// What a call has taken of the limits, until it is dropped.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct QuotaUse {
     permits: Vec<Permit>,
 }
 
@@ -206,13 +206,13 @@ pub struct Entry {
 
 /// What an Acquire has taken: a place among the leases, and among the waiters while it is under way.
 #[derive(Debug, Default)]
-pub struct Place {
-    held: Taken,
-    _waiting: Taken,
+pub struct AcquireQuota {
+    held: QuotaUse,
+    _waiting: QuotaUse,
     ledger: Option<Arc<Ledger>>,
 }
 
-impl Place {
+impl AcquireQuota {
     /// The lease was handed over: it counts until its end is seen.
     pub fn holds(self, lease: &LeaseKey, ttl: Duration) {
         if let Some(ledger) = self.ledger.filter(|_| !self.held.permits.is_empty()) {
@@ -304,10 +304,10 @@ impl Quotas {
     ///
     /// # Errors
     /// [`OverLimit`]; nothing is taken then.
-    pub fn acquire(&self, identity: &Identity, namespace: &str, entry: Entry) -> Result<Place, OverLimit> {
+    pub fn acquire(&self, identity: &Identity, namespace: &str, entry: Entry) -> Result<AcquireQuota, OverLimit> {
         let counted = self.counted(identity, namespace)?;
         if counted.is_empty() {
-            return Ok(Place::default());
+            return Ok(AcquireQuota::default());
         }
         self.shared.ledger.forget_ended();
         let is_held = entry.claim.is_some_and(|claim| self.shared.ledger.has(claim));
@@ -315,12 +315,12 @@ impl Quotas {
             if wanted {
                 take(&counted, what)
             } else {
-                Ok(Taken::default())
+                Ok(QuotaUse::default())
             }
         };
-        let held = take_if(!is_held, What::Leases)?;
-        let waiting = take_if(entry.waits, What::Waiters)?;
-        Ok(Place {
+        let held = take_if(!is_held, Resource::Leases)?;
+        let waiting = take_if(entry.waits, Resource::Waiters)?;
+        Ok(AcquireQuota {
             held,
             _waiting: waiting,
             ledger: Some(Arc::clone(&self.shared.ledger)),
@@ -331,8 +331,8 @@ impl Quotas {
     ///
     /// # Errors
     /// [`OverLimit`]; nothing is taken then.
-    pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<Taken, OverLimit> {
-        take(&self.counted(identity, namespace)?, What::Streams)
+    pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<QuotaUse, OverLimit> {
+        take(&self.counted(identity, namespace)?, Resource::Streams)
     }
 
     /// A lease was renewed: it counts for so much longer.
@@ -412,8 +412,8 @@ impl Quotas {
 }
 
 /// Takes one of each limit that there is.
-fn take(counted: &[Counted], what: What) -> Result<Taken, OverLimit> {
-    let mut taken = Taken::default();
+fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, OverLimit> {
+    let mut taken = QuotaUse::default();
     for one in counted {
         let Some(most) = one.quota.most(what) else { continue };
         let permit = Permit::take(&one.usage, what, most).ok_or_else(|| {

@@ -23,7 +23,7 @@ use futures::stream::{Stream, StreamExt};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-pub use self::access::{Encryption, Rights};
+pub use self::access::{Encryption, AccessPart};
 use self::retiring::Retiring;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::metrics::ServerMetrics;
@@ -53,7 +53,7 @@ pub enum Refused {
     Open(#[from] OpenError),
     /// A part of the server cannot take it up.
     #[error("{part}: {source}")]
-    Part {
+    ReloadPart {
         /// Which part.
         part: &'static str,
         /// Why.
@@ -78,7 +78,7 @@ pub type Problem = Box<dyn std::error::Error + Send + Sync>;
 pub type Apply = Box<dyn FnOnce() + Send>;
 
 /// A part of the server that takes a changed configuration up: certificates, rules, the log.
-pub trait Part: Send + Sync {
+pub trait ReloadPart: Send + Sync {
     /// What it is, for the log.
     fn name(&self) -> &'static str;
 
@@ -97,9 +97,9 @@ pub trait Part: Send + Sync {
 
 /// A part that only takes values over.
 #[derive(Debug)]
-pub struct Values<F>(pub &'static str, pub F);
+pub struct ValuesPart<F>(pub &'static str, pub F);
 
-impl<F: Fn(&Config) -> Apply + Send + Sync> Part for Values<F> {
+impl<F: Fn(&Config) -> Apply + Send + Sync> ReloadPart for ValuesPart<F> {
     fn name(&self) -> &'static str {
         self.0
     }
@@ -123,9 +123,9 @@ pub struct Reload {
     /// What was wrong when the configuration was last read, so that the same is not logged again and again.
     faults: Vec<String>,
     /// How its files were before they were last read.
-    seen: Seen,
+    seen: FileSnapshots,
     stores: Stores,
-    parts: Vec<Box<dyn Part>>,
+    parts: Vec<Box<dyn ReloadPart>>,
     metrics: Option<ServerMetrics>,
 }
 
@@ -133,7 +133,7 @@ impl Reload {
     /// For a server that was started with `overrides`, which gave `config`, and whose files were noted in
     /// `seen` before they were read.
     pub fn new(
-        (overrides, seen): (Overrides, Seen),
+        (overrides, seen): (Overrides, FileSnapshots),
         config: Config,
         stores: Stores,
         metrics: Option<ServerMetrics>,
@@ -155,7 +155,7 @@ impl Reload {
 
     /// Lets another part of the server take changes up.
     #[must_use]
-    pub fn with(mut self, part: impl Part + 'static) -> Self {
+    pub fn with(mut self, part: impl ReloadPart + 'static) -> Self {
         self.parts.push(Box::new(part));
         self
     }
@@ -285,13 +285,13 @@ impl Reload {
         own.into_iter().chain(configs.flat_map(Config::files)).collect()
     }
 
-    fn look(&self) -> Seen {
-        Seen::of(self.files())
+    fn look(&self) -> FileSnapshots {
+        FileSnapshots::of(self.files())
     }
 }
 
-fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
-    part.prepare(config).map_err(|source| Refused::Part {
+fn prepared(part: &dyn ReloadPart, config: &Config) -> Result<Apply, Refused> {
+    part.prepare(config).map_err(|source| Refused::ReloadPart {
         part: part.name(),
         source,
     })
@@ -299,9 +299,9 @@ fn prepared(part: &dyn Part, config: &Config) -> Result<Apply, Refused> {
 
 /// How files were when they were first noted.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Seen(BTreeMap<PathBuf, Fingerprint>);
+pub struct FileSnapshots(BTreeMap<PathBuf, Fingerprint>);
 
-impl Seen {
+impl FileSnapshots {
     fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut seen = Self::default();
         seen.note(files);
@@ -349,7 +349,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("file");
         let look = || {
-            let mut seen = Seen::default();
+            let mut seen = FileSnapshots::default();
             seen.note([file.clone()]);
             seen
         };

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 mod files;
-pub mod proof;
+pub mod credentials;
 
 pub use self::files::TlsError;
 use self::files::{Clients, Own};

@@ -19,13 +19,13 @@ const TTL: Duration = Duration::from_millis(1500);
 const WAIT: Duration = Duration::from_secs(30);
 
 /// A server, a forwarder before it, and a client that knows both ways or one.
-struct Bed {
+struct Fixture {
     server: Server,
     forwarder: Forwarder,
     _home: TempDir,
 }
 
-impl Bed {
+impl Fixture {
     async fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let server = Server::start(&home);
@@ -86,8 +86,8 @@ async fn until_counts(client: &Client, name: &str, expected: (u32, u32)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let guard = hold(&client, "a").await;
     tokio::time::sleep(TTL * 2).await;
     assert!(guard.is_held());
@@ -104,8 +104,8 @@ async fn a_guard_outlives_its_first_term_and_gives_back_when_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_guard_gives_back_at_once() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     drop(
         client
             .acquire(NAMESPACE, "a", "me")
@@ -118,8 +118,8 @@ async fn a_dropped_guard_gives_back_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_that_its_lease_was_taken() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let guard = hold(&client, "a").await;
     client
         .force_release(NAMESPACE, "a", guard.fencing_token())
@@ -133,8 +133,8 @@ async fn a_guard_tells_that_its_lease_was_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_at_once_that_its_lease_was_taken() {
-    let bed = Bed::start().await;
-    let (client, other) = (bed.forwarded().await, bed.client().await);
+    let fixture = Fixture::start().await;
+    let (client, other) = (fixture.forwarded().await, fixture.client().await);
     let ttl = Duration::from_secs(3600);
     // Also when the watch was cut meanwhile, and when it was while the lease was taken.
     for cut in [0, 1, 2] {
@@ -142,7 +142,7 @@ async fn a_guard_tells_at_once_that_its_lease_was_taken() {
         // By then it watches.
         tokio::time::sleep(Duration::from_secs(2)).await;
         if cut > 0 {
-            bed.forwarder.cut();
+            fixture.forwarder.cut();
         }
         if cut == 1 {
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -156,11 +156,11 @@ async fn a_guard_tells_at_once_that_its_lease_was_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let ttl = TTL * 4;
     let guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
-    bed.signal("STOP");
+    fixture.signal("STOP");
     let stopped = Instant::now();
     let soon = guard.ending(ttl / 3);
     assert_eq!(soon.await, Loss::Unrenewed);
@@ -170,8 +170,8 @@ async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
     assert!(!guard.is_held());
     // A renewal sent before the stop counts from its sending.
     assert!(told <= ttl + Duration::from_secs(1), "{told:?}");
-    bed.signal("CONT");
-    let other = bed
+    fixture.signal("CONT");
+    let other = fixture
         .client()
         .await
         .acquire(NAMESPACE, "a", "you")
@@ -183,10 +183,10 @@ async fn a_guard_tells_in_time_that_its_lease_may_be_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_counts_from_the_sending_of_the_call() {
-    let bed = Bed::start().await;
-    let client = bed.forwarded().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.forwarded().await;
     let late = Duration::from_millis(700);
-    bed.forwarder.answers(Answers::Late(late));
+    fixture.forwarder.answers(Answers::Late(late));
     let guard = client
         .acquire(NAMESPACE, "a", "me")
         .ttl(Duration::from_secs(5))
@@ -198,8 +198,8 @@ async fn time_counts_from_the_sending_of_the_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_that_was_waited_counts_for_the_holder() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let first = hold(&client, "a").await;
     let second = {
         let client = client.clone();
@@ -218,17 +218,17 @@ async fn time_that_was_waited_counts_for_the_holder() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
-    let bed = Bed::start().await;
-    let client = bed.forwarded().await;
-    bed.forwarder.answers(Answers::Lost);
+    let fixture = Fixture::start().await;
+    let client = fixture.forwarded().await;
+    fixture.forwarder.answers(Answers::Lost);
     let asked = {
         let client = client.clone();
         tokio::spawn(async move { client.acquire(NAMESPACE, "a", "me").wait(WAIT).await })
     };
-    let direct = bed.client().await;
+    let direct = fixture.client().await;
     until_counts(&direct, "a", (1, 0)).await;
     let token = direct.get(NAMESPACE, "a").await.expect("a state").holders[0].fencing_token;
-    bed.forwarder.cut();
+    fixture.forwarder.cut();
     let guard = asked.await.expect("no panic").expect("granted");
     assert_eq!(guard.fencing_token(), token, "it found its own claim");
     guard.release().await.expect("released");
@@ -237,14 +237,14 @@ async fn a_lost_answer_is_asked_for_again_and_takes_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_when_its_connection_is_cut() {
-    let bed = Bed::start().await;
-    let direct = bed.client().await;
+    let fixture = Fixture::start().await;
+    let direct = fixture.client().await;
     let held = hold(&direct, "a").await;
-    let client = bed.forwarded().await;
+    let client = fixture.forwarded().await;
     let waiting = tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(WAIT).await });
     for _ in 0..3 {
         until_counts(&direct, "a", (1, 1)).await;
-        bed.forwarder.cut();
+        fixture.forwarder.cut();
     }
     until_counts(&direct, "a", (1, 1)).await;
     held.release().await.expect("released");
@@ -254,8 +254,8 @@ async fn a_wait_goes_on_when_its_connection_is_cut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_ends_while_no_server_answers_says_so() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let _held = hold(&client, "a").await;
     let asked = Instant::now();
     let wait = Duration::from_secs(2);
@@ -264,7 +264,7 @@ async fn a_wait_that_ends_while_no_server_answers_says_so() {
         tokio::spawn(async move { client.acquire(NAMESPACE, "a", "you").wait(wait).await })
     };
     until_counts(&client, "a", (1, 1)).await;
-    bed.signal("KILL");
+    fixture.signal("KILL");
     let error = waiting.await.expect("no panic").expect_err("nobody grants it");
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     let took = asked.elapsed();
@@ -273,8 +273,8 @@ async fn a_wait_that_ends_while_no_server_answers_says_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_acquire_leaves_the_queue() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let _held = hold(&client, "a").await;
     let waiting = {
         let client = client.clone();
@@ -287,11 +287,11 @@ async fn a_dropped_acquire_leaves_the_queue() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_goes_on_over_another_address_of_the_same_service() {
-    let bed = Bed::start().await;
-    let socket = format!("unix:{}", bed.server.socket().display());
-    let client = connect(&[&bed.forwarder.address(), &socket]).await.expect("a server");
+    let fixture = Fixture::start().await;
+    let socket = format!("unix:{}", fixture.server.socket().display());
+    let client = connect(&[&fixture.forwarder.address(), &socket]).await.expect("a server");
     let guard = hold(&client, "a").await;
-    bed.forwarder.answers(Answers::Lost);
+    fixture.forwarder.answers(Answers::Lost);
     tokio::time::sleep(TTL * 2).await;
     assert!(guard.is_held());
     guard.release().await.expect("released");
@@ -311,14 +311,14 @@ async fn nobody_there_is_an_error_that_names_all_addresses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_to_a_server_that_hangs_ends() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
-    bed.signal("STOP");
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    fixture.signal("STOP");
     let asked = Instant::now();
     let error = client.get(NAMESPACE, "a").await.expect_err("it hangs");
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
-    bed.signal("CONT");
+    fixture.signal("CONT");
     until("it answers again", || {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(client.get(NAMESPACE, "a"))).ok()
     });
@@ -326,8 +326,8 @@ async fn a_call_to_a_server_that_hangs_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reentry_and_a_request_id_find_what_is_held() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let ask = || client.acquire(NAMESPACE, "a", "me").request_id("once").reentrant();
     let first = ask().lease().await.expect("granted");
     let again = ask().lease().await.expect("granted");
@@ -343,8 +343,8 @@ async fn reentry_and_a_request_id_find_what_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn modes_reach_the_server() {
-    let bed = Bed::start().await;
-    let client = bed.client().await;
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
     let ask = || client.acquire(NAMESPACE, "a", "me");
     let readers = [
         ask().shared().await.expect("shared"),

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use fencepost::backend::embedded::clock::{BootClock, Clock};
 use fencepost::backend::embedded::{OpenError, Store};
-use fencepost::backend::{BackendError, Health, Seen};
+use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
@@ -259,14 +259,14 @@ async fn a_file_that_vanished_grants_nothing_until_a_restart() {
         assert!(
             matches!(
                 refused,
-                Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
+                Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. })
             ),
             "{refused}"
         );
         // Where the file lies is no business of a caller.
         assert!(!refused.to_string().contains(file.to_str().expect("text")), "{refused}");
     }
-    assert!(matches!(*locks.health().borrow(), Health::Away { .. }));
+    assert!(matches!(*locks.health().borrow(), Health::Unavailable { .. }));
     assert!(!file.exists(), "another file was made in its place");
     locks.close().await;
     take(&open(&file), ask("a")).await;
@@ -295,7 +295,7 @@ async fn a_store_in_memory_forgets_its_locks_and_its_tokens_still_rise() {
 async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
     let locks = locks(&Store::memory());
     let mut seen = locks.watch(&name("a"));
-    assert!(matches!(seen.next().await, Some(Ok(Seen::State(_)))));
+    assert!(matches!(seen.next().await, Some(Ok(WatchEvent::State(_)))));
     for _ in 0..MANY {
         let lease = take(&locks, ask("a")).await;
         locks.release(&lease.key).await.expect("it is released");
@@ -309,8 +309,8 @@ async fn a_watcher_that_is_too_slow_gets_the_full_state_again() {
             .expect("the watch goes on")
             .expect("the store answers")
         {
-            Seen::Change(_) => changes += 1,
-            Seen::State(state) => break state,
+            WatchEvent::Change(_) => changes += 1,
+            WatchEvent::State(state) => break state,
         }
     };
     assert!(changes < 2 * MANY, "no change was skipped");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings};
-use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::claim::prefix_len;
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn claim(number: u128, mode: Mode) -> NewClaim {
         reentrant: false,
         ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
         metadata: Metadata::default(),
-        patience: Patience::Wait,
+        wait_policy: WaitPolicy::Wait,
         limits: ClaimLimits {
             queue: 1_000,
             finished: 1_000,
@@ -56,9 +56,9 @@ async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, lea
     let mut queue: Vec<NewClaim> = Vec::new();
     for (number, mode) in modes.into_iter().enumerate() {
         let claim = claim(number as u128, mode);
-        let place = backend.enter(lock, &claim).await.unwrap();
+        let place = backend.acquire(lock, &claim).await.unwrap();
         let mixes = queue.iter().all(|other| other.mode.mixes(mode));
-        assert_eq!(!mixes, matches!(place, Place::Refused(_)), "{place:?}");
+        assert_eq!(!mixes, matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
         if mixes {
             queue.push(claim);
         }
@@ -70,7 +70,7 @@ async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, lea
         }
         let gone = queue.remove(index.index(queue.len()));
         backend
-            .leave(lock, Leaving::Call(&gone.id, gone.call), None)
+            .release(lock, ReleaseTarget::Call(&gone.id, gone.call), None)
             .await
             .unwrap();
         check(backend, lock, &queue).await;
@@ -79,17 +79,17 @@ async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, lea
 
 async fn check(backend: &Arc<dyn Backend>, lock: &LockName, queue: &[NewClaim]) {
     // Who looks sees a lock without the holders whose time is over, also where one script cannot purge them all.
-    let _ = backend.look(lock, Most::of_each(0)).await.unwrap();
+    let _ = backend.inspect(lock, InspectLimit::of_each(0)).await.unwrap();
     let holders = prefix_len(queue.iter().map(|claim| claim.mode));
     for (at, claim) in queue.iter().enumerate() {
-        let place = backend.take_up(lock, claim).await.unwrap();
+        let place = backend.promote(lock, claim).await.unwrap();
         assert_eq!(
             at < holders,
-            matches!(place, Place::Held(_)),
+            matches!(place, AcquireOutcome::Held(_)),
             "{at} of {queue:?}: {place:?}"
         );
     }
-    let seen = backend.look(lock, Most::of_each(0)).await.unwrap();
+    let seen = backend.inspect(lock, InspectLimit::of_each(0)).await.unwrap();
     assert_eq!((seen.holder_count, seen.waiter_count), (holders, queue.len() - holders));
 }
 
@@ -138,9 +138,9 @@ async fn live(
                     let mut claim = claim(number, mode);
                     let ttl = STEP / 2 + STEP * (number as u64 * 7 % 11);
                     claim.ttl = Ttl::new(Duration::from_secs(ttl)).unwrap();
-                    let place = backend.enter(lock, &claim).await.unwrap();
+                    let place = backend.acquire(lock, &claim).await.unwrap();
                     let mixes = queue.iter().all(|other| other.mode.mixes(mode));
-                    assert_eq!(!mixes, matches!(place, Place::Refused(_)), "{place:?}");
+                    assert_eq!(!mixes, matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
                     if mixes {
                         queue.push(claim);
                     }
@@ -149,8 +149,8 @@ async fn live(
             Act::Go(from, count) => {
                 for _ in 0..count.min(queue.len()) {
                     let gone = queue.remove(from.index(queue.len()));
-                    let left = backend.leave(lock, Leaving::Call(&gone.id, gone.call), None).await;
-                    assert!(matches!(left.unwrap().found, Found::Ended(_)));
+                    let left = backend.release(lock, ReleaseTarget::Call(&gone.id, gone.call), None).await;
+                    assert!(matches!(left.unwrap().found, Released::Ended(_)));
                 }
             }
             Act::Pass(steps) => {
@@ -169,8 +169,8 @@ async fn live(
         }
     }
     for gone in queue {
-        let left = backend.leave(lock, Leaving::Call(&gone.id, gone.call), None).await;
-        assert!(matches!(left.unwrap().found, Found::Ended(_)));
+        let left = backend.release(lock, ReleaseTarget::Call(&gone.id, gone.call), None).await;
+        assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
     let key = format!("fencepost:rule:l:{}", lock.encoded());
     let fields = server.cli(&[

@@ -60,7 +60,7 @@ pub async fn pair(locks: &mut Locks, ask: AcquireRequest) -> Result<(), Status> 
 }
 
 /// The lock's queue.
-pub async fn look(locks: &mut Locks, namespace: &str, name: &str) -> Result<LockState, Status> {
+pub async fn inspect(locks: &mut Locks, namespace: &str, name: &str) -> Result<LockState, Status> {
     let ask = GetLockRequest {
         namespace: namespace.into(),
         name: name.into(),

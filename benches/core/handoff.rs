@@ -116,7 +116,7 @@ async fn served(mut turns: JoinSet<Result<Turn, tonic::Status>>) -> Result<Vec<T
 /// The owners in the full queue, in its order.
 async fn queue(locks: &mut Locks, namespace: &str) -> Result<Vec<String>, Failure> {
     loop {
-        let lock = client::look(locks, namespace, HOT).await?;
+        let lock = client::inspect(locks, namespace, HOT).await?;
         if lock.waiters.len() == QUEUE {
             return Ok(lock.waiters.into_iter().map(|waiter| waiter.owner).collect());
         }

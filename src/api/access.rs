@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::authenticate::Caller;
 use super::connection::Peer;
-use super::handover::Deliver;
+use super::grant_delivery::Deliver;
 use super::verifications::unproven;
 use crate::auth::rules::Reach;
 use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{Entry, OverLimit, Place, Quotas, Taken};
+use crate::quota::{Entry, OverLimit, AcquireQuota, Quotas, QuotaUse};
 use crate::telemetry::traces::carried;
 
 /// How often it is looked whether a watch may go on.
@@ -39,7 +39,7 @@ pub struct Access {
 
 /// The namespaces, behind the policy and the limits.
 #[derive(Debug, Clone)]
-pub(super) struct Guarded {
+pub(super) struct GuardedNamespaces {
     namespaces: Namespaces,
     quotas: Quotas,
 }
@@ -48,7 +48,7 @@ pub(super) struct Guarded {
 #[derive(Debug)]
 pub(super) struct CountedGrant {
     granted: Granted,
-    place: Place,
+    place: AcquireQuota,
 }
 
 impl CountedGrant {
@@ -65,15 +65,15 @@ impl Deliver for CountedGrant {
     }
 }
 
-impl Guarded {
+impl GuardedNamespaces {
     /// These namespaces, each caller held to these limits.
     pub(super) fn new(namespaces: Namespaces, quotas: Quotas) -> Self {
         Self { namespaces, quotas }
     }
 
     /// Where an Acquire may go on: the limits of the namespace that was asked for.
-    pub(super) fn to_acquire(&self, caller: Caller, namespace: &str, name: &str) -> Result<Entrance, Error> {
-        Ok(Entrance {
+    pub(super) fn to_acquire(&self, caller: Caller, namespace: &str, name: &str) -> Result<NamespaceToAcquire, Error> {
+        Ok(NamespaceToAcquire {
             locks: self.allowed(&caller, Verb::Acquire, namespace, Reach::Names(name))?,
             guarded: self.clone(),
             caller,
@@ -82,10 +82,10 @@ impl Guarded {
 
     /// The locks in which a lease is. Its id is the proof that it is the caller's; what the caller may
     /// do at all is checked all the same. Neither a Renew nor a Release counts against a limit.
-    pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Held, Error> {
+    pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<HeldLease, Error> {
         let namespace = lease.lock.namespace.as_str();
         self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
-        Ok(Held {
+        Ok(HeldLease {
             locks: self.namespaces.get(namespace)?,
             quotas: self.quotas.clone(),
         })
@@ -102,7 +102,7 @@ impl Guarded {
     }
 
     /// The same to watch one, with its place among the streams.
-    pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, Taken), Error> {
+    pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, QuotaUse), Error> {
         let locks = self.to_read(caller, namespace, name)?;
         let taken = self.quotas.stream(&caller.identity, namespace);
         let taken = taken.map_err(|over| self.counted(locks.namespace(), over))?;
@@ -145,8 +145,8 @@ impl Guarded {
     }
 
     /// The locks of a namespace, to take one of them away.
-    pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Held, Error> {
-        Ok(Held {
+    pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<HeldLease, Error> {
+        Ok(HeldLease {
             locks: self.allowed(caller, Verb::Admin, namespace, Reach::Names(name))?,
             quotas: self.quotas.clone(),
         })
@@ -216,13 +216,13 @@ impl Guarded {
 
 /// A namespace that an Acquire may enter.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct NamespaceToAcquire {
     locks: Locks,
-    guarded: Guarded,
+    guarded: GuardedNamespaces,
     caller: Caller,
 }
 
-impl Entrance {
+impl NamespaceToAcquire {
     /// What the namespace accepts.
     pub(super) fn limits(&self) -> Arc<Limits> {
         self.locks.limits()
@@ -266,12 +266,12 @@ impl Entrance {
 
 /// The namespace of a lease that may end here, and must count no more then.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLease {
     locks: Locks,
     quotas: Quotas,
 }
 
-impl Held {
+impl HeldLease {
     /// Gives the lease more time.
     pub(super) async fn renew(&self, key: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
         let renewed = self.locks.renew(key, ttl).await;

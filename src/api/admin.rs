@@ -3,7 +3,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::access::Guarded;
+use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::connection::Peer;
 use super::proto::admin_service_server::AdminService;
@@ -17,12 +17,12 @@ const SHOWN_BYTES: usize = 512;
 /// The namespaces in the hands of their operators.
 #[derive(Debug)]
 pub(super) struct AdminApi {
-    guarded: Guarded,
+    guarded: GuardedNamespaces,
 }
 
 impl AdminApi {
     /// Serves these namespaces.
-    pub(super) fn new(guarded: Guarded) -> Self {
+    pub(super) fn new(guarded: GuardedNamespaces) -> Self {
         Self { guarded }
     }
 
@@ -40,7 +40,7 @@ impl AdminApi {
 
 /// What an operator does. It ends with a line of the audit: who did what to whom, and what came of it. A
 /// caller that leaves before that is known has its line too, for the store may have been asked already.
-struct Act<'a> {
+struct AuditedAction<'a> {
     caller: &'a Caller,
     action: &'static str,
     namespace: &'a str,
@@ -48,7 +48,7 @@ struct Act<'a> {
     is_audited: bool,
 }
 
-impl<'a> Act<'a> {
+impl<'a> AuditedAction<'a> {
     fn begin(caller: &'a Caller, action: &'static str, namespace: &'a str, object: String) -> Self {
         Self {
             caller,
@@ -82,7 +82,7 @@ impl<'a> Act<'a> {
     }
 }
 
-impl Drop for Act<'_> {
+impl Drop for AuditedAction<'_> {
     fn drop(&mut self) {
         if !self.is_audited {
             self.audit("unknown: the caller left before the answer");
@@ -105,7 +105,7 @@ impl AdminService for AdminApi {
         let (_, mut extensions, ask) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let object = format!("{} token {}", shown(&ask.name), ask.fencing_token);
-        let act = Act::begin(&caller, "force_release", &ask.namespace, object);
+        let act = AuditedAction::begin(&caller, "force_release", &ask.namespace, object);
         let outcome = self.force(&caller, &ask).await;
         act.ended(&outcome);
         outcome.map_err(status::of)?;
@@ -125,7 +125,7 @@ impl AdminService for AdminApi {
     async fn admit(&self, request: Request<proto::AdmitRequest>) -> Result<Response<proto::AdmitResponse>, Status> {
         let (_, mut extensions, ask) = request.into_parts();
         let caller = Caller::of(&mut extensions);
-        let act = Act::begin(&caller, "admit", &ask.namespace, shown(&ask.node).to_owned());
+        let act = AuditedAction::begin(&caller, "admit", &ask.namespace, shown(&ask.node).to_owned());
         let outcome = self.end_quarantine(&caller, &ask).await;
         act.ended(&outcome);
         outcome.map_err(status::of)?;
@@ -147,23 +147,23 @@ mod tests {
 
     /// The lines of the audit.
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<String>>>);
+    struct AuditLog(Arc<Mutex<Vec<String>>>);
 
-    struct Line(String);
+    struct AuditLine(String);
 
-    impl Visit for Line {
+    impl Visit for AuditLine {
         fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
             write!(self.0, "{field}={value:?} ").unwrap();
         }
     }
 
-    impl Subscriber for Lines {
+    impl Subscriber for AuditLog {
         fn enabled(&self, of: &Metadata<'_>) -> bool {
             of.target() == AUDIT
         }
 
         fn event(&self, event: &Event<'_>) {
-            let mut line = Line(String::new());
+            let mut line = AuditLine(String::new());
             event.record(&mut line);
             self.0.lock().unwrap().push(line.0);
         }
@@ -180,10 +180,10 @@ mod tests {
 
     #[test]
     fn an_act_leaves_one_line_also_when_its_caller_left() {
-        let lines = Lines::default();
+        let lines = AuditLog::default();
         let caller = Caller::of(&mut Extensions::new());
         tracing::subscriber::with_default(lines.clone(), || {
-            let begin = || Act::begin(&caller, "force_release", "jobs", "a token 7".into());
+            let begin = || AuditedAction::begin(&caller, "force_release", "jobs", "a token 7".into());
             begin().ended(&Ok(()));
             begin().ended(&Err(Error::Draining));
             drop(begin());

@@ -12,8 +12,8 @@ use tower::Service;
 use super::capacity::Usage;
 use super::connection::Remote;
 use super::status;
-use super::verifications::{Turn, unproven};
-use crate::auth::{Auth, Door, Policy, Proven, Shown, Unproven, Until};
+use super::verifications::{VerificationTurn, unproven};
+use crate::auth::{Auth, AnonymousAccess, Policy, ProvenIdentity, PresentedCredentials, Unproven, Until};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
@@ -62,8 +62,8 @@ impl Caller {
     pub(super) fn again(&self) -> Result<Self, Unproven> {
         match self.shown_again()? {
             None => Ok(self.clone()),
-            Some((policy, Shown::Proven(proven) | Shown::Known(proven))) => Ok(self.renewed(policy, proven)),
-            Some((policy, Shown::Signed(signed))) => Ok(self.renewed(policy, signed.verify()?)),
+            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => Ok(self.renewed(policy, proven)),
+            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
     }
 
@@ -73,13 +73,13 @@ impl Caller {
     /// As [`Self::again`].
     pub(super) async fn again_in_turn(&self) -> Result<Self, Unproven> {
         match self.shown_again()? {
-            Some((policy, Shown::Signed(signed))) => Ok(self.renewed(policy, self.auth.verify(signed).await?)),
+            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, self.auth.verify(signed).await?)),
             _ => self.again(),
         }
     }
 
     /// What it shows under another policy; nothing while the policy is the same and the proof counts.
-    fn shown_again(&self) -> Result<Option<(Arc<Policy>, Shown)>, Unproven> {
+    fn shown_again(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, Unproven> {
         let Some(policy) = self.auth.policy() else {
             return Ok(None);
         };
@@ -96,7 +96,7 @@ impl Caller {
         Ok(Some((policy, shown)))
     }
 
-    fn renewed(&self, policy: Arc<Policy>, proven: Proven) -> Self {
+    fn renewed(&self, policy: Arc<Policy>, proven: ProvenIdentity) -> Self {
         Self {
             identity: proven.identity,
             until: proven.until,
@@ -121,7 +121,7 @@ impl<S> Authenticate<S> {
     }
 
     /// What is known of the caller before its signature is verified.
-    fn shown(&self, request: &Request<Body>) -> Result<Met, Error> {
+    fn shown(&self, request: &Request<Body>) -> Result<CallerState, Error> {
         let peer = request.extensions().get::<Remote>().cloned();
         let mut caller = Caller {
             identity: Identity::anonymous(),
@@ -133,7 +133,7 @@ impl<S> Authenticate<S> {
             auth: self.auth.clone(),
         };
         let Some(policy) = caller.policy.clone() else {
-            return Ok(Met::Known(caller));
+            return Ok(CallerState::Known(caller));
         };
         let mut authorization = request.headers().get(AUTHORIZATION).cloned();
         if let Some(shown) = &mut authorization {
@@ -144,27 +144,27 @@ impl<S> Authenticate<S> {
         let shown = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match shown {
-            Ok(Shown::Proven(proven)) => Ok(Met::Known(caller.proven(proven)?)),
-            Ok(Shown::Known(proven)) if !is_busy => Ok(Met::Known(caller.proven(proven)?)),
-            Ok(shown) => Ok(Met::Shows(caller, shown)),
-            Err(_) if is_open(request, &caller) => Ok(Met::Known(caller)),
+            Ok(PresentedCredentials::ProvenIdentity(proven)) => Ok(CallerState::Known(caller.proven(proven)?)),
+            Ok(PresentedCredentials::Known(proven)) if !is_busy => Ok(CallerState::Known(caller.proven(proven)?)),
+            Ok(shown) => Ok(CallerState::Shows(caller, shown)),
+            Err(_) if is_open(request, &caller) => Ok(CallerState::Known(caller)),
             Err(cause) => Err(unproven(cause)),
         }
     }
 }
 
 /// A caller, as far as it is known at once.
-enum Met {
+enum CallerState {
     /// Who it is.
     Known(Caller),
     /// It shows a token that is still to be verified, or comes behind another call that does.
-    Shows(Caller, Shown),
+    Shows(Caller, PresentedCredentials),
 }
 
 impl Caller {
     /// # Errors
     /// When its identity has too many connections.
-    fn proven(mut self, proven: Proven) -> Result<Self, Error> {
+    fn proven(mut self, proven: ProvenIdentity) -> Result<Self, Error> {
         let usage = self
             .peer
             .as_ref()
@@ -179,7 +179,7 @@ impl Caller {
 
 impl<S: Clone> Authenticate<S> {
     /// Makes a call once its caller's token is verified.
-    fn verified<B>(&mut self, request: Request<Body>, caller: Caller, shown: Shown) -> Verified<S::Future>
+    fn verified<B>(&mut self, request: Request<Body>, caller: Caller, shown: PresentedCredentials) -> Verified<S::Future>
     where
         S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
         S::Future: Send + Unpin,
@@ -202,7 +202,7 @@ impl<S: Clone> Authenticate<S> {
 }
 
 /// A call whose caller is being verified; the next one of the connection waits for its turn.
-type Verified<F> = Pin<Box<dyn Future<Output = Result<(F, Option<Turn>), Error>> + Send>>;
+type Verified<F> = Pin<Box<dyn Future<Output = Result<(F, Option<VerificationTurn>), Error>> + Send>>;
 
 /// A request that shows who its caller is to what is behind, and not how that was proven: nothing there may log
 /// that or pass it on.
@@ -215,17 +215,17 @@ fn admitted(mut request: Request<Body>, caller: Caller) -> Request<Body> {
 /// Whether a call is for those too who are nobody.
 fn is_open(request: &Request<Body>, caller: &Caller) -> bool {
     let policy = caller.policy.as_ref();
-    policy.is_some_and(|policy| door(request.uri().path(), policy) == Door::Open)
+    policy.is_some_and(|policy| door(request.uri().path(), policy) == AnonymousAccess::Open)
 }
 
 /// Whether a method is for those too who are nobody.
-fn door(path: &str, policy: &Policy) -> Door {
+fn door(path: &str, policy: &Policy) -> AnonymousAccess {
     if path.starts_with("/grpc.health.v1.Health/") {
         policy.health()
     } else if path.starts_with("/grpc.reflection.") {
         policy.reflection()
     } else {
-        Door::Closed
+        AnonymousAccess::Closed
     }
 }
 
@@ -267,11 +267,11 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let step = match self.shown(&request) {
-            Ok(Met::Known(caller)) => Step::Called(self.inner.call(admitted(request, caller))),
-            Ok(Met::Shows(caller, shown)) => Step::Verified(self.verified(request, caller, shown)),
-            Err(error) => Step::Refused(error),
+            Ok(CallerState::Known(caller)) => Stage::Called(self.inner.call(admitted(request, caller))),
+            Ok(CallerState::Shows(caller, shown)) => Stage::Verified(self.verified(request, caller, shown)),
+            Err(error) => Stage::Refused(error),
         };
-        if let Step::Refused(error) = &step {
+        if let Stage::Refused(error) = &step {
             refused(self.figures.as_ref(), error);
         }
         AuthenticateFuture {
@@ -283,12 +283,12 @@ where
 
 /// A call whose caller is looked at.
 pub(super) struct AuthenticateFuture<F> {
-    step: Step<F>,
+    step: Stage<F>,
     figures: Option<ServerMetrics>,
 }
 
 /// How far it has come.
-enum Step<F> {
+enum Stage<F> {
     /// Its caller is being verified.
     Verified(Verified<F>),
     /// It is under way.
@@ -308,21 +308,21 @@ where
         let this = self.get_mut();
         loop {
             match &mut this.step {
-                Step::Verified(verified) => match ready!(verified.as_mut().poll(cx)) {
+                Stage::Verified(verified) => match ready!(verified.as_mut().poll(cx)) {
                     Ok((mut call, turn)) => {
                         // Begun before the next call of the connection has its turn: the order stays.
                         let polled = Pin::new(&mut call).poll(cx);
                         drop(turn);
-                        this.step = Step::Called(call);
+                        this.step = Stage::Called(call);
                         return polled;
                     }
                     Err(error) => {
                         refused(this.figures.as_ref(), &error);
-                        this.step = Step::Refused(error);
+                        this.step = Stage::Refused(error);
                     }
                 },
-                Step::Called(call) => return Pin::new(call).poll(cx),
-                Step::Refused(error) => return Poll::Ready(Ok(status::of(error.clone()).into_http())),
+                Stage::Called(call) => return Pin::new(call).poll(cx),
+                Stage::Refused(error) => return Poll::Ready(Ok(status::of(error.clone()).into_http())),
             }
         }
     }

@@ -17,20 +17,20 @@ use self::incoming::Arrival;
 use self::socket::Transport;
 use super::capacity::{Capacity, ConnectionUsage, Usage};
 use super::verifications::Verifications;
-use crate::auth::certificate::Certified;
+use crate::auth::certificate::CertificateIdentity;
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
 
 mod incoming;
 mod socket;
-mod strangers;
-mod told;
+mod unauthenticated;
+mod log_throttle;
 
 pub(super) use self::incoming::incoming;
 pub(super) use self::socket::Socket;
-use self::strangers::{Place, Strangers};
-pub(super) use self::told::Told;
+use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
+pub(super) use self::log_throttle::LogThrottle;
 
 /// How long a client may leave its socket unread while there is something for it.
 const UNREAD: Duration = Duration::from_secs(13);
@@ -59,18 +59,18 @@ pub(super) struct Remote {
     /// Where it is.
     pub peer: Peer,
     /// Who its certificate says that it is, where it has shown one with a name.
-    pub certificate: Option<Certified>,
+    pub certificate: Option<CertificateIdentity>,
     /// Where its tokens wait until their signatures are verified.
     pub verifications: Arc<Verifications>,
     /// Its place among strangers, where callers are asked who they are.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<UnauthenticatedConnection>>,
     /// What its connection uses; nothing before it is open.
     pub usage: Option<Arc<ConnectionUsage>>,
 }
 
 impl Remote {
     /// Somebody there, with what its certificate says.
-    pub(super) fn new(peer: Peer, certificate: Option<Certified>) -> Self {
+    pub(super) fn new(peer: Peer, certificate: Option<CertificateIdentity>) -> Self {
         Self {
             peer,
             certificate,
@@ -104,7 +104,7 @@ pub(super) struct Connection {
     remote: Remote,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Until the client has begun to speak HTTP/2; pings take over then.
-    greeting: Option<Greeting>,
+    greeting: Option<FirstByteTimeout>,
     /// Whether the answers that are to be written had time to gather: see [`Connection::gathered`].
     gathered: bool,
     /// While the socket takes nothing: until when.
@@ -134,8 +134,8 @@ impl Drop for Counted {
 
 /// The time in which a new connection has to begin.
 #[derive(Debug)]
-struct Greeting {
-    patience: Pin<Box<Sleep>>,
+struct FirstByteTimeout {
+    wait_policy: Pin<Box<Sleep>>,
     /// A server that drains waits for nobody who has not begun.
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
     /// How many bytes the client has sent.
@@ -145,23 +145,23 @@ struct Greeting {
 /// The preface of HTTP/2 and the head of the frame that has to follow it, in bytes. Before them nobody is pinged.
 const BEGINNING: usize = 24 + 9;
 
-impl Greeting {
+impl FirstByteTimeout {
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        self.patience.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
+        self.wait_policy.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
     }
 }
 
 /// What all connections of a server share.
 #[derive(Debug, Clone)]
-pub(super) struct Terms {
+pub(super) struct ConnectionSettings {
     /// One permit for each connection that may be open.
     open: Arc<Semaphore>,
     /// Those of strangers, where callers are asked who they are.
-    strangers: Option<Arc<Strangers>>,
+    strangers: Option<Arc<UnauthenticatedConnections>>,
     /// What the log was told of those that were closed.
-    told: Arc<Told>,
+    told: Arc<LogThrottle>,
     /// How long a new one may say nothing.
-    patience: Duration,
+    wait_policy: Duration,
     /// Ends those that have not begun.
     drain: CancellationToken,
     /// Ends them all.
@@ -172,12 +172,12 @@ pub(super) struct Terms {
     capacity: Arc<Capacity>,
 }
 
-impl Terms {
-    /// At most `most` connections at once, each with `patience` to begin, or until `drain`; `cut` ends
+impl ConnectionSettings {
+    /// At most `most` connections at once, each with `wait_policy` to begin, or until `drain`; `cut` ends
     /// them all. Each caller has its share of the `capacity`.
     pub(super) fn new(
         most: usize,
-        patience: Duration,
+        wait_policy: Duration,
         drain: CancellationToken,
         cut: CancellationToken,
         capacity: Arc<Capacity>,
@@ -187,7 +187,7 @@ impl Terms {
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
             strangers: None,
             told: Arc::default(),
-            patience,
+            wait_policy,
             drain,
             cut,
             figures: None,
@@ -204,7 +204,7 @@ impl Terms {
     pub(super) fn asking(self) -> Self {
         let most = self.open.available_permits().div_ceil(4);
         Self {
-            strangers: Some(Arc::new(Strangers::new(most))),
+            strangers: Some(Arc::new(UnauthenticatedConnections::new(most))),
             ..self
         }
     }
@@ -238,8 +238,8 @@ impl Terms {
             transport,
             remote,
             cut: Box::pin(cut.cancelled_owned()),
-            greeting: Some(Greeting {
-                patience: Box::pin(sleep(self.patience)),
+            greeting: Some(FirstByteTimeout {
+                wait_policy: Box::pin(sleep(self.wait_policy)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
                 heard: 0,
             }),

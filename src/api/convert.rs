@@ -9,7 +9,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 
 use super::proto;
 use super::settings::Settings;
-use crate::backend::Page;
+use crate::backend::PageRequest;
 use crate::locks::Acquire;
 use crate::name::{
     FencingToken, Identity, InvalidField, LockName, MAX_NAME_BYTES, MAX_OWNER_BYTES, Metadata, Mode, Owner, RequestId,
@@ -129,7 +129,7 @@ impl Pages {
 }
 
 /// Which page of a list of the names that begin so.
-pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result<Page, InvalidField> {
+pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result<PageRequest, InvalidField> {
     let size = match usize::try_from(size) {
         Ok(0) => pages.default,
         Ok(size) => size.min(pages.limit),
@@ -141,7 +141,7 @@ pub(super) fn page(size: i32, token: &str, prefix: &str, pages: Pages) -> Result
         }
     };
     let after = (!token.is_empty()).then(|| after(token, prefix)).transpose()?;
-    Ok(Page { after, size })
+    Ok(PageRequest { after, size })
 }
 
 /// The page token for where the next page begins; empty at the end.

@@ -33,7 +33,7 @@ pub(super) struct HealthApi {
 }
 
 /// Whose health is asked for.
-enum Asked {
+enum HealthTarget {
     Server,
     Namespace(watch::Receiver<Health>),
     Unknown,
@@ -54,22 +54,22 @@ impl HealthApi {
         Self { namespaces, drain }
     }
 
-    fn asked(&self, caller: Option<&Caller>, service: &str) -> Asked {
+    fn asked(&self, caller: Option<&Caller>, service: &str) -> HealthTarget {
         if SERVER.contains(&service) {
-            return Asked::Server;
+            return HealthTarget::Server;
         }
         let name = service.strip_prefix(NAMESPACE_PREFIX);
         // Whoever may not know which namespaces there are is not told by their health.
         let opened = name.filter(|name| caller.is_some_and(|caller| caller.opens(name)));
         match opened.map(|name| self.namespaces.get(name)) {
-            Some(Ok(locks)) => Asked::Namespace(locks.health()),
-            _ => Asked::Unknown,
+            Some(Ok(locks)) => HealthTarget::Namespace(locks.health()),
+            _ => HealthTarget::Unknown,
         }
     }
 
     /// The status now and each change, to the end of the server, which is NOT_SERVING.
     /// It is looked up anew `every` so often, and whenever it may have changed.
-    fn statuses<L: FnMut() -> Asked + Send>(
+    fn statuses<L: FnMut() -> HealthTarget + Send>(
         &self,
         every: Duration,
         look: L,
@@ -106,15 +106,15 @@ struct Follow<L> {
     health: Option<watch::Receiver<Health>>,
 }
 
-impl<L: FnMut() -> Asked> Follow<L> {
+impl<L: FnMut() -> HealthTarget> Follow<L> {
     /// How it is now. It is looked up anew: a namespace that came back has another store.
     fn status(&mut self) -> ServingStatus {
         self.table.mark_unchanged();
         self.health = None;
         match (self.look)() {
-            Asked::Server => ServingStatus::Serving,
-            Asked::Unknown => ServingStatus::ServiceUnknown,
-            Asked::Namespace(health) => serving(&self.health.insert(health).borrow_and_update()),
+            HealthTarget::Server => ServingStatus::Serving,
+            HealthTarget::Unknown => ServingStatus::ServiceUnknown,
+            HealthTarget::Namespace(health) => serving(&self.health.insert(health).borrow_and_update()),
         }
     }
 
@@ -147,7 +147,7 @@ fn only_changes(statuses: impl Stream<Item = ServingStatus> + Send) -> impl Stre
 fn serving(health: &Health) -> ServingStatus {
     match health {
         Health::Serving => ServingStatus::Serving,
-        Health::Quarantined { .. } | Health::Away { .. } => ServingStatus::NotServing,
+        Health::Quarantined { .. } | Health::Unavailable { .. } => ServingStatus::NotServing,
     }
 }
 
@@ -161,10 +161,10 @@ impl HealthService for HealthApi {
         let (_, mut extensions, ask) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let status = match self.asked(Some(&caller), &ask.service) {
-            Asked::Unknown => return Err(Status::not_found("there is no such service")),
+            HealthTarget::Unknown => return Err(Status::not_found("there is no such service")),
             _ if self.drain.is_cancelled() => ServingStatus::NotServing,
-            Asked::Server => ServingStatus::Serving,
-            Asked::Namespace(health) => serving(&health.borrow()),
+            HealthTarget::Server => ServingStatus::Serving,
+            HealthTarget::Namespace(health) => serving(&health.borrow()),
         };
         Ok(Response::new(response(status)))
     }

@@ -5,31 +5,31 @@ use std::task::Poll;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status};
 
-use super::access::{Guarded, Held};
+use super::access::{GuardedNamespaces, HeldLease};
 use super::authenticate::Caller;
 use super::convert::{self, Bounds, Pages};
-use super::handover::Undelivered;
+use super::grant_delivery::Undelivered;
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
 use super::settings::Settings;
 use super::{deadline, status};
-use crate::backend::Seen;
+use crate::backend::WatchEvent;
 use crate::error::Error;
 use crate::name::{LeaseKey, LockName, Namespace};
-use crate::quota::Taken;
+use crate::quota::QuotaUse;
 
 /// The locks of all namespaces.
 #[derive(Debug)]
 pub(super) struct LockApi {
-    guarded: Guarded,
+    guarded: GuardedNamespaces,
     bounds: Bounds,
     pages: Pages,
 }
 
 impl LockApi {
     /// Serves these namespaces, with answers as large as the settings say.
-    pub(super) fn new(guarded: Guarded, settings: &Settings) -> Self {
+    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings) -> Self {
         Self {
             guarded,
             bounds: Bounds::of(settings),
@@ -38,7 +38,7 @@ impl LockApi {
     }
 
     /// The lease's key and its namespace.
-    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Held, LeaseKey), Status> {
+    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(HeldLease, LeaseKey), Status> {
         let key = LeaseKey::parse(lease_id).map_err(status::of)?;
         let held = self.guarded.lease(caller, &key).map_err(status::of)?;
         Ok((held, key))
@@ -58,15 +58,15 @@ struct View {
     bounds: Bounds,
     call: Option<CallName>,
     /// Its place among the caller's streams.
-    _taken: Taken,
+    _taken: QuotaUse,
 }
 
 impl View {
-    fn show(&self, seen: Result<Seen, Error>) -> Result<proto::WatchLockResponse, Status> {
+    fn show(&self, seen: Result<WatchEvent, Error>) -> Result<proto::WatchLockResponse, Status> {
         use proto::watch_lock_response::Event;
         let event = match seen.map_err(|error| self.failed(error))? {
-            Seen::State(queue) => Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds)),
-            Seen::Change(change) => Event::Change(convert::change(&change)),
+            WatchEvent::State(queue) => Event::State(convert::lock_state(&self.namespace, &self.name, &queue, self.bounds)),
+            WatchEvent::Change(change) => Event::Change(convert::change(&change)),
         };
         Ok(proto::WatchLockResponse { event: Some(event) })
     }
@@ -84,8 +84,8 @@ impl View {
 /// What is seen until `end` is ready, and that at last.
 fn ended_by(
     end: impl Future<Output = Error> + Send + 'static,
-    mut seen: BoxStream<'static, Result<Seen, Error>>,
-) -> impl Stream<Item = Result<Seen, Error>> + Send {
+    mut seen: BoxStream<'static, Result<WatchEvent, Error>>,
+) -> impl Stream<Item = Result<WatchEvent, Error>> + Send {
     let mut end = Some(Box::pin(end));
     stream::poll_fn(move |cx| {
         let Some(waits) = &mut end else {
@@ -151,7 +151,7 @@ impl LockService for LockApi {
         let locks = self.guarded.to_read(&caller, &ask.namespace, &ask.name);
         let locks = locks.map_err(status::of)?;
         let name = LockName::new(&ask.name).map_err(status::of)?;
-        let queue = locks.look(&name, self.bounds.claims).await.map_err(status::of)?;
+        let queue = locks.inspect(&name, self.bounds.claims).await.map_err(status::of)?;
         let lock = convert::lock_state(locks.namespace(), &name, &queue, self.bounds);
         Ok(Response::new(proto::GetLockResponse { lock: Some(lock) }))
     }

@@ -31,7 +31,7 @@ const RETRY_OVERLOADED: Duration = Duration::from_millis(200);
 const RETRY_LATER: Duration = Duration::from_secs(1);
 
 /// How an error is shown: everything but its message.
-struct Shown {
+struct StatusDetails {
     code: Code,
     reason: &'static str,
     metadata: Vec<(&'static str, String)>,
@@ -87,7 +87,7 @@ pub fn reason(status: &Status) -> Option<String> {
     (info.domain == DOMAIN).then_some(info.reason)
 }
 
-fn shown(error: &Error) -> Shown {
+fn shown(error: &Error) -> StatusDetails {
     match error {
         Error::LockHeld { holder } => aborted("LOCK_HELD", holder.as_deref().map(held_by).unwrap_or_default()),
         Error::WaitTimeout { waited } => aborted("WAIT_TIMEOUT", vec![("waited_ms", millis(*waited))]),
@@ -114,9 +114,9 @@ fn shown(error: &Error) -> Shown {
     }
 }
 
-fn shown_of_store(error: &BackendError) -> Shown {
+fn shown_of_store(error: &BackendError) -> StatusDetails {
     match error {
-        BackendError::Away { .. } | BackendError::Unsent { .. } => {
+        BackendError::Unavailable { .. } | BackendError::NotSent { .. } => {
             unavailable("BACKEND_UNAVAILABLE", vec![]).retry_in(RETRY_LATER)
         }
         BackendError::NoQuorum { .. } => unavailable("NO_QUORUM", vec![]).retry_in(RETRY_LATER),
@@ -128,7 +128,7 @@ fn shown_of_store(error: &BackendError) -> Shown {
     }
 }
 
-impl Shown {
+impl StatusDetails {
     fn retry_in(self, delay: Duration) -> Self {
         Self {
             retry: Some(delay),
@@ -137,8 +137,8 @@ impl Shown {
     }
 }
 
-fn show(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>) -> Shown {
-    Shown {
+fn show(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
+    StatusDetails {
         code,
         reason,
         metadata,
@@ -146,23 +146,23 @@ fn show(code: Code, reason: &'static str, metadata: Vec<(&'static str, String)>)
     }
 }
 
-fn aborted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> Shown {
+fn aborted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
     show(Code::Aborted, reason, metadata)
 }
 
-fn precondition(reason: &'static str, metadata: Vec<(&'static str, String)>) -> Shown {
+fn precondition(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
     show(Code::FailedPrecondition, reason, metadata)
 }
 
-fn exhausted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> Shown {
+fn exhausted(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
     show(Code::ResourceExhausted, reason, metadata)
 }
 
-fn unavailable(reason: &'static str, metadata: Vec<(&'static str, String)>) -> Shown {
+fn unavailable(reason: &'static str, metadata: Vec<(&'static str, String)>) -> StatusDetails {
     show(Code::Unavailable, reason, metadata)
 }
 
-fn invalid_field(InvalidField { field, problem }: &InvalidField) -> Shown {
+fn invalid_field(InvalidField { field, problem }: &InvalidField) -> StatusDetails {
     let metadata = vec![("field", (*field).into()), ("bounds", shortened(problem.clone()))];
     show(Code::InvalidArgument, "INVALID_FIELD", metadata)
 }

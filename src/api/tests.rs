@@ -235,7 +235,7 @@ mod grants {
             &CancellationToken::new(),
         )
         .unwrap();
-        let handover: Handover<_> = Handover::new(Dispatch::new(services.locks, services.routes));
+        let handover: GrantDelivery<_> = GrantDelivery::new(Dispatch::new(services.locks, services.routes));
         let authenticate = Authenticate::new(handover, Auth::default(), None);
         authenticate.oneshot(acquire()).await.unwrap().into_body()
     }

@@ -10,24 +10,24 @@ use http::{Request, Response};
 use tonic::Code;
 use tower::Service;
 
-use super::observed::end;
+use super::call_metrics::end;
 use crate::metrics::calls::Method;
 use crate::telemetry::traces::Traced;
 
 /// Traces the calls of `inner`.
 #[derive(Debug, Clone)]
-pub(super) struct Tracing<S> {
+pub(super) struct TraceLayer<S> {
     inner: S,
 }
 
-impl<S> Tracing<S> {
+impl<S> TraceLayer<S> {
     /// Traces the calls of `inner` where the process has traces.
     pub(super) fn new(inner: S) -> Self {
         Self { inner }
     }
 }
 
-impl<S, R, B> Service<Request<R>> for Tracing<S>
+impl<S, R, B> Service<Request<R>> for TraceLayer<S>
 where
     S: Service<Request<R>, Response = Response<B>>,
     S::Future: Unpin,

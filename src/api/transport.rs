@@ -24,9 +24,9 @@ use tower::{Service, ServiceExt};
 
 use self::calls::Calls;
 use self::request::FromClient;
-use super::connection::{Connection, Told};
+use super::connection::{Connection, LogThrottle};
 use super::deadline::{self, Timed};
-use super::gate::Kind;
+use super::concurrency_limit::Kind;
 use super::settings::Settings;
 use crate::metrics::ServerMetrics;
 
@@ -50,7 +50,7 @@ pub(super) struct Transport {
     settings: Settings,
     figures: Option<ServerMetrics>,
     /// What the log was told of clients that broke the protocol.
-    told: Arc<Told>,
+    told: Arc<LogThrottle>,
     /// Lets connections end when their calls have.
     closing: CancellationToken,
 }
@@ -147,7 +147,7 @@ impl Transport {
         }
     }
 
-    fn http2(&self, calls: &Calls) -> http2::Builder<calls::Beginning> {
+    fn http2(&self, calls: &Calls) -> http2::Builder<calls::CallExecutor> {
         let mut builder = http2::Builder::new(calls.beginning());
         builder
             .timer(TokioTimer::new())

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::auth::{Auth, Proven, Shown, Unproven};
+use crate::auth::{Auth, ProvenIdentity, PresentedCredentials, Unproven};
 use crate::error::Error;
 
 /// How many calls of one connection may wait for a verification.
@@ -32,14 +32,14 @@ impl Default for Verifications {
 
 /// The turn of a call among those of its connection that show signed tokens.
 #[derive(Debug)]
-pub(super) struct Turn(
+pub(super) struct VerificationTurn(
     #[allow(dead_code, reason = "the next call waits until it is dropped")] Option<OwnedSemaphorePermit>,
 );
 
 /// Counts a call that waits.
-struct Waiting(Arc<Verifications>);
+struct WaitingCount(Arc<Verifications>);
 
-impl Drop for Waiting {
+impl Drop for WaitingCount {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -52,24 +52,24 @@ impl Verifications {
     }
 
     /// Whom a token proves, verified in turn. The next call of the connection has its turn when the answer's
-    /// [`Turn`] is dropped.
+    /// [`VerificationTurn`] is dropped.
     ///
     /// # Errors
     /// [`Error::Unauthenticated`]; [`Error::Overloaded`] where too many calls of the connection wait already.
     ///
     /// # Cancellation safety
     /// Dropped, the call gives its turn up.
-    pub(super) async fn proven(self: Arc<Self>, auth: Auth, shown: Shown) -> Result<(Proven, Turn), Error> {
-        let waiting = Waiting(Arc::clone(&self));
+    pub(super) async fn proven(self: Arc<Self>, auth: Auth, shown: PresentedCredentials) -> Result<(ProvenIdentity, VerificationTurn), Error> {
+        let waiting = WaitingCount(Arc::clone(&self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             let what = format!("{MAX_WAITING} calls of this connection wait until their tokens are verified");
             return Err(Error::Overloaded { what });
         }
-        let turn = Turn(Arc::clone(&self.turn).acquire_owned().await.ok());
+        let turn = VerificationTurn(Arc::clone(&self.turn).acquire_owned().await.ok());
         drop(waiting);
         let proven = match shown {
-            Shown::Proven(proven) | Shown::Known(proven) => Ok(proven),
-            Shown::Signed(signed) => match signed.remembered() {
+            PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
+            PresentedCredentials::UnverifiedToken(signed) => match signed.remembered() {
                 Some(known) => known,
                 None => auth.verify(signed).await,
             },

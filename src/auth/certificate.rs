@@ -9,7 +9,7 @@ use crate::name::Identity;
 
 /// What a certificate proves, and until when.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certified {
+pub struct CertificateIdentity {
     /// Whose it is.
     pub identity: Identity,
     /// In seconds since 1970: a connection may outlast its certificate.
@@ -18,7 +18,7 @@ pub struct Certified {
 
 /// The identity of a certificate in DER: its first URI, else its first DNS name, else its common
 /// name. The kind stands before it, for an authority may check one kind with more care than another.
-pub fn identity(der: &[u8]) -> Option<Certified> {
+pub fn identity(der: &[u8]) -> Option<CertificateIdentity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
     let names = names.map_or(&[][..], |names| names.value.general_names.as_slice());
@@ -38,7 +38,7 @@ pub fn identity(der: &[u8]) -> Option<Certified> {
     };
     let (kind, name) = uri.or_else(dns).or_else(common)?;
     let until = certificate.validity().not_after.timestamp();
-    Some(Certified {
+    Some(CertificateIdentity {
         identity: identity_of(kind, name)?,
         until: until.try_into().unwrap_or(0),
     })

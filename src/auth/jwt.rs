@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::bearer::{self, Hash};
-use super::proven::{Proven, Until};
+use super::proven::{ProvenIdentity, Until};
 use super::{Unproven, clock};
 use crate::files;
 use crate::name::Identity;
@@ -95,7 +95,7 @@ struct Key {
 
 /// A token that was found good, and until when it is, in seconds since 1970.
 #[derive(Debug)]
-struct Good {
+struct VerifiedToken {
     identity: Identity,
     until: u64,
 }
@@ -108,7 +108,7 @@ pub struct Jwt {
     file: Hash,
     keys: Vec<Key>,
     /// By their hash. Never held while a signature is looked at.
-    good: Mutex<HashMap<Hash, Good>>,
+    good: Mutex<HashMap<Hash, VerifiedToken>>,
 }
 
 impl Jwt {
@@ -174,7 +174,7 @@ impl Jwt {
     }
 
     /// Verifies the signature of a token. `hash` is the token's own.
-    pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<Proven, Unproven> {
+    pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<ProvenIdentity, Unproven> {
         let keys = self.keys_of(token.algorithm, token.key_id.as_deref());
         let mut keys = keys.into_iter();
         let message = token.message.as_bytes();
@@ -184,7 +184,7 @@ impl Jwt {
             return Err(Unproven::Invalid);
         }
         self.remember(hash, &token);
-        Ok(Proven {
+        Ok(ProvenIdentity {
             identity: token.identity,
             until: Until(Some(token.until)),
         })
@@ -207,13 +207,13 @@ impl Jwt {
     }
 
     /// What a token proved when its signature was verified.
-    pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<Proven, Unproven>> {
+    pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<ProvenIdentity, Unproven>> {
         let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
         let known = good.get(hash)?;
         let until = Until(Some(known.until));
         if !until.is_over() {
             let identity = known.identity.clone();
-            return Some(Ok(Proven { identity, until }));
+            return Some(Ok(ProvenIdentity { identity, until }));
         }
         good.remove(hash);
         Some(Err(Unproven::Expired))
@@ -228,7 +228,7 @@ impl Jwt {
         if good.len() >= REMEMBERED {
             good.clear();
         }
-        let known = Good {
+        let known = VerifiedToken {
             identity: token.identity.clone(),
             until: token.until,
         };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
-use super::certificate::Certified;
+use super::certificate::CertificateIdentity;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::proven::{Proven, Shown, Signed, Until};
+use super::proven::{ProvenIdentity, PresentedCredentials, UnverifiedToken, Until};
 use super::rules::Rules;
 use super::{Denied, Unproven, Verb, rules};
 use crate::name::Identity;
@@ -17,7 +17,7 @@ const MAX_BEARERS: usize = 1000;
 
 /// Who may ask for what every client needs before it is anybody: health, reflection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Door {
+pub enum AnonymousAccess {
     /// Everybody.
     #[default]
     Open,
@@ -39,9 +39,9 @@ pub struct PolicySettings {
     /// What each may do.
     pub rules: Rules,
     /// Who may ask for health.
-    pub health: Door,
+    pub health: AnonymousAccess,
     /// Who may ask for reflection.
-    pub reflection: Door,
+    pub reflection: AnonymousAccess,
 }
 
 impl PolicySettings {
@@ -76,8 +76,8 @@ pub struct Policy {
     bearers: Arc<Bearers>,
     jwt: Option<Arc<Jwt>>,
     rules: Rules,
-    health: Door,
-    reflection: Door,
+    health: AnonymousAccess,
+    reflection: AnonymousAccess,
 }
 
 impl Policy {
@@ -139,12 +139,12 @@ impl Policy {
     }
 
     /// Who may ask for health.
-    pub fn health(&self) -> Door {
+    pub fn health(&self) -> AnonymousAccess {
         self.health
     }
 
     /// Who may ask for reflection.
-    pub fn reflection(&self) -> Door {
+    pub fn reflection(&self) -> AnonymousAccess {
         self.reflection
     }
 
@@ -153,10 +153,10 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn identify(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Proven, Unproven> {
+    pub fn identify(&self, certificate: Option<&CertificateIdentity>, bearer: Option<&[u8]>) -> Result<ProvenIdentity, Unproven> {
         match self.shown(certificate, bearer)? {
-            Shown::Proven(proven) | Shown::Known(proven) => Ok(proven),
-            Shown::Signed(signed) => signed.verify(),
+            PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
+            PresentedCredentials::UnverifiedToken(signed) => signed.verify(),
         }
     }
 
@@ -164,14 +164,14 @@ impl Policy {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn shown(&self, certificate: Option<&Certified>, bearer: Option<&[u8]>) -> Result<Shown, Unproven> {
+    pub fn shown(&self, certificate: Option<&CertificateIdentity>, bearer: Option<&[u8]>) -> Result<PresentedCredentials, Unproven> {
         let Some(token) = bearer else {
             let shown = certificate.filter(|_| self.certificates).ok_or(Unproven::Missing)?;
             let until = Until(Some(shown.until));
             if until.is_over() {
                 return Err(Unproven::Expired);
             }
-            return Ok(Shown::Proven(Proven {
+            return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity {
                 identity: shown.identity.clone(),
                 until,
             }));
@@ -179,13 +179,13 @@ impl Policy {
         let hash = hash(token);
         if let Some(identity) = self.bearers.prove(&hash) {
             let until = Until::default();
-            return Ok(Shown::Proven(Proven { identity, until }));
+            return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity { identity, until }));
         }
         let jwt = self.jwt.as_ref().ok_or(Unproven::Invalid)?;
         if let Some(known) = jwt.remembered(&hash) {
-            return known.map(Shown::Known);
+            return known.map(PresentedCredentials::Known);
         }
-        Ok(Shown::Signed(Signed {
+        Ok(PresentedCredentials::UnverifiedToken(UnverifiedToken {
             token: jwt.judge(token)?,
             jwt: Arc::clone(jwt),
             hash,

@@ -9,7 +9,7 @@ use crate::name::Identity;
 
 /// An identity, and until when its proof counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proven {
+pub struct ProvenIdentity {
     /// Who it is.
     pub identity: Identity,
     /// Until when that is proven.
@@ -29,26 +29,26 @@ impl Until {
 
 /// What a caller shows.
 #[derive(Debug)]
-pub enum Shown {
+pub enum PresentedCredentials {
     /// It proves who the caller is.
-    Proven(Proven),
+    ProvenIdentity(ProvenIdentity),
     /// A signed token whose signature was verified before.
-    Known(Proven),
+    Known(ProvenIdentity),
     /// A signed token that says whose it is.
-    Signed(Signed),
+    UnverifiedToken(UnverifiedToken),
 }
 
 /// A signed token whose claims are good. Its signature is to be verified.
 #[derive(Debug)]
-pub struct Signed {
+pub struct UnverifiedToken {
     pub(super) jwt: Arc<Jwt>,
     pub(super) hash: Hash,
     pub(super) token: Unverified,
 }
 
-impl Signed {
+impl UnverifiedToken {
     /// What it proved when its signature was verified before.
-    pub fn remembered(&self) -> Option<Result<Proven, Unproven>> {
+    pub fn remembered(&self) -> Option<Result<ProvenIdentity, Unproven>> {
         self.jwt.remembered(&self.hash)
     }
 
@@ -56,7 +56,7 @@ impl Signed {
     ///
     /// # Errors
     /// [`Unproven`].
-    pub fn verify(self) -> Result<Proven, Unproven> {
+    pub fn verify(self) -> Result<ProvenIdentity, Unproven> {
         self.remembered()
             .unwrap_or_else(|| self.jwt.verify(&self.hash, self.token))
     }

@@ -1,7 +1,7 @@
 //! The embedded store: one file, one writer, the state in memory, group commit.
 //!
 //! [`Store::open`] opens or makes the file and refuses one that another process has open;
-//! [`Store::memory`] keeps nothing. Each namespace is cut from a store with [`Store::namespace`].
+//! [`Store::history`] keeps nothing. Each namespace is cut from a store with [`Store::namespace`].
 //!
 //! The rooms, from the request inwards: this file turns the trait's verbs into steps; [`engine`]
 //! runs steps, turn by turn, and makes each turn durable before it answers; [`machine`] holds the
@@ -24,27 +24,27 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::{mpsc, watch};
 
 use self::clock::{BootClock, Clock, TokioClock};
-use self::desk::{Desk, SpaceId};
+use self::txn_context::{TxnContext, NamespaceId};
 use self::engine::Engine;
-use self::space::{Coming, Space};
+use self::namespace_state::{IncomingClaim, NamespaceState};
 use super::{
-    Backend, BackendError, CLAIM_LIMIT, Departure, Guarantee, Health, Leaver, Leaving, Listing, Most, NewClaim, Offers,
-    Page, Place, Renewal, Seen, Wake,
+    Backend, BackendError, CLAIM_LIMIT, ReleaseOutcome, Guarantee, Health, OwnedReleaseTarget, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities,
+    PageRequest, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 pub mod clock;
-mod desk;
+mod txn_context;
 mod ends;
 mod engine;
 mod file;
 mod lock;
-mod machine;
-mod memory;
+mod state_machine;
+mod history;
 mod record;
 mod retries;
-mod space;
+mod namespace_state;
 mod watching;
 
 pub use file::FileError as OpenError;
@@ -137,18 +137,18 @@ impl Embedded {
     /// Runs a step on this namespace.
     async fn step<R: Send + 'static>(
         &self,
-        step: impl FnOnce(&mut Space, &mut Desk) -> R + Send + 'static,
+        step: impl FnOnce(&mut NamespaceState, &mut TxnContext) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(BackendError::Unsent {
+            return Err(BackendError::NotSent {
                 reason: "the namespace is closed".into(),
             });
         }
         let namespace = self.namespace.clone();
         let run = self.store.engine.run(move |machine| {
-            let id: SpaceId = machine.space_id(&namespace);
-            let (space, desk) = machine.at(id);
-            step(space, desk)
+            let id: NamespaceId = machine.namespace_id(&namespace);
+            let (space, ctx) = machine.at(id);
+            step(space, ctx)
         });
         run.await
     }
@@ -156,68 +156,68 @@ impl Embedded {
 
 #[async_trait]
 impl Backend for Embedded {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
         let limit = self.claim_limit;
-        let step = move |space: &mut Space, desk: &mut Desk| {
-            space.enter(desk, &lock, &Coming { claim: &claim, waited }, limit)
+        let step = move |space: &mut NamespaceState, ctx: &mut TxnContext| {
+            space.acquire(ctx, &lock, &IncomingClaim { claim: &claim, waited }, limit)
         };
         self.step(step).await
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let (lock, claim, waited) = (lock.clone(), claim.clone(), claim.arrived.elapsed());
         let step =
-            move |space: &mut Space, desk: &mut Desk| space.take_up(desk, &lock, &Coming { claim: &claim, waited });
+            move |space: &mut NamespaceState, ctx: &mut TxnContext| space.promote(ctx, &lock, &IncomingClaim { claim: &claim, waited });
         self.step(step).await
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
-        let (lock, who) = (lock.clone(), Leaver::from(who));
+    ) -> Result<ReleaseOutcome, BackendError> {
+        let (lock, who) = (lock.clone(), OwnedReleaseTarget::from(who));
         let next = next.map(|claim| (claim.clone(), claim.arrived.elapsed()));
-        let step = move |space: &mut Space, desk: &mut Desk| {
-            let next = next.as_ref().map(|(claim, waited)| Coming { claim, waited: *waited });
-            space.leave(desk, &lock, who.leaving(), next)
+        let step = move |space: &mut NamespaceState, ctx: &mut TxnContext| {
+            let next = next.as_ref().map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
+            space.release(ctx, &lock, who.leaving(), next)
         };
         self.step(step).await
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let lease = lease.clone();
-        self.step(move |space, desk| space.renew(desk, &lease, ttl)).await
+        self.step(move |space, ctx| space.renew(ctx, &lease, ttl)).await
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
         let lock = lock.clone();
-        self.step(move |space, desk| space.look(desk, &lock, most)).await
+        self.step(move |space, ctx| space.inspect(ctx, &lock, most)).await
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let lock = lock.clone();
-        self.step(move |space, desk| space.holder(desk, &lock, token)).await
+        self.step(move |space, ctx| space.holder(ctx, &lock, token)).await
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         let prefix = prefix.to_owned();
-        self.step(move |space, desk| space.list(desk, &prefix, &page)).await
+        self.step(move |space, ctx| space.list(ctx, &prefix, &page)).await
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
+    fn notifications(&self) -> BoxStream<'static, Notification> {
         let (namespace, engine) = (self.namespace.clone(), Arc::clone(&self.store.engine));
         let opened = async move {
             loop {
                 let namespace = namespace.clone();
                 let open = engine.run(move |machine| {
-                    let id = machine.space_id(&namespace);
+                    let id = machine.namespace_id(&namespace);
                     machine.at(id).0.post.open()
                 });
                 match open.await {
-                    Ok(wakes) => return wakes,
+                    Ok(notifications) => return notifications,
                     Err(_) if engine.is_closed() => return stream::empty().boxed(),
                     // Its file is away: nobody is granted anything until it is back.
                     Err(_) => tokio::time::sleep(ASK_AGAIN).await,
@@ -227,7 +227,7 @@ impl Backend for Embedded {
         stream::once(opened).flatten().boxed()
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching {
             store: self.store.clone(),
             namespace: self.namespace.clone(),
@@ -244,8 +244,8 @@ impl Backend for Embedded {
         .boxed()
     }
 
-    fn offers(&self) -> Offers {
-        Offers {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             kind: "embedded",
             guarantee: self.store.guarantee,
             sharing: true,
@@ -266,7 +266,7 @@ impl Backend for Embedded {
         }
         let namespace = self.namespace.clone();
         let hang_up = self.store.engine.run(move |machine| {
-            let id = machine.space_id(&namespace);
+            let id = machine.namespace_id(&namespace);
             machine.at(id).0.post.close();
             machine.at(id).0.watchers.clear();
         });
@@ -284,11 +284,11 @@ struct Watching {
     namespace: Namespace,
     lock: LockName,
     /// Nothing at first, and after the store has hung up on one who was too slow.
-    changes: Option<mpsc::Receiver<Seen>>,
+    changes: Option<mpsc::Receiver<WatchEvent>>,
 }
 
 impl Watching {
-    async fn next(&mut self) -> Result<Seen, BackendError> {
+    async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         if let Some(changes) = &mut self.changes
             && let Some(change) = changes.recv().await
         {
@@ -296,12 +296,12 @@ impl Watching {
         }
         let (namespace, lock) = (self.namespace.clone(), self.lock.clone());
         let watch = self.store.engine.run(move |machine| {
-            let id = machine.space_id(&namespace);
-            let (space, desk) = machine.at(id);
-            space.watch(desk, &lock)
+            let id = machine.namespace_id(&namespace);
+            let (space, ctx) = machine.at(id);
+            space.watch(ctx, &lock)
         });
         let (queue, changes) = watch.await?;
         self.changes = Some(changes);
-        Ok(Seen::State(queue))
+        Ok(WatchEvent::State(queue))
     }
 }

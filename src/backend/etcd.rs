@@ -4,9 +4,9 @@
 //! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
 //! waiters, who live on the session of the replica that entered them.
 //!
-//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`take_up`], [`leave`], [`renew`] and
+//! The rooms, from the request inwards: [`enter`] with [`adopt`], [`promote`], [`leave`], [`renew`] and
 //! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
-//! [`scenes`] is what happens on locks that this replica waits for, [`wakes`] what its waiters hear of it,
+//! [`scenes`] is what happens on locks that this replica waits for, [`notifications`] what its waiters hear of it,
 //! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
 //! place there for each; [`turns`] is the group commit of all steps, and [`calls`]
 //! knows which of them were answered; [`session`] and [`leases`] are the etcd
@@ -23,57 +23,57 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
-use self::arrivals::Arrivals;
+use self::admission::AdmissionQueue;
 use self::calls::Calls;
-use self::ends::Ends;
+use self::history::History;
 use self::keys::Keys;
 use self::leases::Leases;
-use self::link::Link;
-use self::names::Names;
-use self::scenes::Scenes;
+use self::cluster_client::ClusterClient;
+use self::key_pool::KeyPool;
+use self::lock_watch::LockWatches;
 use self::session::Session;
-use self::settings::{Proof, Settings};
-use self::turns::Turns;
-use self::under_way::UnderWay;
-use self::wakes::Wakes;
+use self::settings::{Credentials, Settings};
+use self::batches::StepBatcher;
+use self::in_flight::InFlight;
+use self::notifications::NotificationSender;
 use self::watching::Watching;
 use super::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Patience,
-    Place, Renewal, Seen, Wake,
+    Backend, BackendError, ReleaseOutcome, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, WaitPolicy,
+    AcquireOutcome, RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 
 mod adopt;
-mod along;
-mod arrivals;
+mod deferred;
+mod admission;
 mod calls;
-mod checks;
+mod cluster_checks;
 mod clock;
-mod ends;
-mod enter;
+mod history;
+mod acquire;
 mod grant;
 mod keys;
 mod leases;
-mod leave;
-mod link;
-mod look;
-mod names;
-mod packing;
-mod past;
-mod proving;
-mod pulse;
+mod release;
+mod cluster_client;
+mod inspect;
+mod key_pool;
+mod batch_packing;
+mod holder_history;
+mod member_credentials;
+mod lease_keep_alive;
 mod record;
 mod renew;
-mod scenes;
+mod lock_watch;
 mod session;
 pub mod settings;
-mod survey;
-mod take_up;
-mod turns;
-mod under_way;
+mod snapshot;
+mod promote;
+mod batches;
+mod in_flight;
 mod view;
-mod wakes;
+mod notifications;
 mod watching;
 
 /// How long a lost wake may stay unnoticed.
@@ -82,7 +82,7 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// A cluster that namespaces are cut from.
 #[derive(Debug, Clone)]
 pub struct Store {
-    link: Arc<Link>,
+    link: Arc<ClusterClient>,
     settings: Settings,
 }
 
@@ -90,14 +90,14 @@ impl Store {
     /// Reaches for a cluster; whether it answers shows in the health of its namespaces.
     pub fn open(settings: Settings) -> Self {
         Self {
-            link: Arc::new(Link::new(&settings)),
+            link: Arc::new(ClusterClient::new(&settings)),
             settings,
         }
     }
 
     /// Lets each new connection show this from now on, once the members take it. Open ones stay. Must be called
     /// within a tokio runtime.
-    pub fn prove_by(&self, proof: Proof) {
+    pub fn prove_by(&self, proof: Credentials) {
         self.link.prove_by(proof);
     }
 
@@ -111,7 +111,7 @@ impl Store {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        let names = Arc::new(Names::default());
+        let names = Arc::new(KeyPool::default());
         let session = Arc::new(Session::new(
             keys.clone(),
             Arc::clone(&link),
@@ -119,12 +119,12 @@ impl Store {
             self.settings.session_ttl,
             self.settings.timeout,
         ));
-        let ends = Arc::new(Ends::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
-        let wakes = Arc::new(Wakes::default());
-        let scenes = Scenes::new(
+        let ends = Arc::new(History::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
+        let notifications = Arc::new(NotificationSender::default());
+        let scenes = LockWatches::new(
             keys.clone(),
             Arc::clone(&link),
-            Arc::clone(&wakes),
+            Arc::clone(&notifications),
             session.closed().clone(),
         );
         let lost = Arc::clone(&scenes);
@@ -133,7 +133,7 @@ impl Store {
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
             replica: Arc::new(Replica {
-                turns: Arc::new(Turns::begin(Arc::clone(&link))),
+                turns: Arc::new(StepBatcher::begin(Arc::clone(&link))),
                 calls: Arc::default(),
                 keys,
                 link,
@@ -142,10 +142,10 @@ impl Store {
                 ends,
                 scenes,
                 names,
-                arrivals: Arrivals::default(),
-                under_way: UnderWay::default(),
+                arrivals: AdmissionQueue::default(),
+                under_way: InFlight::default(),
             }),
-            wakes,
+            notifications,
         }
     }
 }
@@ -154,22 +154,22 @@ impl Store {
 #[derive(Debug)]
 struct Replica {
     keys: Keys,
-    link: Arc<Link>,
+    link: Arc<ClusterClient>,
     leases: Arc<Leases>,
     session: Arc<Session>,
-    ends: Arc<Ends>,
-    scenes: Arc<Scenes>,
-    names: Arc<Names>,
-    arrivals: Arrivals,
-    under_way: UnderWay,
-    turns: Arc<Turns>,
+    ends: Arc<History>,
+    scenes: Arc<LockWatches>,
+    names: Arc<KeyPool>,
+    arrivals: AdmissionQueue,
+    under_way: InFlight,
+    turns: Arc<StepBatcher>,
     calls: Arc<Calls>,
 }
 
 /// One namespace of a cluster.
 struct Etcd {
     replica: Arc<Replica>,
-    wakes: Arc<Wakes>,
+    notifications: Arc<NotificationSender>,
 }
 
 impl fmt::Debug for Etcd {
@@ -184,7 +184,7 @@ impl Etcd {
     /// The replica, unless the namespace is closed.
     fn replica(&self) -> Result<&Replica, BackendError> {
         if self.replica.session.closed().is_cancelled() {
-            return Err(BackendError::Unsent {
+            return Err(BackendError::NotSent {
                 reason: "the namespace is closed".into(),
             });
         }
@@ -194,14 +194,14 @@ impl Etcd {
 
 #[async_trait]
 impl Backend for Etcd {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
         if replica.calls.has_left(claim.call) {
-            return Ok(Place::Left);
+            return Ok(AcquireOutcome::Cancelled);
         }
-        let line = match claim.patience {
-            Patience::Try => None,
-            Patience::Wait => Some(replica.arrivals.come(lock).await),
+        let line = match claim.wait_policy {
+            WaitPolicy::Try => None,
+            WaitPolicy::Wait => Some(replica.arrivals.acquire(lock).await),
         };
         let ready = replica.session.ready().await;
         if let (Err(_), Some(line)) = (&ready, &line) {
@@ -209,73 +209,73 @@ impl Backend for Etcd {
         }
         // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
         // to bring a name that was given up meanwhile.
-        let (ticket, named) = (ready?, replica.names.give(claim));
-        let place = replica.enter((line, ticket), lock, &named).await?;
-        replica.names.placed(claim, named.id, &place);
+        let (ticket, named) = (ready?, replica.names.acquire(claim));
+        let place = replica.acquire((line, ticket), lock, &named).await?;
+        replica.names.resolve(claim, named.id, &place);
         Ok(place)
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
         if replica.calls.has_left(claim.call) {
-            return Ok(Place::Left);
+            return Ok(AcquireOutcome::Cancelled);
         }
         let named = replica.names.of(claim);
-        let place = replica.take_up(lock, &named).await?;
-        replica.names.placed(claim, named.id, &place);
+        let place = replica.promote(lock, &named).await?;
+        replica.names.resolve(claim, named.id, &place);
         Ok(place)
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
+    ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
         let named = next.map(|next| replica.names.of(next));
         let name;
         let leaving = match who {
-            Leaving::Call(claim, call) => {
+            ReleaseTarget::Call(claim, call) => {
                 name = replica.names.of_id(claim);
-                Leaving::Call(&name, call)
+                ReleaseTarget::Call(&name, call)
             }
             other => other,
         };
-        let departure = replica.leave(lock, leaving, named.as_deref()).await?;
-        if let Leaving::Call(claim, _) = who {
-            replica.names.over(claim);
+        let departure = replica.release(lock, leaving, named.as_deref()).await?;
+        if let ReleaseTarget::Call(claim, _) = who {
+            replica.names.release(claim);
         }
         if let (Some(next), Some(_)) = (next, &departure.next) {
-            replica.names.over(&next.id);
+            replica.names.release(&next.id);
         }
         Ok(departure)
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         Ok(self.replica()?.renew(lease, ttl).await?)
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
-        Ok(self.replica()?.look(lock, most).await?)
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        Ok(self.replica()?.inspect(lock, most).await?)
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         Ok(self.replica()?.holder_of(lock, token).await?)
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         Ok(self.replica()?.list(prefix, &page).await?)
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
+    fn notifications(&self) -> BoxStream<'static, Notification> {
         let closed = self.replica.session.closed().clone();
         let names = Arc::clone(&self.replica.names);
-        let wakes = self.wakes.open().map(move |wake| names.wake(wake));
-        wakes.take_until(closed.cancelled_owned()).boxed()
+        let notifications = self.notifications.open().map(move |wake| names.wake(wake));
+        notifications.take_until(closed.cancelled_owned()).boxed()
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
         let closed = self.replica.session.closed().clone();
         stream::unfold(Some(watching), |watching| async move {
@@ -289,8 +289,8 @@ impl Backend for Etcd {
         .boxed()
     }
 
-    fn offers(&self) -> Offers {
-        Offers {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             kind: "etcd",
             guarantee: Guarantee::Cp,
             sharing: true,
@@ -324,11 +324,11 @@ mod tests {
         let etcd = Store::open(nowhere).cut(&Namespace::new("n").unwrap());
         let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.names);
         let free = NewClaim::numbered(1);
-        names.placed(&free, free.id, &Place::Refused(Refusal::Full { limit: 1 }));
+        names.resolve(&free, free.id, &AcquireOutcome::Refused(Refusal::Full { limit: 1 }));
         for number in 2..10 {
-            let refused = etcd.enter(&lock, &NewClaim::numbered(number)).await;
+            let refused = etcd.acquire(&lock, &NewClaim::numbered(number)).await;
             assert!(refused.is_err_and(|error| error.is_without_effect()));
         }
-        assert_eq!(names.give(&NewClaim::numbered(10)).id, free.id);
+        assert_eq!(names.acquire(&NewClaim::numbered(10)).id, free.id);
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! - [`ask`], [`answer`]: a verb's arguments, and what its script returns.
 //! - [`waiting`]: this replica's waiting claims, and their beat.
-//! - [`wakes`], [`watching`]: published messages, for waiters and for people.
+//! - [`notifications`], [`watching`]: published messages, for waiters and for people.
 //! - [`index`]: the names of the locks in use.
 
 pub mod answer;
@@ -15,7 +15,7 @@ pub mod ask;
 pub mod index;
 pub mod scripts;
 pub mod waiting;
-pub mod wakes;
+pub mod notifications;
 pub mod watching;
 
 use std::fmt;
@@ -32,19 +32,19 @@ use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::redis_server::failure::{away, broken, unsent};
-use crate::backend::redis_server::hub::Hub;
-use crate::backend::redis_server::proof::Access;
+use crate::backend::redis_server::subscriptions::Subscriptions;
+use crate::backend::redis_server::credentials::Access;
 use crate::backend::redis_server::script::{Answer, Script};
 use crate::backend::redis_server::settings::Settings;
-use crate::backend::redis_server::topology::{Needs, Topology};
-use crate::backend::redis_server::wakes::Wakes;
+use crate::backend::redis_server::topology::{StepRequirements, Topology};
+use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::{
-    Backend, BackendError, Departure, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
-    Renewal, Seen, Wake,
+    Backend, BackendError, ReleaseOutcome, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, AcquireOutcome,
+    RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::Queue;
 use crate::name::{LeaseKey, LockName, Namespace, Ttl};
-use ask::Space;
+use ask::KeySpace;
 use index::Index;
 use waiting::Waiting;
 
@@ -64,7 +64,7 @@ pub struct Store {
 struct Shared {
     settings: Arc<Settings>,
     topology: Arc<Topology>,
-    hub: Hub,
+    hub: Subscriptions,
 }
 
 impl Store {
@@ -76,7 +76,7 @@ impl Store {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = Arc::new(settings);
         let topology = Arc::new(Topology::start(&settings, scripts::ALL));
-        let hub = Hub::start(Arc::clone(&settings), &topology);
+        let hub = Subscriptions::start(Arc::clone(&settings), &topology);
         let inner = Arc::new(Shared {
             settings,
             topology,
@@ -92,18 +92,18 @@ impl Store {
 
     /// One namespace of this store, as one replica sees it.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
-        let space = Arc::new(Space::new(&self.inner.settings.prefix, namespace));
-        let (wakes, heard) = Wakes::new();
-        let wakes = Arc::new(wakes);
+        let space = Arc::new(KeySpace::new(&self.inner.settings.prefix, namespace));
+        let (notifications, heard) = NotificationSender::new();
+        let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             shared: Arc::clone(&self.inner),
             waiting: Waiting::default(),
             index: Index::new(&space),
             space,
-            wakes,
+            notifications,
         });
         let tasks = vec![
-            tokio::spawn(wakes::hear(Arc::downgrade(&core))),
+            tokio::spawn(notifications::hear(Arc::downgrade(&core))),
             tokio::spawn(waiting::beat(Arc::downgrade(&core))),
             tokio::spawn(index::tidy(Arc::downgrade(&core))),
         ];
@@ -127,9 +127,9 @@ impl fmt::Debug for Store {
 /// What the verbs of one namespace, and the tasks behind them, work with.
 pub struct Core {
     shared: Arc<Shared>,
-    space: Arc<Space>,
+    space: Arc<KeySpace>,
     waiting: Waiting,
-    wakes: Arc<Wakes>,
+    notifications: Arc<NotificationSender>,
     index: Index,
 }
 
@@ -139,7 +139,7 @@ impl Core {
         script: &'static Script,
         lock: &LockName,
         args: &[Vec<u8>],
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
         let key = self.space.key(lock);
         for _ in 0..PURGES {
@@ -175,13 +175,13 @@ impl Core {
 
     /// The queue of a lock, and how long it has had no claim. It is read in parts; of one that changes all the
     /// while the first part is shown, with all counts.
-    async fn look(&self, lock: &LockName, most: Most, watching: Duration) -> Result<answer::Look, BackendError> {
+    async fn inspect(&self, lock: &LockName, most: InspectLimit, watching: Duration) -> Result<answer::InspectAnswer, BackendError> {
         let mut fewest = None;
         for _ in 0..LOOKS {
             let mut look = self.look_behind(lock, most, watching, None).await?;
             while let Some(first) = look.as_mut() {
                 let missing = first.missing(most);
-                if missing == (Most { holders: 0, waiters: 0 }) {
+                if missing == (InspectLimit { holders: 0, waiters: 0 }) {
                     return look.ok_or_else(|| broken("no queue"));
                 }
                 fewest.get_or_insert_with(|| first.clone());
@@ -199,23 +199,23 @@ impl Core {
     async fn look_behind(
         &self,
         lock: &LockName,
-        most: Most,
+        most: InspectLimit,
         watching: Duration,
-        seen: Option<&answer::Look>,
-    ) -> Result<Option<answer::Look>, BackendError> {
-        let args = self.space.look(lock, most, watching, seen);
-        let answer = self.call(&scripts::LOOK, lock, &args, Needs::Nothing).await?;
+        seen: Option<&answer::InspectAnswer>,
+    ) -> Result<Option<answer::InspectAnswer>, BackendError> {
+        let args = self.space.inspect(lock, most, watching, seen);
+        let answer = self.call(&scripts::LOOK, lock, &args, StepRequirements::Nothing).await?;
         if answer::is_word(&answer.value, "moved") {
             return Ok(None);
         }
-        answer::look(answer.value).map(Some)
+        answer::inspect(answer.value).map(Some)
     }
 }
 
 /// A namespace in Redis.
 pub struct Redis {
     core: Arc<Core>,
-    heard: Mutex<Option<mpsc::Receiver<Wake>>>,
+    heard: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -246,17 +246,17 @@ impl Redis {
         lock: &LockName,
         claim: &NewClaim,
         args: Vec<Vec<u8>>,
-    ) -> Result<Place, BackendError> {
+    ) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         let sent = Instant::now();
-        let answer = core.call(script, lock, &args, Needs::Grant).await?;
+        let answer = core.call(script, lock, &args, StepRequirements::Grant).await?;
         let (place, seen) = answer::place(answer.value, claim, sent)?;
         // A grant that may be lost with its server is none. Whoever asked takes it back, or asks again.
-        if let (Place::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
+        if let (AcquireOutcome::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
             return Err(away(reason));
         }
         match (&place, seen) {
-            (Place::Waiting(ahead), Some(seen)) => core.waiting.add(lock, claim, *ahead, seen),
+            (AcquireOutcome::Waiting(ahead), Some(seen)) => core.waiting.add(lock, claim, *ahead, seen),
             _ => core.waiting.remove(lock, &claim.id, claim.call),
         }
         Ok(place)
@@ -265,43 +265,43 @@ impl Redis {
 
 #[async_trait]
 impl Backend for Redis {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
-        let args = core.space.enter(lock, claim);
+        let args = core.space.acquire(lock, claim);
         let _entering = core.waiting.entering(claim.id);
         let step = self.step(&scripts::ENTER, lock, claim, args);
         core.named(lock, step).await
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        let args = self.core.space.take_up(lock, claim);
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        let args = self.core.space.promote(lock, claim);
         self.step(&scripts::TAKE_UP, lock, claim, args).await
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
+    ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
-        if let Leaving::Call(id, call) = who {
+        if let ReleaseTarget::Call(id, call) = who {
             core.waiting.remove(lock, id, call);
         }
         // A store that may not grant still takes back: then the next has to ask for itself.
         let next = next.filter(|_| core.may_grant(lock));
         let sent = Instant::now();
-        let args = core.space.leave(lock, who, next);
-        let needs = next.map_or(Needs::Nothing, |_| Needs::Replicas);
+        let args = core.space.release(lock, who, next);
+        let needs = next.map_or(StepRequirements::Nothing, |_| StepRequirements::Replicas);
         let answer = core.call(&scripts::LEAVE, lock, &args, needs).await?;
         let (mut departure, is_unknown) = answer::departure(answer.value, next, sent)?;
         if let Some(next) = next.filter(|_| is_unknown) {
-            core.wakes.send(Wake::Next(lock.clone(), next.id));
+            core.notifications.send(Notification::Next(lock.clone(), next.id));
         }
         if let (Some(next), Some(_), Some(_)) = (next, &departure.next, answer.unconfirmed) {
             // It asks for itself: the same grant, and once more whether the replicas have it.
             departure.next = None;
-            core.wakes.send(Wake::Next(lock.clone(), next.id));
+            core.notifications.send(Notification::Next(lock.clone(), next.id));
         }
         if let (Some(next), Some(_)) = (next, &departure.next) {
             core.waiting.remove(lock, &next.id, next.call);
@@ -309,39 +309,39 @@ impl Backend for Redis {
         Ok(departure)
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let core = self.open()?;
         let lock = &lease.lock.name;
         let args = core.space.renew(lease, ttl);
-        let call = core.call(&scripts::RENEW, lock, &args, Needs::Grant);
+        let call = core.call(&scripts::RENEW, lock, &args, StepRequirements::Grant);
         let answer = core.named(lock, call).await?;
         let renewal = answer::renewal(answer.value, lease)?;
         match (renewal, answer.unconfirmed) {
             // It lives on at this server, and nobody was told so.
-            (Renewal::Renewed(_), Some(reason)) => Err(away(reason)),
+            (RenewOutcome::Renewed(_), Some(reason)) => Err(away(reason)),
             (renewal, _) => Ok(renewal),
         }
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
-        Ok(self.open()?.look(lock, most, Duration::ZERO).await?.queue)
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        Ok(self.open()?.inspect(lock, most, Duration::ZERO).await?.queue)
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         let core = self.open()?;
         core.index.list(core, prefix, &page).await
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
+    fn notifications(&self) -> BoxStream<'static, Notification> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let wakes = Arc::clone(&self.core.wakes);
+        let notifications = Arc::clone(&self.core.notifications);
         match heard {
-            Some(heard) => wakes.stream(heard),
+            Some(heard) => notifications.stream(heard),
             None => stream::empty().boxed(),
         }
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         watching::watch(Arc::clone(&self.core), lock.clone())
     }
 
@@ -349,8 +349,8 @@ impl Backend for Redis {
         self.open()?.shared.topology.admit(node).await
     }
 
-    fn offers(&self) -> Offers {
-        Offers {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             kind: "redis",
             guarantee: Guarantee::Ap,
             sharing: true,
@@ -367,7 +367,7 @@ impl Backend for Redis {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.core.wakes.close();
+        self.core.notifications.close();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

@@ -13,22 +13,22 @@
 //! - [`shown`]: what a claim shows of itself, as it is stored.
 //! - [`unreadable`]: locks whose records cannot be read.
 //! - [`voter`]: one of several servers that vote.
-//! - [`wakes`]: what waiting claims are told.
+//! - [`notifications`]: what waiting claims are told.
 
 pub mod cluster;
-pub mod confirming;
+pub mod confirmed;
 pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
-pub mod hub;
+pub mod subscriptions;
 pub mod marker;
 pub mod node;
-pub mod proof;
+pub mod credentials;
 pub mod script;
 pub mod sentinel;
 pub mod settings;
-pub mod shown;
+pub mod description;
 pub mod topology;
 pub mod unreadable;
-pub mod voter;
-pub mod wakes;
+pub mod quorum_member;
+pub mod notifications;

@@ -15,14 +15,14 @@
 pub mod answer;
 pub mod attempt;
 pub mod clock;
-pub mod contending;
-pub mod ending;
+pub mod contention;
+pub mod release;
 pub mod health;
-pub mod looking;
+pub mod inspect;
 pub mod names;
-pub mod renewing;
+pub mod renew;
 pub mod scripts;
-pub mod voters;
+pub mod nodes;
 pub mod waiting;
 pub mod watching;
 
@@ -38,19 +38,19 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::redis_server::failure::unsent;
-use crate::backend::redis_server::hub::Heard;
-use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::subscriptions::SubscriptionEvent;
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::unreadable::Unreadable;
-use crate::backend::redis_server::wakes::Wakes;
+use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::{
-    Backend, BackendError, Departure, Found, Guarantee, Health, Leaving, Listing, Most, NewClaim, Offers, Page,
-    Patience, Place, Renewal, Seen, Wake,
+    Backend, BackendError, ReleaseOutcome, Released, Guarantee, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest,
+    WaitPolicy, AcquireOutcome, RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
-use voters::Voters;
-use waiting::{Turn, Waiting};
+use nodes::Nodes;
+use waiting::{NextAction, Waiting};
 use watching::Watchers;
 
 /// How long a lost wake may stay unnoticed.
@@ -64,8 +64,8 @@ pub struct Store {
 
 /// What all namespaces of a store use.
 pub struct Shared {
-    voters: Arc<Voters>,
-    proof: Proof,
+    voters: Arc<Nodes>,
+    proof: Credentials,
     prefix: String,
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
@@ -90,8 +90,8 @@ impl Store {
         settings.proof = quorum.proof.clone();
         settings.first_start = quorum.first_start;
         settings.longest_ttl = answer::asked(quorum.longest_ttl);
-        let voters = Arc::new(Voters::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
-        let (told, health) = watch::channel(Health::Away {
+        let voters = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
+        let (told, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
         let watching = tokio::spawn(health::watch_over(Arc::clone(&voters), told));
@@ -113,14 +113,14 @@ impl Store {
 
     /// One namespace of this store, as one replica sees it.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redlock> {
-        let (wakes, heard) = Wakes::new();
-        let wakes = Arc::new(wakes);
+        let (notifications, heard) = NotificationSender::new();
+        let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             base: format!("{}:{namespace}:", self.inner.prefix).into(),
             shared: Arc::clone(&self.inner),
-            waiting: Waiting::new(Arc::clone(&wakes)),
+            waiting: Waiting::new(Arc::clone(&notifications)),
             watchers: Watchers::default(),
-            wakes,
+            notifications,
             unreadable: Unreadable::default(),
         });
         let ears = (0..self.inner.voters.all.len()).map(|node| tokio::spawn(hear(Arc::downgrade(&core), node)));
@@ -158,11 +158,11 @@ async fn hear(core: Weak<Core>, node: usize) {
     while let Some(heard) = heard.recv().await {
         let Some(core) = core.upgrade() else { return };
         match heard {
-            Heard::Gap => {
+            SubscriptionEvent::Gap => {
                 core.waiting.gap();
                 core.watchers.gap();
             }
-            Heard::Message(message) => core.told(&message),
+            SubscriptionEvent::Message(message) => core.told(&message),
         }
     }
 }
@@ -174,7 +174,7 @@ pub struct Core {
     base: Arc<str>,
     waiting: Waiting,
     watchers: Watchers,
-    wakes: Arc<Wakes>,
+    notifications: Arc<NotificationSender>,
     unreadable: Unreadable,
 }
 
@@ -208,7 +208,7 @@ impl Core {
 /// A namespace over its nodes.
 pub struct Redlock {
     core: Arc<Core>,
-    heard: Mutex<Option<mpsc::Receiver<Wake>>>,
+    heard: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -249,99 +249,99 @@ fn check(claim: &NewClaim) -> Result<(), BackendError> {
 
 #[async_trait]
 impl Backend for Redlock {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         check(claim)?;
-        let turn = match claim.patience {
-            Patience::Wait => core.waiting.enter(lock, claim),
-            Patience::Try => match core.waiting.try_once(lock, claim) {
-                Some(contending) => Turn::Contend(contending),
+        let turn = match claim.wait_policy {
+            WaitPolicy::Wait => core.waiting.acquire(lock, claim),
+            WaitPolicy::Try => match core.waiting.try_once(lock, claim) {
+                Some(contending) => NextAction::Contend(contending),
                 None => {
-                    let found = core.look(lock, Duration::ZERO).await?.holder;
-                    return Ok(Place::Busy(found.map(|(holder, _)| Box::new(holder))));
+                    let found = core.inspect(lock, Duration::ZERO).await?.holder;
+                    return Ok(AcquireOutcome::Busy(found.map(|(holder, _)| Box::new(holder))));
                 }
             },
         };
         match turn {
-            Turn::Contend(contending) => core.settle(lock, claim, contending).await,
-            Turn::Wait(ahead) => {
+            NextAction::Contend(contending) => core.settle(lock, claim, contending).await,
+            NextAction::Wait(ahead) => {
                 core.watchers.changed(lock);
-                Ok(Place::Waiting(ahead))
+                Ok(AcquireOutcome::Waiting(ahead))
             }
-            Turn::Refused(refusal) => Ok(Place::Refused(refusal)),
-            Turn::Unknown => Ok(Place::Gone),
+            NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
+            NextAction::Unknown => Ok(AcquireOutcome::Gone),
         }
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         match core.waiting.again(lock, claim.call) {
-            Turn::Contend(contending) => core.settle(lock, claim, contending).await,
-            Turn::Wait(ahead) => Ok(Place::Waiting(ahead)),
-            Turn::Refused(refusal) => Ok(Place::Refused(refusal)),
-            Turn::Unknown => Ok(core.held_by(lock, claim).await?.map_or(Place::Gone, Place::Held)),
+            NextAction::Contend(contending) => core.settle(lock, claim, contending).await,
+            NextAction::Wait(ahead) => Ok(AcquireOutcome::Waiting(ahead)),
+            NextAction::Refused(refusal) => Ok(AcquireOutcome::Refused(refusal)),
+            NextAction::Unknown => Ok(core.held_by(lock, claim).await?.map_or(AcquireOutcome::Gone, AcquireOutcome::Held)),
         }
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
+    ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
         let mut found = match who {
-            Leaving::Call(_, call) => match core.waiting.leave(lock, call) {
+            ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node has ever heard of it.
                 Some(false) => {
                     core.watchers.changed(lock);
-                    let found = Found::Ended(Cause::Left);
-                    return Ok(Departure { found, next: None });
+                    let found = Released::Ended(Cause::Left);
+                    return Ok(ReleaseOutcome { found, next: None });
                 }
                 waited => core.end(lock, who).await.map(|found| match found {
-                    Found::Nothing if waited.is_some() => Found::Ended(Cause::Left),
+                    Released::Nothing if waited.is_some() => Released::Ended(Cause::Left),
                     found => found,
                 })?,
             },
             _ => core.end(lock, who).await?,
         };
-        if let (Found::EndedBefore(Cause::TakenBack), Leaving::Call(..)) = (found, who) {
-            found = Found::Nothing;
+        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, who) {
+            found = Released::Nothing;
         }
-        let ended = matches!(found, Found::Ended(_) | Found::EndedBefore(_));
+        let ended = matches!(found, Released::Ended(_) | Released::EndedBefore(_));
         let next = match next {
             Some(next) if ended => core.hand_over(lock, next).await,
             _ => None,
         };
-        if next.is_none() && matches!(found, Found::Ended(cause) if cause != Cause::Left) {
+        if next.is_none() && matches!(found, Released::Ended(cause) if cause != Cause::Left) {
             core.waiting.freed(lock, None);
         }
         core.watchers.changed(lock);
-        Ok(Departure { found, next })
+        Ok(ReleaseOutcome { found, next })
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         self.open()?.lengthen(lease, ttl).await
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
         self.open()?.queue(lock, most).await
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         self.open()?.list(prefix, &page).await
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
+    fn notifications(&self) -> BoxStream<'static, Notification> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let wakes = Arc::clone(&self.core.wakes);
+        let notifications = Arc::clone(&self.core.notifications);
         match heard {
-            Some(heard) => wakes.stream(heard),
+            Some(heard) => notifications.stream(heard),
             None => stream::empty().boxed(),
         }
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         watching::watch(Arc::clone(&self.core), lock.clone())
     }
 
@@ -365,8 +365,8 @@ impl Backend for Redlock {
         }
     }
 
-    fn offers(&self) -> Offers {
-        Offers {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             kind: "redlock",
             guarantee: Guarantee::Ap,
             sharing: false,
@@ -390,7 +390,7 @@ impl Backend for Redlock {
 
     async fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.core.wakes.close();
+        self.core.notifications.close();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }

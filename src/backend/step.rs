@@ -11,7 +11,7 @@ use crate::name::{
 
 /// Whether a claim that does not fit waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitPolicy {
     /// No: tell who is in the way.
     Try,
     /// Yes, in the queue.
@@ -54,7 +54,7 @@ pub struct NewClaim {
     /// What it says about itself.
     pub metadata: Metadata,
     /// Whether it waits.
-    pub patience: Patience,
+    pub wait_policy: WaitPolicy,
     /// The namespace's limits.
     pub limits: ClaimLimits,
     /// When the call came. Only ever compared with the sending of the granting step, for
@@ -78,7 +78,7 @@ impl NewClaim {
             reentrant: false,
             ttl: Ttl::new(Duration::from_secs(60)).expect(good),
             metadata: Metadata::default(),
-            patience: Patience::Wait,
+            wait_policy: WaitPolicy::Wait,
             limits: ClaimLimits {
                 queue: 100,
                 finished: 100,
@@ -91,7 +91,7 @@ impl NewClaim {
 
 /// Who leaves.
 #[derive(Debug, Clone, Copy)]
-pub enum Leaving<'a> {
+pub enum ReleaseTarget<'a> {
     /// A hold, by its lease: a Release.
     Hold(&'a LeaseKey),
     /// A call that ended: what it entered is undone, unless another call has found it.
@@ -100,45 +100,45 @@ pub enum Leaving<'a> {
     Forced(FencingToken),
 }
 
-/// [`Leaving`], owned: for a step that is sent from elsewhere.
+/// [`ReleaseTarget`], owned: for a step that is sent from elsewhere.
 #[derive(Debug, Clone)]
-pub enum Leaver {
-    /// [`Leaving::Hold`].
+pub enum OwnedReleaseTarget {
+    /// [`ReleaseTarget::Hold`].
     Hold(LeaseKey),
-    /// [`Leaving::Call`].
+    /// [`ReleaseTarget::Call`].
     Call(ClaimId, CallId),
-    /// [`Leaving::Forced`].
+    /// [`ReleaseTarget::Forced`].
     Forced(FencingToken),
 }
 
-impl From<Leaving<'_>> for Leaver {
-    fn from(who: Leaving<'_>) -> Self {
+impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
+    fn from(who: ReleaseTarget<'_>) -> Self {
         match who {
-            Leaving::Hold(lease) => Self::Hold(lease.clone()),
-            Leaving::Call(claim, call) => Self::Call(*claim, call),
-            Leaving::Forced(token) => Self::Forced(token),
+            ReleaseTarget::Hold(lease) => Self::Hold(lease.clone()),
+            ReleaseTarget::Call(claim, call) => Self::Call(*claim, call),
+            ReleaseTarget::Forced(token) => Self::Forced(token),
         }
     }
 }
 
-impl Leaver {
+impl OwnedReleaseTarget {
     /// The same, borrowed.
-    pub fn leaving(&self) -> Leaving<'_> {
+    pub fn leaving(&self) -> ReleaseTarget<'_> {
         match self {
-            Self::Hold(lease) => Leaving::Hold(lease),
-            Self::Call(claim, call) => Leaving::Call(claim, *call),
-            Self::Forced(token) => Leaving::Forced(*token),
+            Self::Hold(lease) => ReleaseTarget::Hold(lease),
+            Self::Call(claim, call) => ReleaseTarget::Call(claim, *call),
+            Self::Forced(token) => ReleaseTarget::Forced(*token),
         }
     }
 }
 
 /// Where a claim stands after a step.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum AcquireOutcome {
     /// It holds the lock.
     Held(Grant),
     /// It waits in the queue.
-    Waiting(Ahead),
+    Waiting(QueuePosition),
     /// It was only a try and did not fit; the first holder, where one holds.
     Busy(Option<Box<Holder>>),
     /// It was not let in.
@@ -146,7 +146,7 @@ pub enum Place {
     /// Its request was granted before and has ended since.
     Finished(Cause),
     /// Its call has left, or lost its claim to a try.
-    Left,
+    Cancelled,
     /// Another call has adopted it.
     Superseded,
     /// The store does not know it (any more).
@@ -190,9 +190,9 @@ impl Grant {
 
 /// What a waiting claim knows of those ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ahead {
+pub struct QueuePosition {
     /// Orders the waiting claims of one lock as the queue does (ties by arrival).
-    pub turn: u64,
+    pub position: u64,
     /// When the next holder's TTL runs out, if nobody renews it.
     pub frees_in: Option<Duration>,
 }
@@ -224,16 +224,16 @@ pub enum Refusal {
 
 /// What a leave did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Departure {
+pub struct ReleaseOutcome {
     /// What became of the one that leaves.
-    pub found: Found,
+    pub found: Released,
     /// The grant of the `next` that was named, if it was taken up.
     pub next: Option<Grant>,
 }
 
 /// What a leave found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum Released {
     /// This step ended it.
     Ended(Cause),
     /// It had ended before.
@@ -246,7 +246,7 @@ pub enum Found {
 
 /// What a renewal found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewal {
+pub enum RenewOutcome {
     /// The lease lives on.
     Renewed(Grant),
     /// It is gone, with its cause while that is remembered.

@@ -5,14 +5,14 @@ use crate::name::{ClaimId, FencingToken, LockName, Owner};
 
 /// How much of a queue is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Most {
+pub struct InspectLimit {
     /// How many holders.
     pub holders: usize,
     /// How many waiters.
     pub waiters: usize,
 }
 
-impl Most {
+impl InspectLimit {
     /// Every holder, and no waiter.
     pub const ALL_HOLDERS: Self = Self {
         holders: usize::MAX,
@@ -30,7 +30,7 @@ impl Most {
 
 /// Which part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct PageRequest {
     /// Where the page before ended, in the backend's own words.
     pub after: Option<String>,
     /// How many locks at most, at least 1.
@@ -39,16 +39,16 @@ pub struct Page {
 
 /// A page of locks in use.
 #[derive(Debug, Clone, Default)]
-pub struct Listing {
+pub struct LockPage {
     /// The locks, by name.
-    pub locks: Vec<Summary>,
+    pub locks: Vec<LockSummary>,
     /// Where the next page begins; nothing at the end.
     pub next: Option<String>,
 }
 
 /// A lock in use, in short.
 #[derive(Debug, Clone)]
-pub struct Summary {
+pub struct LockSummary {
     /// Its name.
     pub lock: LockName,
     /// How many claims hold it.
@@ -61,8 +61,8 @@ pub struct Summary {
 
 /// What a waiting claim of this replica should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wake {
-    /// This claim should ask again ([`super::Backend::take_up`]): it may be eligible, or was adopted.
+pub enum Notification {
+    /// This claim should ask again ([`super::Backend::promote`]): it may be eligible, or was adopted.
     Next(LockName, ClaimId),
     /// Something changed on this lock: its first waiter here should ask again.
     Changed(LockName),
@@ -74,7 +74,7 @@ pub enum Wake {
 
 /// What somebody who watches a lock sees.
 #[derive(Debug, Clone)]
-pub enum Seen {
+pub enum WatchEvent {
     /// The full state: first, and after a gap.
     State(Queue),
     /// One change.

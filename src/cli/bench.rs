@@ -31,7 +31,7 @@ use self::tally::Tally;
 use super::output::{Format, Output, print};
 use super::server::{Server, finish};
 use super::signals::Signals;
-use super::waiting::Sign;
+use super::waiting::Spinner;
 use super::{Failure, failure};
 
 /// About how long one slice lasts, when slices of the server and of the echo alternate.
@@ -273,7 +273,7 @@ async fn stop_on(signals: Signals, stop: CancellationToken) {
 
 /// Shows on a terminal how it goes, for as long as it is polled.
 async fn progress(pattern: Pattern, span: Duration, tally: Arc<Mutex<Tally>>) {
-    let Some(sign) = Sign::at_hand() else {
+    let Some(sign) = Spinner::at_hand() else {
         return std::future::pending().await;
     };
     let (mut before, mut seconds) = (0, 0);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::api::proto;
 use fencepost::client::time;
 
-use super::asking::Asking;
+use super::lock_request::LockRequest;
 use super::lease_id::LeaseId;
 use super::output::{Output, print};
 use super::server::{Server, block_on};
@@ -25,7 +25,7 @@ Examples:
 #[command(after_help = ACQUIRE_HELP)]
 pub struct Acquire {
     #[command(flatten)]
-    asking: Asking,
+    asking: LockRequest,
     /// Find the claim of an earlier call with the same id, lock and owner
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,

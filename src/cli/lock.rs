@@ -2,12 +2,12 @@
 //!
 //! The command has a process group of its own. The moment the lease is or may be lost the whole group
 //! is ended: TERM while there is still time, and KILL before the end until which the lease can be
-//! counted on. Should this process itself be killed or stopped, the [`warden`] does it.
+//! counted on. Should this process itself be killed or stopped, the [`watchdog`] does it.
 
 mod child;
-mod passing;
+mod signal_forwarding;
 mod terminal;
-mod warden;
+mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,12 +17,12 @@ use fencepost::client::{Client, Error, LockGuard, Loss, time};
 use fencepost::clock;
 use nix::sys::signal::Signal;
 
-use self::child::{Child, Happened};
-use self::passing::Passing;
+use self::child::{Child, ChildEvent};
+use self::signal_forwarding::SignalForwarding;
 use self::terminal::Terminal;
-use self::warden::Warden;
-pub use self::warden::warden;
-use super::asking::Asking;
+use self::watchdog::Watchdog;
+pub use self::watchdog::watchdog;
+use super::lock_request::LockRequest;
 use super::output::say;
 use super::server::{Server, block_on};
 use super::unprintable::plain;
@@ -68,7 +68,7 @@ Examples:
 #[command(after_help = HELP)]
 pub struct Lock {
     #[command(flatten)]
-    asking: Asking,
+    asking: LockRequest,
     /// How long the command has between TERM and KILL when it must end; at most a quarter of the TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     grace: Duration,
@@ -103,7 +103,7 @@ pub fn run(args: Lock) -> Result<ExitCode, Failure> {
 }
 
 async fn locked(args: &Lock) -> Result<ExitCode, Failure> {
-    let mut passing = Passing::take().map_err(Failure::runtime)?;
+    let mut passing = SignalForwarding::take().map_err(Failure::runtime)?;
     let mut guard = tokio::select! {
         granted = taken(args) => granted?,
         signal = passing.next() => return Ok(ExitCode::from(child::code_of(signal))),
@@ -191,17 +191,17 @@ impl Limits {
 }
 
 /// Runs the command while the lease is held, and leaves nothing of it behind.
-async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut Passing) -> Result<Ended, Failure> {
+async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut SignalForwarding) -> Result<Ended, Failure> {
     let limits = Limits::of(guard, args.grace);
     let before = limits.grace + limits.margin;
     if guard.remaining() <= before {
         return Ok(Ended::Lost(Loss::Unrenewed));
     }
     let mut end = guard.end();
-    let mut warden = Warden::start().map_err(Failure::runtime)?;
+    let mut watchdog = Watchdog::start().map_err(Failure::runtime)?;
     let terminal = Terminal::at_hand();
     let mut child = Child::start(&args.command, args.environment(guard))?;
-    warden.watch(child.group(), end.saturating_sub(limits.margin / 2));
+    watchdog.watch(child.group(), end.saturating_sub(limits.margin / 2));
     terminal.lend(child.group());
     let ending = guard.ending(before);
     tokio::pin!(ending);
@@ -210,21 +210,21 @@ async fn under(guard: &mut LockGuard, args: &Lock, passing: &mut Passing) -> Res
             biased;
             loss = &mut ending => break Ended::Lost(loss),
             happened = child.next() => match happened {
-                Happened::Ended(code) => break Ended::ByItself(code),
-                Happened::Stopped(signal) => {
+                ChildEvent::Ended(code) => break Ended::ByItself(code),
+                ChildEvent::Stopped(signal) => {
                     terminal.stopped(child.group(), signal, || guard.is_held());
                 }
             },
             renewed = guard.renewed() => if let Some(renewed) = renewed {
                 end = renewed;
-                warden.watch(child.group(), end.saturating_sub(limits.margin / 2));
+                watchdog.watch(child.group(), end.saturating_sub(limits.margin / 2));
             },
             signal = passing.next() => child.group().signal(signal),
         }
     };
     end_all(&mut child, end, limits).await;
     terminal.take_back(child.group());
-    warden.dismiss();
+    watchdog.dismiss();
     Ok(ended)
 }
 

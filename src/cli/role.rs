@@ -17,7 +17,7 @@ const ECHO: &str = "role:echo";
 #[derive(Debug)]
 pub enum Role {
     /// Ends a command when its lease ends.
-    Warden,
+    Watchdog,
     /// Answers as a bare echo, with this lease id.
     Echo(String),
 }
@@ -27,7 +27,7 @@ impl Role {
     pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut words = arguments.into_iter().skip(1).map_while(|word| word.into_string().ok());
         match words.next()?.as_str() {
-            WARDEN => Some(Self::Warden),
+            WARDEN => Some(Self::Watchdog),
             ECHO => words.next().map(Self::Echo),
             _ => None,
         }
@@ -38,7 +38,7 @@ impl Role {
         let mut command = Command::new(OWN_PROGRAM);
         command.arg0("fencepost").process_group(0);
         match self {
-            Self::Warden => command.arg(WARDEN),
+            Self::Watchdog => command.arg(WARDEN),
             Self::Echo(lease_id) => command.args([ECHO, lease_id]),
         };
         command
@@ -47,7 +47,7 @@ impl Role {
     /// Plays it to its end.
     pub fn run(self) -> ExitCode {
         match self {
-            Self::Warden => lock::warden(),
+            Self::Watchdog => lock::watchdog(),
             Self::Echo(lease_id) => bench::echo(lease_id).map_or_else(Failure::report, |()| ExitCode::SUCCESS),
         }
     }

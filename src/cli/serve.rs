@@ -10,7 +10,7 @@ use fencepost::metrics::Metrics;
 use fencepost::monitor::{Monitor, Ready};
 use fencepost::namespaces::{self, Stores};
 use fencepost::quota::Quotas;
-use fencepost::reload::{self, Encryption, Reload, Rights, Seen, Values};
+use fencepost::reload::{self, Encryption, Reload, AccessPart, FileSnapshots, ValuesPart};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
@@ -38,14 +38,14 @@ struct BindError {
 struct Started {
     overrides: Overrides,
     /// Its files, before they were read.
-    seen: Seen,
+    seen: FileSnapshots,
     config: Config,
     log: Log,
 }
 
 /// Serves until it is told to end.
 pub fn run(overrides: Overrides) -> Result<(), Failure> {
-    let mut seen = Seen::default();
+    let mut seen = FileSnapshots::default();
     seen.note(overrides.config.clone());
     let config = Config::load(overrides.clone()).map_err(Failure::usage)?;
     seen.note(config.files());
@@ -108,7 +108,7 @@ impl Started {
         if let (Some(monitor), Some(metrics)) = (monitor, &metrics) {
             beside.spawn(monitor.run(metrics.clone(), namespaces.clone(), ready.clone(), stop.clone()));
         }
-        let reload = self.reload(stores, metrics, ready).with(Rights(access.clone()));
+        let reload = self.reload(stores, metrics, ready).with(AccessPart(access.clone()));
         let reload = match tls {
             Some(tls) => reload.with(Encryption(tls)),
             None => reload,
@@ -132,11 +132,11 @@ impl Started {
         let figures = metrics.map(|metrics| metrics.server().clone());
         let log = self.log;
         Reload::new((self.overrides, self.seen), self.config, stores, figures)
-            .with(Values("log", move |config: &Config| {
+            .with(ValuesPart("log", move |config: &Config| {
                 let (log, level) = (log.clone(), config.log().level.clone());
                 Box::new(move || log.set(&level)) as reload::Apply
             }))
-            .with(Values("readiness", move |config: &Config| {
+            .with(ValuesPart("readiness", move |config: &Config| {
                 let (ready, namespaces) = (ready.clone(), config.ready_namespaces().to_vec());
                 Box::new(move || ready.set(&namespaces)) as reload::Apply
             }))

@@ -8,7 +8,7 @@ use fencepost::client::{Client, Error};
 use fencepost::clock;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::asking::Asking;
+use super::lock_request::LockRequest;
 use super::output::is_dumb;
 use super::unprintable::plain;
 
@@ -19,11 +19,11 @@ const CLEAR: &str = "\r\x1b[K";
 
 /// The line that shows it, emptied in the end.
 #[derive(Debug)]
-pub struct Sign {
+pub struct Spinner {
     shown: Cell<bool>,
 }
 
-impl Sign {
+impl Spinner {
     /// One on standard error, if that is a terminal.
     pub fn at_hand() -> Option<Self> {
         (io::stderr().is_terminal() && !is_dumb()).then(|| Self {
@@ -40,7 +40,7 @@ impl Sign {
     }
 }
 
-impl Drop for Sign {
+impl Drop for Spinner {
     fn drop(&mut self) {
         if self.shown.get() {
             self.show("");
@@ -52,10 +52,10 @@ impl Drop for Sign {
 /// waited, if that is a terminal.
 pub async fn shown<T>(
     client: &Client,
-    asking: &Asking,
+    asking: &LockRequest,
     acquire: impl IntoFuture<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let (Some(_), Some(sign)) = (asking.wait, Sign::at_hand()) else {
+    let (Some(_), Some(sign)) = (asking.wait, Spinner::at_hand()) else {
         return acquire.await;
     };
     let acquire = acquire.into_future();
@@ -70,7 +70,7 @@ pub async fn shown<T>(
     }
 }
 
-async fn tell(client: &Client, asking: &Asking, sign: &Sign) -> std::convert::Infallible {
+async fn tell(client: &Client, asking: &LockRequest, sign: &Spinner) -> std::convert::Infallible {
     let begin = clock::since_boot();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -86,7 +86,7 @@ async fn tell(client: &Client, asking: &Asking, sign: &Sign) -> std::convert::In
 }
 
 /// What the queue says. Several waiters of one owner cannot be told apart.
-async fn place(client: &Client, asking: &Asking) -> String {
+async fn place(client: &Client, asking: &LockRequest) -> String {
     let Ok(queue) = client.get(&asking.lock.namespace, &asking.lock.name).await else {
         return "no server answers".to_owned();
     };

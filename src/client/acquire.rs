@@ -9,9 +9,9 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::calls::{CALL, Calls, FIRST_PAUSE, duration, incomplete, longer, wire};
-use super::error::{Again, Error, Failed};
+use super::error::{Retryable, Error, Failed};
 use super::guard::LockGuard;
-use super::keeping::Term;
+use super::keep_alive::LeaseTerm;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::mode::{Exclusive, Kind, Semaphore, Shared};
 use crate::api::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
@@ -128,7 +128,7 @@ impl Acquire {
     }
 
     /// The lease, and until when its client may count on it.
-    async fn granted(mut self) -> Result<(Lease, Term), Error> {
+    async fn granted(mut self) -> Result<(Lease, LeaseTerm), Error> {
         if self.ask.request_id.is_empty() {
             self.ask.request_id = fresh_id()?;
         }
@@ -138,14 +138,14 @@ impl Acquire {
             let sent = clock::since_boot();
             let failed = match self.once(end.saturating_sub(sent)).await {
                 Ok(lease) => {
-                    let term = Term::granted(sent + duration(lease.waited), duration(lease.ttl));
+                    let term = LeaseTerm::granted(sent + duration(lease.waited), duration(lease.ttl));
                     return Ok((lease, term));
                 }
                 Err(failed) => failed,
             };
             sends = sends.saturating_sub(1);
-            let tries = sends > 0 && self.wait.is_zero() && failed.again == Again::Elsewhere;
-            let waits = failed.again != Again::Never && clock::since_boot() + pause < end;
+            let tries = sends > 0 && self.wait.is_zero() && failed.again == Retryable::Elsewhere;
+            let waits = failed.again != Retryable::Never && clock::since_boot() + pause < end;
             if tries || waits {
                 tokio::time::sleep(pause).await;
             }

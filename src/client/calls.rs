@@ -6,8 +6,8 @@ use futures::stream::{Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
-use super::connections::{Connections, Line};
-use super::error::{Again, Error, Failed};
+use super::connections::{Connections, CallChannel};
+use super::error::{Retryable, Error, Failed};
 use crate::api::proto::admin_service_client::AdminServiceClient;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::{
@@ -74,7 +74,7 @@ impl Calls {
     async fn proven<R: Clone, A, F>(
         &self,
         limit: Option<Duration>,
-        line: &Line,
+        line: &CallChannel,
         message: R,
         send: impl Fn(Channel, Request<R>) -> F,
     ) -> Result<Result<Response<A>, Status>, Error>
@@ -106,11 +106,11 @@ impl Calls {
     }
 
     /// A server that answered is left only where there is another.
-    fn leave(&self, line: &Line, failed: &Failed) {
+    fn leave(&self, line: &CallChannel, failed: &Failed) {
         let elsewhere = match failed.again {
-            Again::Elsewhere => true,
-            Again::Later => self.connections.count() > 1,
-            Again::Never => false,
+            Retryable::Elsewhere => true,
+            Retryable::Later => self.connections.count() > 1,
+            Retryable::Never => false,
         };
         if elsewhere {
             self.connections.leave(line);
@@ -144,7 +144,7 @@ impl Calls {
             };
             sends -= 1;
             let over = clock::since_boot() + pause >= end;
-            if failed.again != Again::Elsewhere || sends == 0 || over {
+            if failed.again != Retryable::Elsewhere || sends == 0 || over {
                 return Err(self.error(failed));
             }
             tokio::time::sleep(pause).await;

@@ -60,7 +60,7 @@ struct Current {
 }
 
 /// A channel to call over, and what to say when it fails.
-pub(super) struct Line {
+pub(super) struct CallChannel {
     pub channel: Channel,
     pub address: Address,
     turn: u64,
@@ -103,9 +103,9 @@ impl Connections {
     }
 
     /// What to call over now.
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> CallChannel {
         let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Line {
+        CallChannel {
             channel: current.channel.clone(),
             address: self.ends[current.at].0.clone(),
             turn: current.turn,
@@ -124,7 +124,7 @@ impl Connections {
 
     /// Leaves a line that failed, once for all who used it: for the next address, over a new
     /// connection, for one that is silent may be dead without knowing it.
-    pub(super) fn leave(&self, line: &Line) {
+    pub(super) fn leave(&self, line: &CallChannel) {
         let at = {
             let current = self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             if current.turn != line.turn {
@@ -159,7 +159,7 @@ impl fmt::Debug for Connections {
     }
 }
 
-impl Line {
+impl CallChannel {
     /// The failure of a call that was not answered in time.
     pub(super) fn silent(&self, after: Duration) -> Failed {
         Failed::silent(

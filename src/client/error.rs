@@ -63,7 +63,7 @@ pub enum Error {
 
 /// Whether another try may help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum Retryable {
     /// No server answered this one: the next may.
     Elsewhere,
     /// A server answered that it cannot serve now.
@@ -76,7 +76,7 @@ pub(super) enum Again {
 #[derive(Debug, Clone)]
 pub(super) struct Failed {
     pub error: Error,
-    pub again: Again,
+    pub again: Retryable,
 }
 
 impl From<Error> for Failed {
@@ -84,7 +84,7 @@ impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Self {
             error,
-            again: Again::Never,
+            again: Retryable::Never,
         }
     }
 }
@@ -98,7 +98,7 @@ impl Failed {
         };
         Self {
             error,
-            again: Again::Elsewhere,
+            again: Retryable::Elsewhere,
         }
     }
 
@@ -114,15 +114,15 @@ impl Failed {
 
     fn told(reason: &str, metadata: &HashMap<String, String>, message: &str) -> Self {
         let (again, error) = match reason {
-            "LOCK_HELD" => (Again::Never, held(metadata)),
-            "WAIT_TIMEOUT" => (Again::Never, Error::WaitTimeout),
+            "LOCK_HELD" => (Retryable::Never, held(metadata)),
+            "WAIT_TIMEOUT" => (Retryable::Never, Error::WaitTimeout),
             "LEASE_LOST" => {
                 let cause = metadata.get("cause").cloned().unwrap_or_else(|| "unknown".into());
-                (Again::Never, Error::LeaseLost { cause })
+                (Retryable::Never, Error::LeaseLost { cause })
             }
-            "DRAINING" => (Again::Elsewhere, unavailable(reason, message)),
+            "DRAINING" => (Retryable::Elsewhere, unavailable(reason, message)),
             "BACKEND_UNAVAILABLE" | "NO_QUORUM" | "BACKEND_QUARANTINED" | "OVERLOADED" => {
-                (Again::Later, unavailable(reason, message))
+                (Retryable::Later, unavailable(reason, message))
             }
             _ => return Self::refused(reason, message),
         };
@@ -137,7 +137,7 @@ impl Failed {
         };
         Self {
             error,
-            again: Again::Never,
+            again: Retryable::Never,
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::calls::Calls;
 use super::error::{Error, Failed};
-use super::keeping::{Known, Loss, Term, keep};
+use super::keep_alive::{LeaseState, Loss, LeaseTerm, keep};
 use crate::api::proto::Lease;
 use crate::clock;
 
@@ -17,7 +17,7 @@ use crate::clock;
 #[derive(Debug)]
 pub struct LockGuard {
     lease: Lease,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<LeaseState>,
     /// Dropped, it tells the keeping task to give the lease back.
     stop: oneshot::Sender<()>,
     keeping: JoinHandle<Result<(), Error>>,
@@ -35,8 +35,8 @@ pub(super) struct Held {
 }
 
 impl LockGuard {
-    pub(super) fn new(calls: Arc<Calls>, lease: Lease, alone: bool, term: Term) -> Self {
-        let (told, known) = watch::channel(Known::Held(term));
+    pub(super) fn new(calls: Arc<Calls>, lease: Lease, alone: bool, term: LeaseTerm) -> Self {
+        let (told, known) = watch::channel(LeaseState::Held(term));
         let (stop, stopped) = oneshot::channel();
         let held = Held {
             lease_id: lease.lease_id.clone(),
@@ -73,8 +73,8 @@ impl LockGuard {
     /// For how long the lease can be counted on if no renewal succeeds; zero once it is or may be lost.
     pub fn remaining(&self) -> Duration {
         match &*self.known.borrow() {
-            Known::Held(term) => term.end.saturating_sub(clock::since_boot()),
-            Known::Lost(_) => Duration::ZERO,
+            LeaseState::Held(term) => term.end.saturating_sub(clock::since_boot()),
+            LeaseState::Lost(_) => Duration::ZERO,
         }
     }
 
@@ -103,8 +103,8 @@ impl LockGuard {
         async move {
             loop {
                 let end = match &*known.borrow_and_update() {
-                    Known::Held(term) => term.end,
-                    Known::Lost(loss) => return loss.clone(),
+                    LeaseState::Held(term) => term.end,
+                    LeaseState::Lost(loss) => return loss.clone(),
                 };
                 tokio::select! {
                     changed = known.changed() => if changed.is_err() {
@@ -122,8 +122,8 @@ impl LockGuard {
     pub async fn renewed(&mut self) -> Option<Duration> {
         self.known.changed().await.ok()?;
         match &*self.known.borrow_and_update() {
-            Known::Held(term) => Some(term.end),
-            Known::Lost(_) => None,
+            LeaseState::Held(term) => Some(term.end),
+            LeaseState::Lost(_) => None,
         }
     }
 

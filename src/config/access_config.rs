@@ -11,7 +11,7 @@ use super::file::{AuthSection, File, JwtSection, NamespaceSection, TlsSection};
 use super::source::Source;
 use super::value::{Bounded, Period};
 use crate::api::ListenAddress;
-use crate::auth::{BearerHash, Door, JwtSettings, Pattern, PolicySettings, Rule, Rules, Verb};
+use crate::auth::{BearerHash, AnonymousAccess, JwtSettings, Pattern, PolicySettings, Rule, Rules, Verb};
 use crate::quota::{Quota, QuotaSettings};
 use crate::tls::{ClientAuth, TlsSettings};
 
@@ -53,18 +53,18 @@ impl Encrypted {
 /// Who may ask for something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DoorWord {
+pub enum AnonymousAccessName {
     /// Everybody.
     Open,
     /// Whoever is authenticated.
     Closed,
 }
 
-impl From<DoorWord> for Door {
-    fn from(word: DoorWord) -> Self {
+impl From<AnonymousAccessName> for AnonymousAccess {
+    fn from(word: AnonymousAccessName) -> Self {
         match word {
-            DoorWord::Open => Self::Open,
-            DoorWord::Closed => Self::Closed,
+            AnonymousAccessName::Open => Self::Open,
+            AnonymousAccessName::Closed => Self::Closed,
         }
     }
 }
@@ -72,7 +72,7 @@ impl From<DoorWord> for Door {
 /// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum VerbWord {
+pub enum VerbName {
     /// Takes a lock, renews its lease, gives it back.
     Acquire,
     /// Looks at locks.
@@ -81,12 +81,12 @@ pub enum VerbWord {
     Admin,
 }
 
-impl From<VerbWord> for Verb {
-    fn from(word: VerbWord) -> Self {
+impl From<VerbName> for Verb {
+    fn from(word: VerbName) -> Self {
         match word {
-            VerbWord::Acquire => Self::Acquire,
-            VerbWord::Read => Self::Read,
-            VerbWord::Admin => Self::Admin,
+            VerbName::Acquire => Self::Acquire,
+            VerbName::Read => Self::Read,
+            VerbName::Admin => Self::Admin,
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum ConfigError {
     #[error("{place}: {}{problem}", if key.is_empty() { String::new() } else { format!("{key}: ") })]
     Refused {
         /// Where the value was given.
-        place: Place,
+        place: ValueLocation,
         /// The path of its key, such as `namespaces.default.ttl_min`; empty where there is none.
         key: String,
         /// What is wrong, and what the bound is.
@@ -29,7 +29,7 @@ pub enum ConfigError {
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ValueLocation {
     /// In the configuration file; line and column count from 1.
     File {
         /// The file.
@@ -45,7 +45,7 @@ pub enum Place {
     Default,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),

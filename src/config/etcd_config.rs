@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::file::EtcdSection;
 use super::namespace::Origin;
 use crate::files;
-use crate::tls::proof::{ProofError, check_authorities, check_pair};
+use crate::tls::credentials::{CredentialsError, check_authorities, check_pair};
 
 /// Where a password is looked for that no file holds.
 const PASSWORD: &str = "FENCEPOST_ETCD_PASSWORD";
@@ -67,7 +67,7 @@ pub enum EtcdFileError {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: ProofError,
+        source: CredentialsError,
     },
 }
 
@@ -134,7 +134,7 @@ fn read(path: &Path) -> Result<Vec<u8>, EtcdFileError> {
     })
 }
 
-fn unusable(path: &Path) -> impl Fn(ProofError) -> EtcdFileError {
+fn unusable(path: &Path) -> impl Fn(CredentialsError) -> EtcdFileError {
     move |source| EtcdFileError::Unusable {
         path: path.into(),
         source,

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::error::ConfigError;
 use super::namespace::Origin;
-use crate::backend::redis_server::proof::{Access, Login, Tls};
+use crate::backend::redis_server::credentials::{Access, Login, Tls};
 use crate::backend::redis_server::settings::connection_info;
 use crate::files;
-use crate::tls::proof::{check_authorities, check_pair};
+use crate::tls::credentials::{check_authorities, check_pair};
 
 /// A user, and where the password is: neither a config file nor a log shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,7 @@ use super::error::ConfigError;
 use super::file::RedisSection;
 use super::namespace::Origin;
 use super::redis_access::{Keys, LoginFrom, PasswordFrom, RedisSettingsError, TlsFrom, read_access, unusable};
-use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings};
 
 /// The settings of a Redis backend. Namespaces with the same ones share its connections.
@@ -53,7 +53,7 @@ impl RedisConfig {
         // They have been checked before.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
-        settings.proof = Proof::new(self.access()?);
+        settings.proof = Credentials::new(self.access()?);
         settings.prefix.clone_from(&self.prefix);
         settings.longest_ttl = longest_ttl;
         if self.admit_first {

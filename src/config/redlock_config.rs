@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::file::RedlockSection;
 use super::namespace::Origin;
 use super::redis_access::{Keys, LoginFrom, RedisSettingsError, TlsFrom, read_access, unusable};
-use crate::backend::redis_server::proof::{Access, Proof};
+use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
 
 /// The settings of a RedLock backend. Namespaces with the same ones share its connections.
@@ -42,7 +42,7 @@ impl RedlockConfig {
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
-        quorum.proof = Proof::new(self.access()?);
+        quorum.proof = Credentials::new(self.access()?);
         quorum.prefix.clone_from(&self.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::error::{ConfigError, Place};
+use super::error::{ConfigError, ValueLocation};
 use crate::files;
 
 /// Where a configuration came from, to name the place of a value that is refused.
@@ -65,10 +65,10 @@ impl Source {
         }
     }
 
-    fn place(&self, key: &[&str]) -> Place {
+    fn place(&self, key: &[&str]) -> ValueLocation {
         let flag = self.flags.iter().find(|(overridden, _)| key == [*overridden]);
         match flag {
-            Some((_, flag)) => Place::Flag(flag),
+            Some((_, flag)) => ValueLocation::Flag(flag),
             None => self.position(self.find(key)),
         }
     }
@@ -85,13 +85,13 @@ impl Source {
         self.file.as_ref().map_or("", |(_, text)| text)
     }
 
-    fn position(&self, span: Range<usize>) -> Place {
+    fn position(&self, span: Range<usize>) -> ValueLocation {
         let Some((path, text)) = &self.file else {
-            return Place::Default;
+            return ValueLocation::Default;
         };
         let before = text.get(..span.start).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        Place::File {
+        ValueLocation::File {
             path: path.clone(),
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,

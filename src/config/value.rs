@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::access_config::{ClientCertificates, DoorWord, Encrypted, VerbWord};
+use super::access_config::{ClientCertificates, AnonymousAccessName, Encrypted, VerbName};
 use crate::backend::Guarantee;
 use crate::telemetry::{LogFilter, LogFormat};
 
@@ -222,11 +222,11 @@ unbounded!(
     PathBuf,
     ClientCertificates,
     DeclaredGuarantee,
-    DoorWord,
+    AnonymousAccessName,
     Encrypted,
     LogFilter,
     LogFormat,
-    VerbWord
+    VerbName
 );
 
 impl<T: Bounded> Bounded for Option<T> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::lines::{Joined, Mail, Waiter};
+use super::local_waiters::{WaiterEntry, WaiterMessage, Waiter};
 use super::undo::Undo;
-use super::{Granted, Room};
-use crate::backend::{Ahead, BackendError, Found, Grant, Health, NewClaim, Patience, Place};
+use super::{Granted, NamespaceState};
+use crate::backend::{QueuePosition, BackendError, Released, Grant, Health, NewClaim, WaitPolicy, AcquireOutcome};
 use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
@@ -24,8 +24,8 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 const PAST_THE_END: Duration = Duration::from_millis(2);
 
 /// One Acquire call on its way.
-pub struct Course {
-    pub room: Arc<Room>,
+pub struct AcquireCall {
+    pub state: Arc<NamespaceState>,
     pub lock: LockName,
     /// When its wait ends.
     pub deadline: Instant,
@@ -33,47 +33,47 @@ pub struct Course {
 }
 
 /// How one entry ended.
-enum End {
+enum EntryOutcome {
     Held(Box<Granted>),
     /// The store lost the claim, or was away: enter again under a fresh call.
     Again,
 }
 
-impl Course {
+impl AcquireCall {
     /// Enters, and enters again for as long as the wait lasts if the store loses the claim.
     ///
     /// # Cancellation safety
     /// Dropped at any moment, the call is undone.
     pub async fn run(self, mut claim: NewClaim) -> Result<Granted, Error> {
-        let mut trouble = Trouble::default();
+        let mut trouble = Outage::default();
         let mut entries = 0;
         loop {
-            let entered = match claim.patience {
-                Patience::Try => self.enter(&claim).await,
-                Patience::Wait => {
-                    self.enter_and_wait_unless_draining(&claim, &mut trouble, entries > 0)
+            let entered = match claim.wait_policy {
+                WaitPolicy::Try => self.acquire(&claim).await,
+                WaitPolicy::Wait => {
+                    self.acquire_and_wait_unless_draining(&claim, &mut trouble, entries > 0)
                         .await
                 }
             };
             match entered? {
-                End::Held(granted) => return Ok(*granted),
-                End::Again => claim = self.room.afresh(claim)?,
+                EntryOutcome::Held(granted) => return Ok(*granted),
+                EntryOutcome::Again => claim = self.state.afresh(claim)?,
             }
             entries += 1;
         }
     }
 
     /// A try: one step, and nothing stays behind.
-    async fn enter(&self, claim: &NewClaim) -> Result<End, Error> {
-        let undo = Undo::armed(&self.room, &self.lock, claim);
-        let place = match self.room.backend.enter(&self.lock, claim).await {
+    async fn acquire(&self, claim: &NewClaim) -> Result<EntryOutcome, Error> {
+        let undo = Undo::armed(&self.state, &self.lock, claim);
+        let place = match self.state.backend.acquire(&self.lock, claim).await {
             Ok(place) => place,
             Err(error) => return Err(failed(error, undo)),
         };
         match place {
-            Place::Held(grant) => Ok(self.held(grant, undo)),
+            AcquireOutcome::Held(grant) => Ok(self.held(grant, undo)),
             // A try that waits would be a bug of the backend's: the undo takes it out.
-            Place::Waiting(_) => Err(broken("a try was queued")),
+            AcquireOutcome::Waiting(_) => Err(broken("a try was queued")),
             place => {
                 undo.disarm();
                 Err(self.refusal(place))
@@ -83,27 +83,27 @@ impl Course {
 
     /// A waiter is told at once that the server shuts down, whatever its store is doing: dropped, it
     /// is undone.
-    async fn enter_and_wait_unless_draining(
+    async fn acquire_and_wait_unless_draining(
         &self,
         claim: &NewClaim,
-        trouble: &mut Trouble,
+        trouble: &mut Outage,
         again: bool,
-    ) -> Result<End, Error> {
+    ) -> Result<EntryOutcome, Error> {
         tokio::select! {
             biased;
             // Boxed: a try, the common call, is not to carry the room that waiting takes.
-            end = Box::pin(self.enter_and_wait(claim, trouble, again)) => end,
-            () = self.room.draining.cancelled() => Err(Error::Draining),
+            end = Box::pin(self.acquire_and_wait(claim, trouble, again)) => end,
+            () = self.state.draining.cancelled() => Err(Error::Draining),
         }
     }
 
-    async fn enter_and_wait(&self, claim: &NewClaim, trouble: &mut Trouble, again: bool) -> Result<End, Error> {
+    async fn acquire_and_wait(&self, claim: &NewClaim, trouble: &mut Outage, again: bool) -> Result<EntryOutcome, Error> {
         // Before the claim is entered: a wake may come before the answer does.
-        let joined = self.room.lines.join(&self.lock, Waiter::new(claim.clone()));
-        let mut undo = Undo::armed(&self.room, &self.lock, claim);
+        let joined = self.state.lines.join(&self.lock, Waiter::new(claim.clone()));
+        let mut undo = Undo::armed(&self.state, &self.lock, claim);
         // A wait shorter than the store's answer is not worse than a try.
         let answered = self.deadline.max(self.arrived + FAREWELL);
-        let entered = match timeout_at(answered, self.room.backend.enter(&self.lock, claim)).await {
+        let entered = match timeout_at(answered, self.state.backend.acquire(&self.lock, claim)).await {
             Ok(entered) => entered,
             Err(_) => return Err(self.give_up(&mut undo, trouble).await),
         };
@@ -111,9 +111,9 @@ impl Course {
             trouble.over();
         }
         match entered {
-            Ok(Place::Waiting(ahead)) => self.wait(joined, undo, ahead, trouble).await,
-            Ok(Place::Held(grant)) => Ok(self.held(grant, undo)),
-            Ok(Place::Gone) => Ok(End::Again),
+            Ok(AcquireOutcome::Waiting(ahead)) => self.wait(joined, undo, ahead, trouble).await,
+            Ok(AcquireOutcome::Held(grant)) => Ok(self.held(grant, undo)),
+            Ok(AcquireOutcome::Gone) => Ok(EntryOutcome::Again),
             Ok(place) => {
                 undo.disarm();
                 Err(self.refusal(place))
@@ -127,14 +127,14 @@ impl Course {
                     self.settle(&mut undo, trouble).await?;
                 }
                 self.rest(trouble).await?;
-                Ok(End::Again)
+                Ok(EntryOutcome::Again)
             }
             Err(error) => Err(failed(error, undo)),
         }
     }
 
     /// Undoes an entry of unknown outcome before the next one.
-    async fn settle(&self, undo: &mut Undo, trouble: &mut Trouble) -> Result<(), Error> {
+    async fn settle(&self, undo: &mut Undo, trouble: &mut Outage) -> Result<(), Error> {
         loop {
             match timeout_at(self.deadline, undo.run()).await {
                 Ok(Ok(_)) => return Ok(()),
@@ -146,7 +146,7 @@ impl Course {
     }
 
     /// Lets a store in trouble be for a moment; the wait may end in it.
-    async fn rest(&self, trouble: &Trouble) -> Result<(), Error> {
+    async fn rest(&self, trouble: &Outage) -> Result<(), Error> {
         let rested = Instant::now() + ASK_AGAIN;
         sleep_until(rested.min(self.deadline)).await;
         if rested < self.deadline {
@@ -157,20 +157,20 @@ impl Course {
     }
 
     /// Waits for news, for the end of the wait, or for a moment at which asking is worth it.
-    async fn wait(&self, mut joined: Joined, undo: Undo, ahead: Ahead, trouble: &mut Trouble) -> Result<End, Error> {
+    async fn wait(&self, mut joined: WaiterEntry, undo: Undo, ahead: QueuePosition, trouble: &mut Outage) -> Result<EntryOutcome, Error> {
         let waiter = Arc::clone(joined.waiter());
         let mut undo = undo;
-        joined.waits(ahead.turn);
+        joined.waits(ahead.position);
         let mut ask_at = self.ask_at(&joined, Some(ahead));
         let deadline = sleep_until(self.deadline);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
                 biased;
-                mail = waiter.mail() => match mail {
-                    Mail::Granted(grant) => return Ok(self.held(grant, undo)),
-                    Mail::Gone => return Ok(self.again(undo)),
-                    Mail::Ask => {}
+                mail = waiter.message() => match mail {
+                    WaiterMessage::Granted(grant) => return Ok(self.held(grant, undo)),
+                    WaiterMessage::Gone => return Ok(self.again(undo)),
+                    WaiterMessage::Ask => {}
                 },
                 () = &mut deadline => return Err(self.give_up(&mut undo, trouble).await),
                 () = at(ask_at) => {}
@@ -180,56 +180,56 @@ impl Course {
                 }
             }
             match self.ask(&waiter.claim, trouble).await {
-                Asked::Held(grant) => return Ok(self.held(grant, undo)),
-                Asked::Waits(ahead) => {
-                    joined.waits(ahead.turn);
+                PromoteOutcome::Held(grant) => return Ok(self.held(grant, undo)),
+                PromoteOutcome::Waits(ahead) => {
+                    joined.waits(ahead.position);
                     ask_at = self.ask_at(&joined, Some(ahead));
                 }
-                Asked::Gone => return Ok(self.again(undo)),
-                Asked::Later => ask_at = Some(Instant::now() + ASK_AGAIN),
-                Asked::TooLate => return Err(self.give_up(&mut undo, trouble).await),
-                Asked::Over(error) => {
+                PromoteOutcome::Gone => return Ok(self.again(undo)),
+                PromoteOutcome::Later => ask_at = Some(Instant::now() + ASK_AGAIN),
+                PromoteOutcome::TooLate => return Err(self.give_up(&mut undo, trouble).await),
+                PromoteOutcome::Over(error) => {
                     undo.disarm();
                     return Err(error);
                 }
-                Asked::Failed(error) => return Err(error),
+                PromoteOutcome::Failed(error) => return Err(error),
             }
         }
     }
 
-    fn held(&self, grant: Grant, undo: Undo) -> End {
-        End::Held(Box::new(self.room.granted(&self.lock, grant, undo)))
+    fn held(&self, grant: Grant, undo: Undo) -> EntryOutcome {
+        EntryOutcome::Held(Box::new(self.state.granted(&self.lock, grant, undo)))
     }
 
-    fn again(&self, undo: Undo) -> End {
+    fn again(&self, undo: Undo) -> EntryOutcome {
         // The store does not know the claim, and every step of this call has been answered.
         undo.disarm();
-        End::Again
+        EntryOutcome::Again
     }
 
     /// One attempt to take the claim up.
-    async fn ask(&self, claim: &NewClaim, trouble: &mut Trouble) -> Asked {
-        let Ok(asked) = timeout_at(self.deadline, self.room.backend.take_up(&self.lock, claim)).await else {
-            return Asked::TooLate;
+    async fn ask(&self, claim: &NewClaim, trouble: &mut Outage) -> PromoteOutcome {
+        let Ok(asked) = timeout_at(self.deadline, self.state.backend.promote(&self.lock, claim)).await else {
+            return PromoteOutcome::TooLate;
         };
         match asked {
-            Err(error) if trouble.rides_out(&error) => return Asked::Later,
-            Err(error) => return Asked::Failed(error.into()),
+            Err(error) if trouble.rides_out(&error) => return PromoteOutcome::Later,
+            Err(error) => return PromoteOutcome::Failed(error.into()),
             Ok(_) => trouble.over(),
         }
         match asked {
-            Ok(Place::Held(grant)) => Asked::Held(grant),
-            Ok(Place::Waiting(ahead)) => Asked::Waits(ahead),
-            Ok(Place::Gone) => Asked::Gone,
-            Ok(place) => Asked::Over(self.refusal(place)),
-            Err(error) => Asked::Failed(error.into()),
+            Ok(AcquireOutcome::Held(grant)) => PromoteOutcome::Held(grant),
+            Ok(AcquireOutcome::Waiting(ahead)) => PromoteOutcome::Waits(ahead),
+            Ok(AcquireOutcome::Gone) => PromoteOutcome::Gone,
+            Ok(place) => PromoteOutcome::Over(self.refusal(place)),
+            Err(error) => PromoteOutcome::Failed(error.into()),
         }
     }
 
     /// The wait is over: leaves, and says why.
-    async fn give_up(&self, undo: &mut Undo, trouble: &Trouble) -> Error {
+    async fn give_up(&self, undo: &mut Undo, trouble: &Outage) -> Error {
         match timeout(FAREWELL, undo.run()).await {
-            Ok(Ok(departure)) if departure.found == Found::Adopted => Error::Superseded,
+            Ok(Ok(departure)) if departure.found == Released::Adopted => Error::Superseded,
             Ok(Ok(_)) => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
@@ -240,12 +240,12 @@ impl Course {
 
     /// The store has not confirmed the end of a wait in time: it is away, or only slow. The undo goes
     /// on either way.
-    fn unanswered(&self, trouble: &Trouble) -> Error {
+    fn unanswered(&self, trouble: &Outage) -> Error {
         if let Some(error) = &trouble.last {
             return error.clone().into();
         }
-        match &*self.room.backend.health().borrow() {
-            Health::Away { reason } => away(reason),
+        match &*self.state.backend.health().borrow() {
+            Health::Unavailable { reason } => away(reason),
             Health::Serving | Health::Quarantined { .. } => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
@@ -254,8 +254,8 @@ impl Course {
 
     /// When the first waiter of a lock asks by itself: at the holder's end, and now and then, for a
     /// wake may have been lost. Where no wake is ever lost nobody asks.
-    fn ask_at(&self, joined: &Joined, ahead: Option<Ahead>) -> Option<Instant> {
-        let recheck = self.room.offers.recheck?;
+    fn ask_at(&self, joined: &WaiterEntry, ahead: Option<QueuePosition>) -> Option<Instant> {
+        let recheck = self.state.capabilities.recheck?;
         if !joined.is_first() {
             return None;
         }
@@ -264,24 +264,24 @@ impl Course {
     }
 
     /// What a place means to a caller that does not hold.
-    fn refusal(&self, place: Place) -> Error {
+    fn refusal(&self, place: AcquireOutcome) -> Error {
         match place {
-            Place::Busy(holder) => Error::LockHeld { holder },
-            Place::Refused(refusal) => refusal.into(),
-            Place::Finished(Cause::Released) => Error::AlreadyReleased,
-            Place::Finished(cause) => Error::LeaseLost { cause: Some(cause) },
+            AcquireOutcome::Busy(holder) => Error::LockHeld { holder },
+            AcquireOutcome::Refused(refusal) => refusal.into(),
+            AcquireOutcome::Finished(Cause::Released) => Error::AlreadyReleased,
+            AcquireOutcome::Finished(cause) => Error::LeaseLost { cause: Some(cause) },
             // Only this call leaves its own claim, so somebody else has taken it over.
-            Place::Superseded | Place::Left => Error::Superseded,
-            Place::Gone => broken("the store lost a claim at once"),
-            Place::Held(_) | Place::Waiting(_) => broken("a place was taken for a refusal"),
+            AcquireOutcome::Superseded | AcquireOutcome::Cancelled => Error::Superseded,
+            AcquireOutcome::Gone => broken("the store lost a claim at once"),
+            AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_) => broken("a place was taken for a refusal"),
         }
     }
 }
 
 /// What asking the store gave.
-enum Asked {
+enum PromoteOutcome {
     Held(Grant),
-    Waits(Ahead),
+    Waits(QueuePosition),
     Gone,
     /// The store is away: ask again soon.
     Later,
@@ -295,12 +295,12 @@ enum Asked {
 
 /// A store that is away, and since when.
 #[derive(Debug, Default)]
-struct Trouble {
+struct Outage {
     since: Option<Instant>,
     last: Option<BackendError>,
 }
 
-impl Trouble {
+impl Outage {
     /// Whether this error is still to be ridden out.
     fn rides_out(&mut self, error: &BackendError) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -330,7 +330,7 @@ async fn at(instant: Option<Instant>) {
 }
 
 fn away(reason: &str) -> Error {
-    Error::Backend(BackendError::Away { reason: reason.into() })
+    Error::Backend(BackendError::Unavailable { reason: reason.into() })
 }
 
 fn broken(reason: &str) -> Error {

@@ -48,7 +48,7 @@ async fn hold(locks: &Locks, owner: &str) -> Lease {
 }
 
 async fn counts(locks: &Locks) -> (usize, usize) {
-    let queue = locks.look(&name(), 100).await.unwrap();
+    let queue = locks.inspect(&name(), 100).await.unwrap();
     (queue.holder_count, queue.waiter_count)
 }
 
@@ -209,7 +209,7 @@ async fn a_drain_ends_waits_and_watches_and_leaves_leases_alone() {
     let held = hold(&locks, "one").await;
     let waiter = waiting(&locks, ask("two", 60 * SECOND));
     let mut watch = locks.watch(&name());
-    assert!(matches!(watch.next().await, Some(Ok(Seen::State(_)))));
+    assert!(matches!(watch.next().await, Some(Ok(WatchEvent::State(_)))));
     sleep(SECOND).await;
     locks.drain();
     assert_eq!(waiter.await.unwrap(), Err(Error::Draining));
@@ -245,10 +245,10 @@ fn an_undo_that_cannot_reach_its_store_ends_with_the_runtime() {
     runtime.block_on(async {
         let locks = locks();
         let granted = locks.acquire(ask("one", Duration::ZERO)).await.unwrap();
-        locks.room.backend.close().await;
+        locks.state.backend.close().await;
         drop(granted);
         tokio::task::yield_now().await;
-        assert_eq!(locks.room.undos.len(), 1);
+        assert_eq!(locks.state.undos.len(), 1);
     });
     drop(runtime);
 }

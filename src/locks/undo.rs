@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Room;
-use crate::backend::{Departure, Health, Leaving, NewClaim};
+use super::NamespaceState;
+use crate::backend::{ReleaseOutcome, Health, ReleaseTarget, NewClaim};
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -20,14 +20,14 @@ const AT_LAST: Duration = Duration::from_secs(10);
 /// retry has found it). The undo runs in a task of its own, so that it survives the call.
 #[derive(Debug)]
 pub struct Undo {
-    room: Arc<Room>,
-    call: Entered,
+    state: Arc<NamespaceState>,
+    call: CallToUndo,
     armed: bool,
 }
 
 /// What an undo must know of a call that entered a claim.
 #[derive(Debug, Clone)]
-struct Entered {
+struct CallToUndo {
     lock: LockName,
     claim: ClaimId,
     call: CallId,
@@ -35,10 +35,10 @@ struct Entered {
 
 impl Undo {
     /// Undoes this claim's call when dropped, from now on.
-    pub fn armed(room: &Arc<Room>, lock: &LockName, claim: &NewClaim) -> Self {
+    pub fn armed(state: &Arc<NamespaceState>, lock: &LockName, claim: &NewClaim) -> Self {
         Self {
-            room: Arc::clone(room),
-            call: Entered {
+            state: Arc::clone(state),
+            call: CallToUndo {
                 lock: lock.clone(),
                 claim: claim.id,
                 call: claim.call,
@@ -56,8 +56,8 @@ impl Undo {
     ///
     /// # Errors
     /// When the store failed; whether the call's claim is still there is unknown then.
-    pub async fn run(&mut self) -> Result<Departure, Error> {
-        let departure = leave(&self.room, &self.call).await?;
+    pub async fn run(&mut self) -> Result<ReleaseOutcome, Error> {
+        let departure = release(&self.state, &self.call).await?;
         self.armed = false;
         Ok(departure)
     }
@@ -68,27 +68,27 @@ impl Drop for Undo {
         if !self.armed {
             return;
         }
-        let insist = insist(Arc::clone(&self.room), self.call.clone());
-        self.room.undos.spawn_on(insist, &self.room.runtime);
+        let insist = insist(Arc::clone(&self.state), self.call.clone());
+        self.state.undos.spawn_on(insist, &self.state.runtime);
     }
 }
 
-async fn leave(room: &Arc<Room>, entered: &Entered) -> Result<Departure, Error> {
+async fn release(state: &Arc<NamespaceState>, entered: &CallToUndo) -> Result<ReleaseOutcome, Error> {
     // It names nobody as the next: a waiter that leaves seldom makes room, and wakes are for the rest.
-    let who = Leaving::Call(&entered.claim, entered.call);
-    Ok(room.backend.leave(&entered.lock, who, None).await?)
+    let who = ReleaseTarget::Call(&entered.claim, entered.call);
+    Ok(state.backend.release(&entered.lock, who, None).await?)
 }
 
 /// Undoes a call: tries until it succeeds, however long that takes, for a store that comes back may
 /// bring its waiters along. A store that is known to be away refuses new calls, which leave nothing to
 /// undo, so there are never more of these tasks than calls that were under way when it went. No guard
 /// watches over them: when the runtime ends under them, there is nobody left to undo for.
-async fn insist(room: Arc<Room>, entered: Entered) {
-    let mut health = room.backend.health();
+async fn insist(state: Arc<NamespaceState>, entered: CallToUndo) {
+    let mut health = state.backend.health();
     let mut again = AGAIN;
-    while let Err(error) = leave(&room, &entered).await {
+    while let Err(error) = release(&state, &entered).await {
         tokio::select! {
-            () = room.closed.cancelled() => {
+            () = state.closed.cancelled() => {
                 tracing::warn!(lock = %entered.lock, %error, "closed before a call was undone");
                 return;
             }
@@ -102,7 +102,7 @@ async fn insist(room: Arc<Room>, entered: Entered) {
 /// Returns when the store has changed to a state in which it answers.
 async fn came_back(health: &mut watch::Receiver<Health>) {
     while health.changed().await.is_ok() {
-        if !matches!(*health.borrow_and_update(), Health::Away { .. }) {
+        if !matches!(*health.borrow_and_update(), Health::Unavailable { .. }) {
             return;
         }
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::lines::Lines;
-use super::{Acquire, Room};
+use super::local_waiters::LocalWaiters;
+use super::{Acquire, NamespaceState};
 use crate::error::Error;
 use crate::name::{Identity, Metadata};
 
@@ -16,7 +16,7 @@ const ALWAYS_TAKEN: usize = 512;
 /// The bytes of a waiter; they count while it lives.
 #[derive(Debug)]
 pub struct WaitingBytes {
-    lines: Arc<Lines>,
+    lines: Arc<LocalWaiters>,
     identity: Identity,
     bytes: usize,
 }
@@ -57,7 +57,7 @@ impl BytesInUse {
     }
 }
 
-impl Room {
+impl NamespaceState {
     /// Counts what an Acquire brings that may wait; a try leaves nothing behind.
     ///
     /// # Errors

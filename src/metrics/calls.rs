@@ -1,7 +1,7 @@
 //! Calls by namespace, method and reason.
 //!
 //! Which namespace a call concerns shows only deep in its handler, when its message is read. So who
-//! polls a call opens a place for it ([`Place::polled`]), and whoever finds the namespace puts its
+//! polls a call opens a place for it ([`NamespaceLabel::polled`]), and whoever finds the namespace puts its
 //! series there ([`concerns`]), on the same thread and within the same poll.
 
 use std::cell::RefCell;
@@ -149,14 +149,14 @@ impl NamespaceCalls {
 
 thread_local! {
     /// The place of the call that is polled on this thread, while one is.
-    static POLLED: RefCell<Option<Place>> = const { RefCell::new(None) };
+    static POLLED: RefCell<Option<NamespaceLabel>> = const { RefCell::new(None) };
 }
 
 /// Where the namespace of a call is noted.
 #[derive(Debug, Default)]
-pub struct Place(Option<Arc<NamespaceCalls>>);
+pub struct NamespaceLabel(Option<Arc<NamespaceCalls>>);
 
-impl Place {
+impl NamespaceLabel {
     /// Polls the call to whom this place belongs.
     pub fn polled<T>(&mut self, poll: impl FnOnce() -> T) -> T {
         let outer = POLLED.replace(Some(std::mem::take(self)));
@@ -188,7 +188,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_is_counted_where_its_namespace_was_found() {
         let metrics = Metrics::new("0");
-        let (mut place, mut other) = (Place::default(), Place::default());
+        let (mut place, mut other) = (NamespaceLabel::default(), NamespaceLabel::default());
         place.polled(|| {
             other.polled(|| {});
             concerns(metrics.unknown());

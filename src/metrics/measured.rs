@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::NamespaceMetrics;
-use super::seen::{Granted, Seen};
+use super::lease_observer::{Granted, LeaseObserver};
 use crate::backend::{
-    Backend, BackendError, Departure, Found, Grant, Health, Leaving, Listing, Most, NewClaim, Offers, Page, Place,
-    Renewal, Seen as Watched, Wake,
+    Backend, BackendError, ReleaseOutcome, Released, Grant, Health, ReleaseTarget, LockPage, InspectLimit, NewClaim, Capabilities, PageRequest, AcquireOutcome,
+    RenewOutcome, WatchEvent, Notification,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
@@ -41,7 +41,7 @@ pub struct Measured {
 struct Figures {
     namespace: Arc<NamespaceMetrics>,
     enter: Histogram,
-    take_up: Histogram,
+    promote: Histogram,
     leave: Histogram,
     renew: Histogram,
     look: Histogram,
@@ -51,7 +51,7 @@ struct Figures {
     errors: [IntCounter; KINDS.len()],
     ended: [IntCounter; CAUSES.len()],
     lost: [IntCounter; CAUSES.len()],
-    seen: Mutex<Seen>,
+    seen: Mutex<LeaseObserver>,
 }
 
 impl fmt::Debug for Measured {
@@ -62,12 +62,12 @@ impl fmt::Debug for Measured {
 
 impl Figures {
     fn of(namespace: Arc<NamespaceMetrics>) -> Self {
-        let (all, kind) = (&*namespace.all.inner, namespace.offers.kind);
+        let (all, kind) = (&*namespace.all.inner, namespace.capabilities.kind);
         let name = namespace.name.as_str();
         let step = |operation| all.step_seconds.with_label_values(&[name, kind, operation]);
         Self {
             enter: step("enter"),
-            take_up: step("take_up"),
+            promote: step("take_up"),
             leave: step("leave"),
             renew: step("renew"),
             look: step("look"),
@@ -82,14 +82,14 @@ impl Figures {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, LeaseObserver> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, error: &BackendError) {
         let kind = match error {
-            BackendError::Away { .. } => 0,
-            BackendError::Unsent { .. } => 1,
+            BackendError::Unavailable { .. } => 0,
+            BackendError::NotSent { .. } => 1,
             BackendError::NoQuorum { .. } => 2,
             BackendError::Quarantined { .. } => 3,
             BackendError::Unsupported { .. } => 4,
@@ -126,22 +126,22 @@ impl Figures {
         }
     }
 
-    fn placed(&self, lock: &LockName, claim: &NewClaim, placed: &Result<Place, BackendError>, sent: Instant) {
-        if let Ok(Place::Held(grant)) = placed {
+    fn placed(&self, lock: &LockName, claim: &NewClaim, placed: &Result<AcquireOutcome, BackendError>, sent: Instant) {
+        if let Ok(AcquireOutcome::Held(grant)) = placed {
             self.granted(lock, claim, grant, sent);
         }
     }
 
-    fn left(&self, lock: &LockName, who: Leaving<'_>, departure: &Departure, next: Option<&NewClaim>, sent: Instant) {
+    fn left(&self, lock: &LockName, who: ReleaseTarget<'_>, departure: &ReleaseOutcome, next: Option<&NewClaim>, sent: Instant) {
         let mut seen = self.seen();
         match (who, departure.found) {
-            (Leaving::Hold(lease), Found::Ended(_)) => {
+            (ReleaseTarget::Hold(lease), Released::Ended(_)) => {
                 seen.ended(&lease.secret);
                 seen.released(lock, sent);
             }
-            (Leaving::Hold(lease), Found::EndedBefore(_) | Found::Nothing) => seen.ended(&lease.secret),
-            (Leaving::Call(_, call), Found::Ended(_)) => seen.undone(call),
-            (Leaving::Forced(token), Found::Ended(_)) => {
+            (ReleaseTarget::Hold(lease), Released::EndedBefore(_) | Released::Nothing) => seen.ended(&lease.secret),
+            (ReleaseTarget::Call(_, call), Released::Ended(_)) => seen.undone(call),
+            (ReleaseTarget::Forced(token), Released::Ended(_)) => {
                 seen.forced(lock, token);
                 seen.released(lock, sent);
             }
@@ -150,11 +150,11 @@ impl Figures {
         drop(seen);
         match (who, departure.found) {
             // A claim that only waited was no lease.
-            (_, Found::Ended(Cause::Left)) => {}
-            (_, Found::Ended(cause)) => self.ended[cause_index(Some(cause))].inc(),
-            (Leaving::Hold(_), Found::EndedBefore(Cause::Released)) => {}
-            (Leaving::Hold(_), Found::EndedBefore(cause)) => self.lost[cause_index(Some(cause))].inc(),
-            (Leaving::Hold(_), Found::Nothing) => self.lost[cause_index(None)].inc(),
+            (_, Released::Ended(Cause::Left)) => {}
+            (_, Released::Ended(cause)) => self.ended[cause_index(Some(cause))].inc(),
+            (ReleaseTarget::Hold(_), Released::EndedBefore(Cause::Released)) => {}
+            (ReleaseTarget::Hold(_), Released::EndedBefore(cause)) => self.lost[cause_index(Some(cause))].inc(),
+            (ReleaseTarget::Hold(_), Released::Nothing) => self.lost[cause_index(None)].inc(),
             _ => {}
         }
         if let (Some(claim), Some(grant)) = (next, &departure.next) {
@@ -162,13 +162,13 @@ impl Figures {
         }
     }
 
-    fn renewed(&self, lease: &LeaseKey, renewal: &Renewal, sent: Instant) {
+    fn renewed(&self, lease: &LeaseKey, renewal: &RenewOutcome, sent: Instant) {
         match renewal {
-            Renewal::Renewed(grant) => {
+            RenewOutcome::Renewed(grant) => {
                 let until = sent + grant.ttl;
                 self.seen().hold(&lease.lock.name, lease.secret, grant.token, until);
             }
-            Renewal::Gone(cause) => {
+            RenewOutcome::Gone(cause) => {
                 self.seen().ended(&lease.secret);
                 self.lost[cause_index(*cause)].inc();
             }
@@ -219,7 +219,7 @@ impl Measured {
     ) -> (Instant, Result<T, BackendError>) {
         let sent = Instant::now();
         let namespace = &self.figures.namespace;
-        let traced = Traced::step(operation, namespace.offers.kind, namespace.name.as_str());
+        let traced = Traced::step(operation, namespace.capabilities.kind, namespace.name.as_str());
         let done = Traced::around(traced, step).await;
         seconds.observe(sent.elapsed().as_secs_f64());
         if let Err(error) = &done {
@@ -231,27 +231,27 @@ impl Measured {
 
 #[async_trait]
 impl Backend for Measured {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        let step = self.inner.enter(lock, claim);
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        let step = self.inner.acquire(lock, claim);
         let (sent, placed) = self.step("enter", &self.figures.enter, step).await;
         self.figures.placed(lock, claim, &placed, sent);
         placed
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
-        let step = self.inner.take_up(lock, claim);
-        let (sent, placed) = self.step("take_up", &self.figures.take_up, step).await;
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        let step = self.inner.promote(lock, claim);
+        let (sent, placed) = self.step("take_up", &self.figures.promote, step).await;
         self.figures.placed(lock, claim, &placed, sent);
         placed
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
-        let step = self.inner.leave(lock, who, next);
+    ) -> Result<ReleaseOutcome, BackendError> {
+        let step = self.inner.release(lock, who, next);
         let (sent, left) = self.step("leave", &self.figures.leave, step).await;
         if let Ok(departure) = &left {
             self.figures.left(lock, who, departure, next, sent);
@@ -259,7 +259,7 @@ impl Backend for Measured {
         left
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let step = self.inner.renew(lease, ttl);
         let (sent, renewed) = self.step("renew", &self.figures.renew, step).await;
         if let Ok(renewal) = &renewed {
@@ -268,8 +268,8 @@ impl Backend for Measured {
         renewed
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
-        self.step("look", &self.figures.look, self.inner.look(lock, most))
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        self.step("look", &self.figures.look, self.inner.inspect(lock, most))
             .await
             .1
     }
@@ -279,17 +279,17 @@ impl Backend for Measured {
         self.step("holder", &self.figures.holder, step).await.1
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         self.step("list", &self.figures.list, self.inner.list(prefix, page))
             .await
             .1
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
-        self.inner.wakes()
+    fn notifications(&self) -> BoxStream<'static, Notification> {
+        self.inner.notifications()
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Watched, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         self.inner.watch(lock)
     }
 
@@ -297,8 +297,8 @@ impl Backend for Measured {
         self.step("admit", &self.figures.admit, self.inner.admit(node)).await.1
     }
 
-    fn offers(&self) -> Offers {
-        self.inner.offers()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn health(&self) -> watch::Receiver<Health> {

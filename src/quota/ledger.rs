@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-use super::Taken;
+use super::QuotaUse;
 use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
 
 /// All leases that count. There are never more of them than the limits allow.
@@ -28,12 +28,12 @@ struct Entry {
     lease: LeaseKey,
     end: Instant,
     /// Free again with the entry.
-    _taken: Taken,
+    _taken: QuotaUse,
 }
 
 impl Ledger {
     /// A lease was granted.
-    pub fn add(&self, lease: &LeaseKey, end: Instant, taken: Taken) {
+    pub fn add(&self, lease: &LeaseKey, end: Instant, taken: QuotaUse) {
         let secret = lease.secret;
         let entry = Entry {
             lease: lease.clone(),

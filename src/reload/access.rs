@@ -1,6 +1,6 @@
 //! Who is let in, and what each may do, as parts that take changes up: certificates, rules, limits.
 
-use super::{Apply, Part, Problem};
+use super::{Apply, ReloadPart, Problem};
 use crate::api::Access;
 use crate::auth::Policy;
 use crate::config::Config;
@@ -10,7 +10,7 @@ use crate::tls::{Certificates, Tls};
 #[derive(Debug)]
 pub struct Encryption(pub Tls);
 
-impl Part for Encryption {
+impl ReloadPart for Encryption {
     fn name(&self) -> &'static str {
         "tls"
     }
@@ -31,9 +31,9 @@ impl Part for Encryption {
 
 /// Who is who, what each may do, and how much of it.
 #[derive(Debug)]
-pub struct Rights(pub Access);
+pub struct AccessPart(pub Access);
 
-impl Part for Rights {
+impl ReloadPart for AccessPart {
     fn name(&self) -> &'static str {
         "auth"
     }

@@ -22,11 +22,11 @@ const AT_THE_END: Duration = Duration::from_secs(5);
 /// The namespaces that are not over yet. Dropped, they are left as they are.
 #[derive(Debug, Default)]
 pub(super) struct Retiring {
-    all: Vec<Gone>,
+    all: Vec<Retired>,
 }
 
 #[derive(Debug)]
-struct Gone {
+struct Retired {
     namespace: Namespace,
     /// What its store may still have open.
     file: Option<PathBuf>,
@@ -44,7 +44,7 @@ impl Retiring {
                 tracing::warn!(namespace = %name, "a namespace that is gone could not be closed in time");
             }
         });
-        self.all.push(Gone {
+        self.all.push(Retired {
             namespace,
             file,
             task: AbortOnDropHandle::new(task),
@@ -64,7 +64,7 @@ impl Retiring {
             let mut all = config.namespaces.values();
             all.any(|one| one.backend.file() == Some(file))
         };
-        let is_in_the_way = |gone: &&Gone| {
+        let is_in_the_way = |gone: &&Retired| {
             let opens = |file: &PathBuf| uses(next, file) && !uses(current, file);
             next.namespaces.contains_key(&gone.namespace) || gone.file.as_ref().is_some_and(opens)
         };
@@ -72,7 +72,7 @@ impl Retiring {
         found.map(|gone| gone.namespace.clone())
     }
 
-    fn under_way(&mut self) -> impl Iterator<Item = &Gone> {
+    fn under_way(&mut self) -> impl Iterator<Item = &Retired> {
         self.all.retain(|gone| !gone.task.is_finished());
         self.all.iter()
     }

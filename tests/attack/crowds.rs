@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::bed::{Attacker, Client, PATIENCE, ask, bearers, runtime, start, start_with, work};
+use super::fixture::{Attacker, Client, PATIENCE, ask, bearers, runtime, start, start_with, work};
 use super::server::Server;
 
 /// The beginning of HTTP/2, and settings that change nothing.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::api::proto::GetLockRequest;
 use tokio_util::sync::CancellationToken;
 
-use super::bed::{Attacker, Client, NAMESPACE, runtime, start, work};
+use super::fixture::{Attacker, Client, NAMESPACE, runtime, start, work};
 use super::signer::{Signer, claims, jwks};
 
 const CONNECTIONS: usize = 8;
@@ -23,7 +23,7 @@ fn forged_tokens_hold_nobody_else_up() {
         &home,
         &format!(
             "{}\n[auth.jwt]\njwks_file = \"jwks.json\"\nissuer = \"https://issuer.example\"\naudiences = [\"fencepost\"]\n",
-            super::bed::bearers(&["normal"])
+            super::fixture::bearers(&["normal"])
         ),
     );
     runtime().block_on(async {

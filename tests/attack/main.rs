@@ -3,7 +3,7 @@
 
 #![cfg(feature = "embedded")]
 
-mod bed;
+mod fixture;
 mod crowds;
 mod forged;
 mod memory;

@@ -7,7 +7,7 @@ use fencepost::api::proto::{AcquireRequest, GetLockRequest};
 use futures::future::join_all;
 use tonic::{Code, Status};
 
-use super::bed::{Attacker, Client, NAMESPACE, PATIENCE, ask, bearers, runtime, start, work};
+use super::fixture::{Attacker, Client, NAMESPACE, PATIENCE, ask, bearers, runtime, start, work};
 use super::server::{Server, resident};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use h2::client::ResponseFuture;
 use prost::Message;
 use tokio::time::timeout;
 
-use super::bed::{Attacker, Client, NAMESPACE, PATIENCE, ask, metrics, runtime, start, start_with};
+use super::fixture::{Attacker, Client, NAMESPACE, PATIENCE, ask, metrics, runtime, start, start_with};
 use super::server::{Server, until};
 
 const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::AsyncWriteExt;
 
-use super::bed::{Client, ask, metrics, runtime, start};
+use super::fixture::{Client, ask, metrics, runtime, start};
 use super::server::until;
 
 /// How many calls are open when their connection breaks.

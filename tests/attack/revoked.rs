@@ -8,7 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sha2::{Digest, Sha256};
 use tonic::Code;
 
-use super::bed::{Client, PATIENCE, ask, runtime, start};
+use super::fixture::{Client, PATIENCE, ask, runtime, start};
 use super::server::{Server, until};
 
 /// Within which time a token that was taken away must be refused, once its file can be read.

@@ -7,7 +7,7 @@ use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;
 
-use super::bed::{Attacker, Client, NAMESPACE, ask, bearers, runtime, start, work};
+use super::fixture::{Attacker, Client, NAMESPACE, ask, bearers, runtime, start, work};
 use super::server::Server;
 
 /// How soon the connection of a client that takes nothing is closed.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::program::{Bed, asking, run, text};
+use crate::program::{Fixture, asking, run, text};
 use crate::pty::Pty;
 use crate::server::until;
 
@@ -12,9 +12,9 @@ use crate::server::until;
 const SLACK: Duration = Duration::from_secs(3);
 
 /// Measures for two seconds, and answers the figures of each pattern.
-fn figures(bed: &Bed, arguments: &[&str]) -> Vec<Value> {
+fn figures(fixture: &Fixture, arguments: &[&str]) -> Vec<Value> {
     let begin = Instant::now();
-    let report = bed.json(&[&["bench", "--time", "2s", "--concurrency", "8"], arguments].concat());
+    let report = fixture.json(&[&["bench", "--time", "2s", "--concurrency", "8"], arguments].concat());
     let took = begin.elapsed();
     assert!(
         took >= Duration::from_secs(2) && took < Duration::from_secs(2) + SLACK,
@@ -41,8 +41,8 @@ fn assert_times(figures: &Value, kind: &str) {
 
 #[test]
 fn every_pattern_is_measured_in_the_time_asked() {
-    let bed = Bed::start();
-    let all = figures(&bed, &["uncontended", "hot", "shared", "semaphore"]);
+    let fixture = Fixture::start();
+    let all = figures(&fixture, &["uncontended", "hot", "shared", "semaphore"]);
     let expected: [(&str, &str, &[&str]); 4] = [
         ("uncontended", "pairs/s", &["acquire", "release"]),
         ("hot", "hand-offs/s", &["hand_off", "acquire", "release"]),
@@ -70,13 +70,13 @@ fn every_pattern_is_measured_in_the_time_asked() {
         }
         assert!(figures["limit"].is_null(), "{figures}");
     }
-    assert_eq!(bed.said(&["list", "default"]), "no lock is in use\n");
+    assert_eq!(fixture.said(&["list", "default"]), "no lock is in use\n");
 }
 
 #[test]
 fn waiting_on_expiry_is_counted_from_the_end_of_each_lease() {
-    let bed = Bed::start();
-    let all = figures(&bed, &["expiry", "--ttl", "500ms", "--keys", "2"]);
+    let fixture = Fixture::start();
+    let all = figures(&fixture, &["expiry", "--ttl", "500ms", "--keys", "2"]);
     assert_times(&all[0], "lateness");
     // Two locks, a lease of half a second on each, for two seconds.
     let finished = number(&all[0]["finished"]);
@@ -85,8 +85,8 @@ fn waiting_on_expiry_is_counted_from_the_end_of_each_lease() {
 
 #[test]
 fn with_its_limit_each_figure_is_a_ratio_too() {
-    let bed = Bed::start();
-    for figures in figures(&bed, &["uncontended", "hot", "limit"]) {
+    let fixture = Fixture::start();
+    for figures in figures(&fixture, &["uncontended", "hot", "limit"]) {
         let limit = &figures["limit"];
         let [ratio, lowest, highest] = ["ratio", "lowest", "highest"].map(|name| number(&limit[name]));
         assert!(ratio > 0.0 && lowest <= ratio && ratio <= highest, "{figures}");
@@ -99,8 +99,8 @@ fn with_its_limit_each_figure_is_a_ratio_too() {
 
 #[test]
 fn several_connections_and_a_socket_are_measured_too() {
-    let bed = Bed::start();
-    let address = format!("unix:{}", bed.server.socket().display());
+    let fixture = Fixture::start();
+    let address = format!("unix:{}", fixture.server.socket().display());
     let output = run(asking(
         &address,
         ["bench", "--time", "1s", "--connections", "3", "-o", "json"],
@@ -115,13 +115,13 @@ fn several_connections_and_a_socket_are_measured_too() {
 
 #[test]
 fn interrupted_it_prints_its_results_so_far() {
-    let bed = Bed::start();
-    let file = bed.path("figures");
-    let mut command = bed.command(["bench", "hot", "--time", "10m", "-o", "json"]);
+    let fixture = Fixture::start();
+    let file = fixture.path("figures");
+    let mut command = fixture.command(["bench", "hot", "--time", "10m", "-o", "json"]);
     command.stdout(std::fs::File::create(&file).expect("a file"));
     let mut running = crate::program::Running::new(command);
     until("it is under way", || {
-        let locks = bed.json(&["list", "default"]);
+        let locks = fixture.json(&["list", "default"]);
         locks["locks"][0]["firstHolder"]["fencingToken"]
             .is_string()
             .then_some(())
@@ -139,10 +139,10 @@ fn interrupted_it_prints_its_results_so_far() {
 
 #[test]
 fn a_server_that_goes_away_ends_it_with_the_results_so_far() {
-    let bed = Bed::start();
-    let mut terminal = Pty::run(&bed.command(["bench", "--time", "10m"]));
+    let fixture = Fixture::start();
+    let mut terminal = Pty::run(&fixture.command(["bench", "--time", "10m"]));
     terminal.until_shown("uncontended: 1 of 600 s, ");
-    crate::program::signal(bed.server.id(), "KILL");
+    crate::program::signal(fixture.server.id(), "KILL");
     let (code, shown) = terminal.end();
     assert_eq!(code, Some(123), "{shown:?}");
     assert!(shown.contains("pairs/s") && shown.contains("P99.9"), "{shown:?}");
@@ -151,8 +151,8 @@ fn a_server_that_goes_away_ends_it_with_the_results_so_far() {
 
 #[test]
 fn people_see_a_table() {
-    let bed = Bed::start();
-    let said = bed.said(&["bench", "--time", "1s", "--concurrency", "2"]);
+    let fixture = Fixture::start();
+    let said = fixture.said(&["bench", "--time", "1s", "--concurrency", "2"]);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].ends_with(", namespace default, 1 connection"), "{said}");
     assert!(
@@ -170,7 +170,7 @@ fn people_see_a_table() {
 
 #[test]
 fn what_cannot_be_measured_is_refused() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for (arguments, code, problem) in [
         (
             &["bench", "--keys", "3"][..],
@@ -189,7 +189,7 @@ fn what_cannot_be_measured_is_refused() {
             "uncontended, hot, shared, semaphore, expiry, limit",
         ),
     ] {
-        let output = bed.run(arguments);
+        let output = fixture.run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         assert!(text(&output.stderr).contains(problem), "{}", text(&output.stderr));
         assert_eq!(text(&output.stdout), "", "{arguments:?}");

@@ -2,18 +2,18 @@
 
 use std::process::Stdio;
 
-use crate::program::{Bed, asking, run, text};
+use crate::program::{Fixture, asking, run, text};
 
 /// The exit code and what was said on standard error.
-fn failed(bed: &Bed, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = bed.run(arguments);
+fn failed(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = fixture.run(arguments);
     (output.status.code(), text(&output.stderr))
 }
 
 #[test]
 fn each_error_says_what_to_do_next_and_has_its_exit_code() {
-    let bed = Bed::start();
-    bed.held("default/reports", "me");
+    let fixture = Fixture::start();
+    fixture.held("default/reports", "me");
     let cases: [(&[&str], i32, &str, &str); 9] = [
         (
             &["acquire", "default/reports"],
@@ -56,7 +56,7 @@ fn each_error_says_what_to_do_next_and_has_its_exit_code() {
         (&["get", "reports"], 2, "NAMESPACE/NAME", "--help"),
     ];
     for (arguments, code, problem, next) in cases {
-        let (found, said) = failed(&bed, arguments);
+        let (found, said) = failed(&fixture, arguments);
         assert_eq!(found, Some(code), "{arguments:?}: {said}");
         assert!(said.contains(problem) && said.contains(next), "{arguments:?}: {said}");
     }
@@ -91,8 +91,8 @@ fn no_server_is_told_at_once_by_every_command() {
 
 #[test]
 fn of_several_addresses_the_first_that_answers_is_asked() {
-    let bed = Bed::start();
-    let socket = bed.server.socket();
+    let fixture = Fixture::start();
+    let socket = fixture.server.socket();
     let both = format!("127.0.0.1:1,unix:{}", socket.display());
     let output = run(asking(&both, ["get", "default/reports"]));
     assert_eq!(
@@ -101,14 +101,14 @@ fn of_several_addresses_the_first_that_answers_is_asked() {
         "{}",
         text(&output.stderr)
     );
-    let flag = ["get", "default/reports", "--addr", &bed.server.address];
+    let flag = ["get", "default/reports", "--addr", &fixture.server.address];
     assert_eq!(run(asking("127.0.0.1:1", flag)).status.code(), Some(0), "a flag wins");
 }
 
 #[test]
 fn a_closed_pipe_is_no_panic() {
-    let bed = Bed::start();
-    bed.held("default/reports", "me");
+    let fixture = Fixture::start();
+    fixture.held("default/reports", "me");
     let all: [&[&str]; 8] = [
         &["get", "default/reports"],
         &["list", "default"],
@@ -122,7 +122,7 @@ fn a_closed_pipe_is_no_panic() {
     for arguments in all {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let mut command = bed.command(arguments);
+        let mut command = fixture.command(arguments);
         let output = command.stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "", "{arguments:?}");
@@ -131,7 +131,7 @@ fn a_closed_pipe_is_no_panic() {
 
 #[test]
 fn help_has_examples_and_exit_codes() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for command in [
         "lock",
         "acquire",
@@ -143,12 +143,12 @@ fn help_has_examples_and_exit_codes() {
         "check-token",
         "force-release",
     ] {
-        let help = bed.said(&[command, "--help"]);
+        let help = fixture.said(&[command, "--help"]);
         assert!(help.contains(&format!("fencepost {command} ")), "{command}: {help}");
         assert!(help.contains("FENCEPOST_ADDR"), "{command}: {help}");
         assert!(help.contains("Example"), "{command}: {help}");
     }
-    for help in [bed.said(&["--help"]), bed.said(&["lock", "--help"])] {
+    for help in [fixture.said(&["--help"]), fixture.said(&["lock", "--help"])] {
         for code in ["120", "121", "122", "123"] {
             assert!(help.contains(code), "{help}");
         }

@@ -4,46 +4,46 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::program::{Bed, Running, run, text};
+use crate::program::{Fixture, Running, run, text};
 use crate::server::until;
 
-fn lease_id(bed: &Bed, lock: &str) -> String {
-    bed.held(lock, "me")["leaseId"].as_str().expect("a lease id").to_owned()
+fn lease_id(fixture: &Fixture, lock: &str) -> String {
+    fixture.held(lock, "me")["leaseId"].as_str().expect("a lease id").to_owned()
 }
 
 #[test]
 fn a_lease_is_renewed_and_released_by_a_file_the_environment_and_the_argument() {
-    let bed = Bed::start();
-    let file = bed.path("lease");
+    let fixture = Fixture::start();
+    let file = fixture.path("lease");
     let path = file.to_str().expect("a path");
     for (lock, verb) in [("default/a", "renew"), ("default/b", "release")] {
-        let lease = lease_id(&bed, lock);
+        let lease = lease_id(&fixture, lock);
         // As `acquire --quiet` writes it.
         fs::write(&file, format!("{lease}\n")).expect("written");
-        let by_file = bed.run(&[verb, "--lease-id-file", path]);
+        let by_file = fixture.run(&[verb, "--lease-id-file", path]);
         assert_eq!(by_file.status.code(), Some(0), "{}", text(&by_file.stderr));
     }
-    assert_eq!(bed.count("default/b", "holderCount"), 0);
-    let lease = lease_id(&bed, "default/c");
-    let mut by_variable = bed.command(["renew"]);
+    assert_eq!(fixture.count("default/b", "holderCount"), 0);
+    let lease = lease_id(&fixture, "default/c");
+    let mut by_variable = fixture.command(["renew"]);
     by_variable.env("FENCEPOST_LEASE_ID", &lease);
     assert_eq!(run(by_variable).status.code(), Some(0));
     // A file wins over the lease of the command that this one runs under.
-    let mut by_both = bed.command(["release", "--lease-id-file", path]);
+    let mut by_both = fixture.command(["release", "--lease-id-file", path]);
     fs::write(&file, &lease).expect("written");
     by_both.env("FENCEPOST_LEASE_ID", "another");
     assert_eq!(run(by_both).status.code(), Some(0));
-    assert_eq!(bed.count("default/c", "holderCount"), 0);
-    let lease = lease_id(&bed, "default/d");
-    bed.said(&["release", &lease]);
-    assert_eq!(bed.count("default/d", "holderCount"), 0);
+    assert_eq!(fixture.count("default/c", "holderCount"), 0);
+    let lease = lease_id(&fixture, "default/d");
+    fixture.said(&["release", &lease]);
+    assert_eq!(fixture.count("default/d", "holderCount"), 0);
 }
 
 #[test]
 fn no_list_of_processes_shows_a_lease_that_comes_by_standard_input() {
-    let bed = Bed::start();
-    let lease = lease_id(&bed, "default/a");
-    let mut release = bed.command(["release", "--lease-id-file", "-"]);
+    let fixture = Fixture::start();
+    let lease = lease_id(&fixture, "default/a");
+    let mut release = fixture.command(["release", "--lease-id-file", "-"]);
     release.stdin(Stdio::piped()).stdout(Stdio::null());
     let mut release = Running::new(release);
     let mut input = release.0.stdin.take().expect("a pipe");
@@ -58,14 +58,14 @@ fn no_list_of_processes_shows_a_lease_that_comes_by_standard_input() {
     drop(input);
     assert_eq!(release.end(), Some(0));
     until("it is free", || {
-        (bed.count("default/a", "holderCount") == 0).then_some(())
+        (fixture.count("default/a", "holderCount") == 0).then_some(())
     });
 }
 
 #[test]
 fn what_holds_no_lease_id_is_a_wrong_argument_and_is_named() {
-    let bed = Bed::start();
-    let (empty, long) = (bed.path("empty"), bed.path("long"));
+    let fixture = Fixture::start();
+    let (empty, long) = (fixture.path("empty"), fixture.path("long"));
     fs::write(&empty, " \n").expect("written");
     fs::write(&long, "x".repeat(20_000)).expect("written");
     let [empty, long] = [&empty, &long].map(|path| path.to_str().expect("a path"));
@@ -78,7 +78,7 @@ fn what_holds_no_lease_id_is_a_wrong_argument_and_is_named() {
         (&["release", "x", "--lease-id-file", empty], "cannot be used with"),
     ];
     for (arguments, problem) in cases {
-        let output = bed.run(arguments);
+        let output = fixture.run(arguments);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(problem), "{arguments:?}: {said}");

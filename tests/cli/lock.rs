@@ -1,6 +1,6 @@
 //! `fencepost lock`: what the command gets, what comes out of it, and what it leaves behind.
 
-use crate::program::{Bed, lives, text, until_written};
+use crate::program::{Fixture, lives, text, until_written};
 use crate::server::until;
 
 /// The arguments that run a shell's line under the lock `default/a`.
@@ -10,17 +10,17 @@ fn under<'a>(flags: &[&'a str], line: &'a str) -> Vec<&'a str> {
 
 #[test]
 fn the_command_knows_its_lease() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let line = "echo $FENCEPOST_NAMESPACE $FENCEPOST_LOCK; \"$0\" check-token default/a $FENCEPOST_TOKEN >/dev/null && \
                 \"$0\" renew >/dev/null && echo held";
     let arguments = [under(&[], line), vec![crate::program::PROGRAM]].concat();
-    assert_eq!(bed.said(&arguments), "default a\nheld\n");
-    assert_eq!(bed.count("default/a", "holderCount"), 0);
+    assert_eq!(fixture.said(&arguments), "default a\nheld\n");
+    assert_eq!(fixture.count("default/a", "holderCount"), 0);
 }
 
 #[test]
 fn its_exit_code_and_the_signal_that_ended_it_pass_through() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for (line, code) in [
         ("exit 0", 0),
         ("exit 7", 7),
@@ -28,16 +28,16 @@ fn its_exit_code_and_the_signal_that_ended_it_pass_through() {
         ("kill -KILL $$", 137),
         ("kill -TERM $$", 143),
     ] {
-        assert_eq!(bed.run(&under(&[], line)).status.code(), Some(code), "{line}");
+        assert_eq!(fixture.run(&under(&[], line)).status.code(), Some(code), "{line}");
     }
 }
 
 #[test]
 fn what_it_prints_and_reads_passes_through() {
-    let bed = Bed::start();
-    let input = bed.path("input");
+    let fixture = Fixture::start();
+    let input = fixture.path("input");
     std::fs::write(&input, "in\n").expect("a file");
-    let mut command = bed.command(under(&[], "cat; echo err >&2"));
+    let mut command = fixture.command(under(&[], "cat; echo err >&2"));
     let output = command
         .stdin(std::fs::File::open(&input).expect("a file"))
         .output()
@@ -50,25 +50,25 @@ fn what_it_prints_and_reads_passes_through() {
 
 #[test]
 fn what_cannot_be_run_has_its_codes_and_leaves_the_lock_free() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for (command, code) in [("/nowhere/nothing", 127), ("/etc/passwd", 126)] {
         assert_eq!(
-            bed.run(&["lock", "default/a", "--", command]).status.code(),
+            fixture.run(&["lock", "default/a", "--", command]).status.code(),
             Some(code),
             "{command}"
         );
-        assert_eq!(bed.count("default/a", "holderCount"), 0);
+        assert_eq!(fixture.count("default/a", "holderCount"), 0);
     }
-    let nowhere = bed.run(&["lock", "nowhere/a", "--", "true"]);
+    let nowhere = fixture.run(&["lock", "nowhere/a", "--", "true"]);
     assert_eq!(
         nowhere.status.code(),
         Some(125),
         "its own failures are not taken for the command's"
     );
-    bed.held("default/a", "me");
-    assert_eq!(bed.run(&["lock", "default/a", "--", "true"]).status.code(), Some(120));
+    fixture.held("default/a", "me");
+    assert_eq!(fixture.run(&["lock", "default/a", "--", "true"]).status.code(), Some(120));
     assert_eq!(
-        bed.run(&["lock", "default/a", "--wait", "200ms", "--", "true"])
+        fixture.run(&["lock", "default/a", "--wait", "200ms", "--", "true"])
             .status
             .code(),
         Some(121)
@@ -77,14 +77,14 @@ fn what_cannot_be_run_has_its_codes_and_leaves_the_lock_free() {
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for (signal, code) in [("USR1", 10), ("TERM", 11), ("HUP", 12), ("INT", 13)] {
-        let file = bed.path(signal);
+        let file = fixture.path(signal);
         let line = format!(
             "trap 'exit {code}' {signal}; echo ready > {}; while :; do sleep 0.05; done",
             file.display()
         );
-        let mut running = bed.begin(&under(&[], &line));
+        let mut running = fixture.begin(&under(&[], &line));
         until_written(&file);
         running.signal(signal);
         assert_eq!(running.end(), Some(code), "{signal}");
@@ -93,47 +93,47 @@ fn signals_are_passed_on_to_the_command() {
 
 #[test]
 fn one_that_is_told_to_end_while_it_waits_leaves_the_queue() {
-    let bed = Bed::start();
-    bed.held("default/a", "me");
-    let mut waiting = bed.begin(&under(&["--wait", "60s"], "true"));
+    let fixture = Fixture::start();
+    fixture.held("default/a", "me");
+    let mut waiting = fixture.begin(&under(&["--wait", "60s"], "true"));
     until("it waits", || {
-        (bed.count("default/a", "waiterCount") == 1).then_some(())
+        (fixture.count("default/a", "waiterCount") == 1).then_some(())
     });
     waiting.signal("TERM");
     assert_eq!(waiting.end(), Some(143));
     until("it has left", || {
-        (bed.count("default/a", "waiterCount") == 0).then_some(())
+        (fixture.count("default/a", "waiterCount") == 0).then_some(())
     });
 }
 
 #[test]
 fn what_the_command_leaves_running_is_ended_before_the_lock_is_given_back() {
-    let bed = Bed::start();
-    let obeys = bed.said(&under(&[], "sleep 1000 >/dev/null 2>&1 & echo $!"));
+    let fixture = Fixture::start();
+    let obeys = fixture.said(&under(&[], "sleep 1000 >/dev/null 2>&1 & echo $!"));
     assert!(!lives(obeys.trim()), "{obeys}");
     let line = "(trap '' TERM; while :; do sleep 0.1; done) >/dev/null 2>&1 & echo $!";
-    let stubborn = bed.said(&under(&["--grace", "200ms"], line));
+    let stubborn = fixture.said(&under(&["--grace", "200ms"], line));
     assert!(!lives(stubborn.trim()), "{stubborn}");
 }
 
 #[test]
 fn the_lease_is_renewed_for_as_long_as_the_command_runs() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let line = "sleep 5; \"$0\" check-token default/a $FENCEPOST_TOKEN";
     let arguments = [under(&["--ttl", "3s"], line), vec![crate::program::PROGRAM]].concat();
-    let said = bed.said(&arguments);
+    let said = fixture.said(&arguments);
     assert!(said.starts_with("held by me@"), "{said}");
 }
 
 #[test]
 fn shared_locks_and_semaphores_run_side_by_side() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     for flags in [&["--shared"][..], &["--permits", "1", "--limit", "2"]] {
-        let file = bed.path(&flags.len().to_string());
+        let file = fixture.path(&flags.len().to_string());
         let line = format!("echo ready > {}; sleep 1000", file.display());
-        let mut first = bed.begin(&under(flags, &line));
+        let mut first = fixture.begin(&under(flags, &line));
         until_written(&file);
-        assert_eq!(bed.run(&under(flags, "true")).status.code(), Some(0), "{flags:?}");
+        assert_eq!(fixture.run(&under(flags, "true")).status.code(), Some(0), "{flags:?}");
         first.signal("TERM");
         assert_eq!(first.end(), Some(143));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 
 use crate::forwarder::{Answers, Forwarder};
-use crate::program::{Bed, Running, asking, content, signal, until_written};
+use crate::program::{Fixture, Running, asking, content, signal, until_written};
 use crate::server::until;
 
 const TTL: Duration = Duration::from_secs(3);
@@ -33,8 +33,8 @@ struct Clockwork {
 }
 
 impl Clockwork {
-    fn start(bed: &Bed, address: &str, temper: Temper) -> Self {
-        let file = bed.path(&format!("{temper:?}"));
+    fn start(fixture: &Fixture, address: &str, temper: Temper) -> Self {
+        let file = fixture.path(&format!("{temper:?}"));
         let trap = match temper {
             Temper::Obeys => "",
             Temper::Stubborn => "trap '' TERM;",
@@ -66,15 +66,15 @@ impl Clockwork {
     }
 }
 
-fn both(bed: &Bed, address: &str) -> [Clockwork; 2] {
-    [Temper::Obeys, Temper::Stubborn].map(|temper| Clockwork::start(bed, address, temper))
+fn both(fixture: &Fixture, address: &str) -> [Clockwork; 2] {
+    [Temper::Obeys, Temper::Stubborn].map(|temper| Clockwork::start(fixture, address, temper))
 }
 
 #[test]
 fn a_killed_server_ends_the_command_in_time() {
-    let bed = Bed::start();
-    let both = both(&bed, &bed.server.address);
-    signal(bed.server.id(), "KILL");
+    let fixture = Fixture::start();
+    let both = both(&fixture, &fixture.server.address);
+    signal(fixture.server.id(), "KILL");
     let cut = now();
     for clockwork in both {
         clockwork.ends_in_time_since(cut, "killed");
@@ -83,24 +83,24 @@ fn a_killed_server_ends_the_command_in_time() {
 
 #[test]
 fn a_server_that_is_stopped_for_longer_than_the_ttl_ends_the_command_in_time() {
-    let bed = Bed::start();
-    let both = both(&bed, &bed.server.address);
-    signal(bed.server.id(), "STOP");
+    let fixture = Fixture::start();
+    let both = both(&fixture, &fixture.server.address);
+    signal(fixture.server.id(), "STOP");
     let cut = now();
     for clockwork in both {
         clockwork.ends_in_time_since(cut, "stopped");
     }
     let told = now() - cut;
     assert!(told < TTL.as_secs_f64() + 3.0, "only told after {told} s");
-    signal(bed.server.id(), "CONT");
-    bed.said(&["lock", "default/Stubborn", "--wait", "30s", "--", "true"]);
+    signal(fixture.server.id(), "CONT");
+    fixture.said(&["lock", "default/Stubborn", "--wait", "30s", "--", "true"]);
 }
 
 #[test]
 fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let runtime = Runtime::new().expect("a runtime");
-    let port = bed
+    let port = fixture
         .server
         .address
         .rsplit_once(':')
@@ -109,7 +109,7 @@ fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
         .parse()
         .expect("a port");
     let forwarder = runtime.block_on(Forwarder::before(port));
-    let both = both(&bed, &forwarder.address());
+    let both = both(&fixture, &forwarder.address());
     forwarder.answers(Answers::Lost);
     let cut = now();
     for clockwork in both {
@@ -119,9 +119,9 @@ fn a_connection_that_brings_no_answers_ends_the_command_in_time() {
 
 #[test]
 fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let runtime = Runtime::new().expect("a runtime");
-    let port = bed
+    let port = fixture
         .server
         .address
         .rsplit_once(':')
@@ -130,7 +130,7 @@ fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
         .parse()
         .expect("a port");
     let forwarder = runtime.block_on(Forwarder::before(port));
-    let clockwork = Clockwork::start(&bed, &forwarder.address(), Temper::Obeys);
+    let clockwork = Clockwork::start(&fixture, &forwarder.address(), Temper::Obeys);
     forwarder.answers(Answers::Lost);
     std::thread::sleep(TTL / 3);
     forwarder.cut();
@@ -138,13 +138,13 @@ fn a_connection_that_was_cut_is_made_anew_and_the_command_goes_on() {
     until("it outlives what it had", || {
         (clockwork.last() - cut > TTL.as_secs_f64() * 1.5).then_some(())
     });
-    assert_eq!(bed.count("default/Obeys", "holderCount"), 1);
+    assert_eq!(fixture.count("default/Obeys", "holderCount"), 1);
 }
 
 #[test]
 fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
-    let bed = Bed::start();
-    let both = both(&bed, &bed.server.address);
+    let fixture = Fixture::start();
+    let both = both(&fixture, &fixture.server.address);
     for clockwork in &both {
         let lock = format!(
             "default/{}",
@@ -154,12 +154,12 @@ fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
                 .and_then(|name| name.to_str())
                 .expect("a name")
         );
-        let state = bed.json(&["get", &lock]);
+        let state = fixture.json(&["get", &lock]);
         let token = state["holders"][0]["fencingToken"]
             .as_str()
             .expect("a token")
             .to_owned();
-        bed.said(&["force-release", &lock, &token]);
+        fixture.said(&["force-release", &lock, &token]);
     }
     let cut = now();
     for clockwork in both {
@@ -169,8 +169,8 @@ fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
 
 #[test]
 fn a_keeper_that_is_killed_takes_the_command_with_it() {
-    let bed = Bed::start();
-    let clockwork = Clockwork::start(&bed, &bed.server.address, Temper::Stubborn);
+    let fixture = Fixture::start();
+    let clockwork = Clockwork::start(&fixture, &fixture.server.address, Temper::Stubborn);
     clockwork.running.signal("KILL");
     let cut = now();
     until("the command is over", || {
@@ -184,8 +184,8 @@ fn a_keeper_that_is_killed_takes_the_command_with_it() {
 
 #[test]
 fn a_keeper_that_is_stopped_does_not_let_the_command_outlive_its_lease() {
-    let bed = Bed::start();
-    let clockwork = Clockwork::start(&bed, &bed.server.address, Temper::Stubborn);
+    let fixture = Fixture::start();
+    let clockwork = Clockwork::start(&fixture, &fixture.server.address, Temper::Stubborn);
     clockwork.running.signal("STOP");
     let cut = now();
     std::thread::sleep(TTL + Duration::from_millis(500));

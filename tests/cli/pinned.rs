@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::program::{Bed, run, shape, text};
+use crate::program::{Fixture, run, shape, text};
 use crate::pty::{Pty, uncoloured};
 
 /// A lock with a holder and a waiter; the waiter leaves in the end.
-fn busy(bed: &Bed) -> (Value, crate::program::Running) {
-    let lease = bed.json(&[
+fn busy(fixture: &Fixture) -> (Value, crate::program::Running) {
+    let lease = fixture.json(&[
         "acquire",
         "default/reports",
         "--owner",
@@ -19,7 +19,7 @@ fn busy(bed: &Bed) -> (Value, crate::program::Running) {
         "--metadata",
         "job=nightly",
     ]);
-    let waiter = bed.begin(&[
+    let waiter = fixture.begin(&[
         "acquire",
         "default/reports",
         "--owner",
@@ -29,18 +29,18 @@ fn busy(bed: &Bed) -> (Value, crate::program::Running) {
         "60s",
     ]);
     crate::server::until("one waits", || {
-        (bed.count("default/reports", "waiterCount") == 1).then_some(())
+        (fixture.count("default/reports", "waiterCount") == 1).then_some(())
     });
     (lease, waiter)
 }
 
 #[test]
 fn get_shows_who_holds_since_when_how_long_still_and_who_waits_at_which_place() {
-    let bed = Bed::start();
-    assert_eq!(bed.said(&["get", "default/free"]), "default/free: free\n");
-    let _both = busy(&bed);
+    let fixture = Fixture::start();
+    assert_eq!(fixture.said(&["get", "default/free"]), "default/free: free\n");
+    let _both = busy(&fixture);
     assert_eq!(
-        shape(&bed.said(&["get", "default/reports"])),
+        shape(&fixture.said(&["get", "default/reports"])),
         "\
 default/reports: 0 holds, 0 waits
 
@@ -55,37 +55,37 @@ PLACE  WAITER  MODE    SINCE                 METADATA
 
 #[test]
 fn list_shows_the_locks_in_use_by_prefix() {
-    let bed = Bed::start();
-    assert_eq!(bed.said(&["list", "default"]), "no lock is in use\n");
-    let _both = busy(&bed);
-    bed.held("default/deploy", "ci");
+    let fixture = Fixture::start();
+    assert_eq!(fixture.said(&["list", "default"]), "no lock is in use\n");
+    let _both = busy(&fixture);
+    fixture.held("default/deploy", "ci");
     let table = "\
 LOCK     HOLD  WAIT  FIRST HOLDER  SINCE                 LEFT
 deploy   0     0     ci            0000-00-00T00:00:00Z  0000.0 s
 reports  0     0     me            0000-00-00T00:00:00Z  0000.0 s
 ";
-    assert_eq!(shape(&bed.said(&["list", "default"])), table);
-    let only = shape(&bed.said(&["list", "default/rep"]));
+    assert_eq!(shape(&fixture.said(&["list", "default"])), table);
+    let only = shape(&fixture.said(&["list", "default/rep"]));
     assert!(only.contains("reports") && !only.contains("deploy"), "{only}");
 }
 
 #[test]
 fn a_list_of_many_pages_is_shown_whole() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let names: Vec<String> = (0..130).map(|number| format!("default/many-{number:03}")).collect();
     for name in &names {
-        bed.said(&["acquire", name, "--quiet"]);
+        fixture.said(&["acquire", name, "--quiet"]);
     }
-    let shown = bed.said(&["list", "default"]);
+    let shown = fixture.said(&["list", "default"]);
     assert_eq!(shown.matches("many-").count(), names.len());
-    let pages = bed.said(&["list", "default", "-o", "json"]);
+    let pages = fixture.said(&["list", "default", "-o", "json"]);
     assert_eq!(pages.lines().count(), 2);
     assert_eq!(pages.matches("\"name\"").count(), names.len());
 }
 
 #[test]
 fn acquire_and_renew_show_the_lease_and_quiet_only_its_id() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let table = |said: &str| {
         let (lease, id) = said.split_once("lease id   ").expect("the id");
         assert!(id.starts_with("1:default:reports:"), "{id}");
@@ -100,7 +100,7 @@ waited     0.0 s
 guarantee  CP
 holds      0
 ";
-    let said = bed.said(&["acquire", "default/reports", "--owner", "me", "--ttl", "1h"]);
+    let said = fixture.said(&["acquire", "default/reports", "--owner", "me", "--ttl", "1h"]);
     assert_eq!(table(&said), expected);
     let id = said
         .lines()
@@ -109,53 +109,53 @@ holds      0
         .split_whitespace()
         .last()
         .expect("it");
-    assert_eq!(table(&bed.said(&["renew", id])), expected);
-    assert_eq!(bed.said(&["release", id]), "released\n");
-    let id = bed.said(&["acquire", "default/reports", "--quiet"]);
-    assert_eq!(bed.said(&["release", id.trim_end()]), "released\n");
+    assert_eq!(table(&fixture.said(&["renew", id])), expected);
+    assert_eq!(fixture.said(&["release", id]), "released\n");
+    let id = fixture.said(&["acquire", "default/reports", "--quiet"]);
+    assert_eq!(fixture.said(&["release", id.trim_end()]), "released\n");
 }
 
 #[test]
 fn a_lease_id_comes_from_the_environment_too() {
-    let bed = Bed::start();
-    let id = bed.said(&["acquire", "default/reports", "--quiet"]);
-    let mut release = bed.command(["release"]);
+    let fixture = Fixture::start();
+    let id = fixture.said(&["acquire", "default/reports", "--quiet"]);
+    let mut release = fixture.command(["release"]);
     release.env("FENCEPOST_LEASE_ID", id.trim_end());
     assert_eq!(text(&run(release).stdout), "released\n");
 }
 
 #[test]
 fn tokens_are_checked_and_forced() {
-    let bed = Bed::start();
-    let token = bed.held("default/reports", "me")["fencingToken"]
+    let fixture = Fixture::start();
+    let token = fixture.held("default/reports", "me")["fencingToken"]
         .as_str()
         .expect("a token")
         .to_owned();
     let check = ["check-token", "default/reports", &token];
     assert_eq!(
-        shape(&bed.said(&check)),
+        shape(&fixture.said(&check)),
         "held by me for 0000.0 s unless it is renewed\n"
     );
     assert_eq!(
-        bed.said(&["force-release", "default/reports", &token]),
+        fixture.said(&["force-release", "default/reports", &token]),
         "released by force\n"
     );
-    let gone = bed.run(&check);
+    let gone = fixture.run(&check);
     assert_eq!(
         (gone.status.code(), text(&gone.stdout)),
         (Some(122), "not held\n".to_owned())
     );
     assert_eq!(
-        bed.run(&["force-release", "default/reports", &token]).status.code(),
+        fixture.run(&["force-release", "default/reports", &token]).status.code(),
         Some(122)
     );
 }
 
 #[test]
 fn namespaces_show_store_guarantee_limits_and_health() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     assert_eq!(
-        bed.said(&["namespaces"]),
+        fixture.said(&["namespaces"]),
         "\
 NAMESPACE  STORE     GUARANTEE  TTL                  WAIT     QUEUE     MODES                                HEALTH
 default    embedded  CP         30s (500ms to 1day)  to 1day  to 20000  exclusive shared semaphore re-entry  serving
@@ -165,14 +165,14 @@ default    embedded  CP         30s (500ms to 1day)  to 1day  to 20000  exclusiv
 
 #[test]
 fn watch_shows_the_state_and_each_change() {
-    let bed = Bed::start();
-    let file = bed.path("watched");
-    let mut watch = bed.command(["watch", "default/reports"]);
+    let fixture = Fixture::start();
+    let file = fixture.path("watched");
+    let mut watch = fixture.command(["watch", "default/reports"]);
     watch.stdout(std::fs::File::create(&file).expect("a file"));
     let _watching = crate::program::Running::new(watch);
     crate::program::until_written(&file);
-    let id = bed.said(&["acquire", "default/reports", "--owner", "me", "--quiet"]);
-    bed.said(&["release", id.trim_end()]);
+    let id = fixture.said(&["acquire", "default/reports", "--owner", "me", "--quiet"]);
+    fixture.said(&["release", id.trim_end()]);
     let expected = "\
 default/reports: free
 granted   me with token 0000000000000000: 0 holds, 0 wait
@@ -207,8 +207,8 @@ fn assert_fields(answer: &Value, expected: &str) {
 
 #[test]
 fn json_has_the_fields_of_the_api() {
-    let bed = Bed::start();
-    let (lease, _waiter) = busy(&bed);
+    let fixture = Fixture::start();
+    let (lease, _waiter) = busy(&fixture);
     assert_fields(
         &lease,
         "leaseId fencingToken ttl waited namespace name owner guarantee holds",
@@ -218,14 +218,14 @@ fn json_has_the_fields_of_the_api() {
         (&"3600s".into(), &"GUARANTEE_CP".into())
     );
     let id = lease["leaseId"].as_str().expect("an id");
-    assert_eq!(bed.json(&["renew", id])["fencingToken"], lease["fencingToken"]);
+    assert_eq!(fixture.json(&["renew", id])["fencingToken"], lease["fencingToken"]);
     let holder = "owner fencingToken remainingTtl mode mode.exclusive holds metadata since identity";
     let under = |path: &str, names: &str| {
         let all: Vec<String> = names.split(' ').map(|name| format!("{path}.{name}")).collect();
         all.join(" ")
     };
     assert_fields(
-        &bed.json(&["get", "default/reports"]),
+        &fixture.json(&["get", "default/reports"]),
         &format!(
             "namespace name holderCount waiterCount holders {} holders[].metadata.job waiters {}",
             under("holders[]", holder),
@@ -233,7 +233,7 @@ fn json_has_the_fields_of_the_api() {
         ),
     );
     assert_fields(
-        &bed.json(&["list", "default"]),
+        &fixture.json(&["list", "default"]),
         &format!(
             "nextPageToken locks {} {}",
             under("locks[]", "name holderCount waiterCount firstHolder"),
@@ -242,7 +242,7 @@ fn json_has_the_fields_of_the_api() {
     );
     let token = lease["fencingToken"].as_str().expect("a token");
     assert_fields(
-        &bed.json(&["check-token", "default/reports", token]),
+        &fixture.json(&["check-token", "default/reports", token]),
         "held owner remainingTtl",
     );
     let namespace = under(
@@ -253,19 +253,19 @@ fn json_has_the_fields_of_the_api() {
         "namespaces[].limits",
         "minTtl defaultTtl maxTtl maxWait queueLimit nameLimit finishedLimit holdLimit",
     );
-    assert_fields(&bed.json(&["namespaces"]), &format!("namespaces {namespace} {limits}"));
-    assert_fields(&bed.json(&["force-release", "default/reports", token]), "");
-    let other = bed.held("default/other", "me");
-    assert_fields(&bed.json(&["release", other["leaseId"].as_str().expect("an id")]), "");
+    assert_fields(&fixture.json(&["namespaces"]), &format!("namespaces {namespace} {limits}"));
+    assert_fields(&fixture.json(&["force-release", "default/reports", token]), "");
+    let other = fixture.held("default/other", "me");
+    assert_fields(&fixture.json(&["release", other["leaseId"].as_str().expect("an id")]), "");
 }
 
 #[test]
 fn a_terminal_shows_the_same_as_a_pipe_with_colours_unless_they_are_unwanted() {
-    let bed = Bed::start();
-    let (lease, _waiter) = busy(&bed);
+    let fixture = Fixture::start();
+    let (lease, _waiter) = busy(&fixture);
     let word = |name: &str| lease[name].as_str().expect("a text").to_owned();
     let (id, token) = (word("leaseId"), word("fencingToken"));
-    let other = bed.held("default/other", "me");
+    let other = fixture.held("default/other", "me");
     let other = other["leaseId"].as_str().expect("an id");
     let all: [&[&str]; 8] = [
         &["get", "default/reports"],
@@ -287,21 +287,21 @@ fn a_terminal_shows_the_same_as_a_pipe_with_colours_unless_they_are_unwanted() {
         &["lock", "default/run", "--", "echo", "under a lock"],
     ];
     for arguments in all {
-        let piped = bed.said(arguments);
-        let (code, shown) = Pty::run(&bed.command(arguments)).end();
+        let piped = fixture.said(arguments);
+        let (code, shown) = Pty::run(&fixture.command(arguments)).end();
         assert_eq!(code, Some(0), "{arguments:?}: {shown}");
         assert_eq!(shape(&uncoloured(&shown)), shape(&piped), "{arguments:?}");
         assert!(!piped.contains('\x1b'), "{arguments:?}: {piped:?}");
-        let mut plain = bed.command(arguments);
+        let mut plain = fixture.command(arguments);
         plain.env("NO_COLOR", "1");
         let (_, shown) = Pty::run(&plain).end();
         assert!(!shown.contains('\x1b'), "{arguments:?}: {shown:?}");
     }
-    let (_, shown) = Pty::run(&bed.command(["get", "default/reports"])).end();
+    let (_, shown) = Pty::run(&fixture.command(["get", "default/reports"])).end();
     assert!(shown.contains("\x1b[1mHOLDER"), "{shown:?}");
-    let (code, shown) = Pty::run(&bed.command(["force-release", "default/reports", &token])).end();
+    let (code, shown) = Pty::run(&fixture.command(["force-release", "default/reports", &token])).end();
     assert_eq!((code, shown.as_str()), (Some(0), "released by force\n"));
-    let mut watch = Pty::run(&bed.command(["watch", "default/new"]));
+    let mut watch = Pty::run(&fixture.command(["watch", "default/new"]));
     watch.until_shown("default/new: 1 holds, 0 wait");
     watch.press("\x03");
     assert_eq!(watch.running.end(), None, "the key's signal ends it");

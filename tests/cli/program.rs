@@ -13,12 +13,12 @@ use crate::server::{Server, until};
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_fencepost");
 
 /// A server of its own for each test.
-pub struct Bed {
+pub struct Fixture {
     pub server: Server,
     home: TempDir,
 }
 
-impl Bed {
+impl Fixture {
     pub fn start() -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let server = Server::start(&home);

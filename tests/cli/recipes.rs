@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::program::{Bed, PROGRAM, Running, content, until_written};
+use crate::program::{Fixture, PROGRAM, Running, content, until_written};
 use crate::server::until;
 
 /// The lines of a recipe, by the heading above them.
@@ -22,24 +22,24 @@ fn recipe(heading: &str) -> String {
 
 /// A folder whose programs are found first.
 struct Kitchen {
-    bed: Bed,
+    fixture: Fixture,
 }
 
 impl Kitchen {
     fn new() -> Self {
-        Self { bed: Bed::start() }
+        Self { fixture: Fixture::start() }
     }
 
     /// A program of these lines of a shell.
     fn program(&self, name: &str, lines: &str) {
-        let file = self.bed.path(name);
+        let file = self.fixture.path(name);
         fs::write(&file, format!("#!/bin/sh\n{lines}\n")).expect("a file");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a program");
     }
 
     /// Lines of a shell, run in that folder.
     fn lines(&self, lines: &str, arguments: &[&str]) -> Command {
-        let folder = self.bed.path("");
+        let folder = self.fixture.path("");
         let own = Path::new(PROGRAM).parent().expect("a folder");
         let path = std::env::var("PATH").unwrap_or_default();
         let mut shell = Command::new("sh");
@@ -47,7 +47,7 @@ impl Kitchen {
         shell
             .current_dir(&folder)
             .env("PATH", format!("{}:{}:{path}", folder.display(), own.display()))
-            .env("FENCEPOST_ADDR", &self.bed.server.address)
+            .env("FENCEPOST_ADDR", &self.fixture.server.address)
             .env_remove("FENCEPOST_LEASE_ID");
         shell
     }
@@ -57,7 +57,7 @@ impl Kitchen {
     }
 
     fn written(&self, name: &str) -> String {
-        content(&self.bed.path(name))
+        content(&self.fixture.path(name))
     }
 }
 
@@ -78,7 +78,7 @@ fn a_cron_job_runs_on_one_of_many_hosts() {
     let lines = recipe("A cron job").replace("sleep 30", "sleep 3");
     assert!(lines.contains("sleep 3;"), "{lines}");
     let mut hosts: Vec<Running> = (0..4).map(|_| kitchen.begin(&lines, &[])).collect();
-    until_written(&kitchen.bed.path("runs"));
+    until_written(&kitchen.fixture.path("runs"));
     hosts.push(kitchen.begin(&lines, &[]));
     let codes: Vec<_> = hosts.iter_mut().map(Running::end).collect();
     assert_eq!(codes, [Some(0); 5]);
@@ -100,18 +100,18 @@ fn deployments_go_one_at_a_time_and_tell_whose_they_are() {
         job.env("CI_JOB", name);
         Running::new(job)
     };
-    let held = kitchen.bed.held("default/deploy/production", "by hand");
+    let held = kitchen.fixture.held("default/deploy/production", "by hand");
     let mut jobs = Vec::new();
     for number in 1..=3 {
         jobs.push(job(&format!("job-{number}")));
-        let waits = || kitchen.bed.count("default/deploy/production", "waiterCount");
+        let waits = || kitchen.fixture.count("default/deploy/production", "waiterCount");
         until("the job waits", || (waits() == number).then_some(()));
     }
-    let shown = kitchen.bed.said(&["get", "default/deploy/production"]);
+    let shown = kitchen.fixture.said(&["get", "default/deploy/production"]);
     for name in ["by hand", "job-1", "job-2", "job-3"] {
         assert!(shown.contains(name), "{shown}");
     }
-    kitchen.bed.said(&["release", held["leaseId"].as_str().expect("an id")]);
+    kitchen.fixture.said(&["release", held["leaseId"].as_str().expect("an id")]);
     for job in &mut jobs {
         assert_eq!(job.end(), Some(0));
     }
@@ -134,11 +134,11 @@ fn a_leader_that_dies_is_followed() {
         Running::new(candidate)
     };
     let first = candidate("first");
-    until_written(&kitchen.bed.path("leaders"));
+    until_written(&kitchen.fixture.path("leaders"));
     let second = candidate("second");
     let lock = "default/leader/mailer";
     until("the second waits", || {
-        (kitchen.bed.count(lock, "waiterCount") == 1).then_some(())
+        (kitchen.fixture.count(lock, "waiterCount") == 1).then_some(())
     });
     let leaders = kitchen.written("leaders");
     let keeper = leaders
@@ -167,9 +167,9 @@ fn a_late_writer_is_refused_by_its_token() {
         lines.env("FENCEPOST_TOKEN", token);
         lines.output().expect("it runs").status.code()
     };
-    let late = kitchen.bed.held("default/report", "sleeper");
+    let late = kitchen.fixture.held("default/report", "sleeper");
     let late = late["fencingToken"].as_str().expect("a token");
-    kitchen.bed.said(&["force-release", "default/report", late]);
+    kitchen.fixture.said(&["force-release", "default/report", late]);
     let line = "fencepost lock default/report -- sh -c 'echo fresh | write-report'";
     assert_eq!(kitchen.begin(line, &[]).end(), Some(0));
     assert_eq!(write(late, "stale"), Some(1), "the sleeper wakes up");
@@ -200,6 +200,6 @@ fn no_more_expensive_jobs_run_at_once_than_the_semaphore_allows() {
     assert_eq!(done, numbers);
     // Nobody is left.
     until("all is free", || {
-        (kitchen.bed.count("default/transcode", "holderCount") == 0).then_some(())
+        (kitchen.fixture.count("default/transcode", "holderCount") == 0).then_some(())
     });
 }

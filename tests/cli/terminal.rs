@@ -1,24 +1,24 @@
 //! What only a terminal has: a sign of waiting, keys that send signals, jobs that stop and go on.
 
-use crate::program::{Bed, text, until_written};
+use crate::program::{Fixture, text, until_written};
 use crate::pty::Pty;
 use crate::server::until;
 
 #[test]
 fn who_waits_at_a_terminal_sees_the_place_and_the_seconds() {
-    let bed = Bed::start();
-    let held = bed.held("default/reports", "me");
+    let fixture = Fixture::start();
+    let held = fixture.held("default/reports", "me");
     let ask = ["acquire", "default/reports", "--wait", "60s"];
-    let mut waiting = Pty::run(&bed.command(ask));
+    let mut waiting = Pty::run(&fixture.command(ask));
     waiting.until_shown("waiting for default/reports: place 1 of 1, 0 s");
     waiting.until_shown("place 1 of 1, 1 s");
-    let piped = bed.begin(&[&ask[..], &["-o", "json"]].concat());
+    let piped = fixture.begin(&[&ask[..], &["-o", "json"]].concat());
     until("two wait", || {
-        (bed.count("default/reports", "waiterCount") == 2).then_some(())
+        (fixture.count("default/reports", "waiterCount") == 2).then_some(())
     });
     waiting.until_shown("place 1 of 2");
     drop(piped);
-    bed.said(&["release", held["leaseId"].as_str().expect("an id")]);
+    fixture.said(&["release", held["leaseId"].as_str().expect("an id")]);
     let (code, shown) = waiting.end();
     assert_eq!(code, Some(0), "{shown:?}");
     // The line is emptied before the answer comes.
@@ -31,9 +31,9 @@ fn who_waits_at_a_terminal_sees_the_place_and_the_seconds() {
 
 #[test]
 fn who_waits_in_a_pipe_sees_nothing_of_it() {
-    let bed = Bed::start();
-    bed.held("default/reports", "me");
-    let output = bed.run(&["acquire", "default/reports", "--wait", "1500ms"]);
+    let fixture = Fixture::start();
+    fixture.held("default/reports", "me");
+    let output = fixture.run(&["acquire", "default/reports", "--wait", "1500ms"]);
     assert_eq!(output.status.code(), Some(121));
     let said = text(&output.stderr);
     assert_eq!(
@@ -45,9 +45,9 @@ fn who_waits_in_a_pipe_sees_nothing_of_it() {
 
 #[test]
 fn the_command_has_the_terminal_and_the_next_one_too() {
-    let bed = Bed::start();
+    let fixture = Fixture::start();
     let script = "$0 lock default/a -- sh -c 'read a; echo one $a'; read b; echo two $b";
-    let mut shell = bed.command(["-c", script, crate::program::PROGRAM]);
+    let mut shell = fixture.command(["-c", script, crate::program::PROGRAM]);
     shell = renamed(&shell, "sh");
     let mut terminal = Pty::run(&shell);
     terminal.press("x\n");
@@ -60,8 +60,8 @@ fn the_command_has_the_terminal_and_the_next_one_too() {
 
 #[test]
 fn the_interrupt_key_reaches_the_command() {
-    let bed = Bed::start();
-    let mut terminal = Pty::run(&bed.command([
+    let fixture = Fixture::start();
+    let mut terminal = Pty::run(&fixture.command([
         "lock",
         "default/a",
         "--",
@@ -74,18 +74,18 @@ fn the_interrupt_key_reaches_the_command() {
     let (code, shown) = terminal.end();
     assert!(shown.contains("caught"), "{shown:?}");
     assert_eq!(code, Some(5));
-    assert_eq!(bed.count("default/a", "holderCount"), 0);
+    assert_eq!(fixture.count("default/a", "holderCount"), 0);
 }
 
 #[test]
 fn a_job_that_the_terminal_stops_goes_on_with_its_lock() {
-    let bed = Bed::start();
-    let file = bed.path("read");
+    let fixture = Fixture::start();
+    let file = fixture.path("read");
     let script = format!(
         "set -m; $0 lock default/a --ttl 1h -- sh -c 'read a; echo $a > {0}; read b; echo got $b'; echo stopped; fg; echo done",
         file.display()
     );
-    let shell = renamed(&bed.command(["-c", &script, crate::program::PROGRAM]), "bash");
+    let shell = renamed(&fixture.command(["-c", &script, crate::program::PROGRAM]), "bash");
     let mut terminal = Pty::run(&shell);
     // What it has read shows that the terminal is lent.
     terminal.press("y\n");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::program::{Bed, Running, asking, run, text};
+use crate::program::{Fixture, Running, asking, run, text};
 
 /// Names and owners: a reversal, an invisible joint, an isolate, a line separator. The service refuses control
 /// characters there, and takes them in metadata.
@@ -28,7 +28,7 @@ fn is_printable(said: &str) {
 }
 
 /// A lock with a name, a holder and a waiter that others chose.
-fn hostile(bed: &Bed) -> (String, Running) {
+fn hostile(fixture: &Fixture) -> (String, Running) {
     let lock = format!("default/{HOSTILE}");
     let metadata = format!("{HOSTILE_METADATA}={HOSTILE_METADATA}");
     let ask = [
@@ -41,32 +41,32 @@ fn hostile(bed: &Bed) -> (String, Running) {
         "--ttl",
         "1h",
     ];
-    let taken = run(bed.command(ask));
+    let taken = run(fixture.command(ask));
     assert_eq!(taken.status.code(), Some(0), "{}", text(&taken.stderr));
     is_printable(&text(&taken.stdout));
-    let mut waits = bed.command(ask);
+    let mut waits = fixture.command(ask);
     waits.args(["--wait", "1h"]).stdout(Stdio::null());
     let waits = Running::new(waits);
-    crate::server::until("it waits", || (bed.count(&lock, "waiterCount") == 1).then_some(()));
+    crate::server::until("it waits", || (fixture.count(&lock, "waiterCount") == 1).then_some(()));
     (lock, waits)
 }
 
 #[test]
 fn names_owners_and_metadata_are_spelled_out_in_every_table() {
-    let bed = Bed::start();
-    let (lock, _waits) = hostile(&bed);
-    let token = bed.json(&["get", &lock])["holders"][0]["fencingToken"].clone();
+    let fixture = Fixture::start();
+    let (lock, _waits) = hostile(&fixture);
+    let token = fixture.json(&["get", &lock])["holders"][0]["fencingToken"].clone();
     let token = token.as_str().expect("a token");
     for arguments in [
         vec!["get", &lock],
         vec!["list", "default"],
         vec!["check-token", &lock, token],
     ] {
-        let said = bed.said(&arguments);
+        let said = fixture.said(&arguments);
         is_printable(&said);
         assert!(said.contains("\\u{202e}b\\u{200d}"), "{arguments:?}: {said}");
     }
-    let mut held = bed.command(["acquire", &lock]);
+    let mut held = fixture.command(["acquire", &lock]);
     let held = held.output().expect("it runs");
     let said = text(&held.stderr);
     is_printable(&said);
@@ -75,9 +75,9 @@ fn names_owners_and_metadata_are_spelled_out_in_every_table() {
 
 #[test]
 fn a_watch_spells_out_the_state_and_each_change() {
-    let bed = Bed::start();
-    let (lock, waits) = hostile(&bed);
-    let mut watch = bed.command(["watch", &lock]);
+    let fixture = Fixture::start();
+    let (lock, waits) = hostile(&fixture);
+    let mut watch = fixture.command(["watch", &lock]);
     let mut watch = Running::new({
         watch.stdout(Stdio::piped());
         watch
@@ -98,10 +98,10 @@ fn a_watch_spells_out_the_state_and_each_change() {
 
 #[test]
 fn json_has_the_same_texts_in_escapes() {
-    let bed = Bed::start();
-    let (lock, _waits) = hostile(&bed);
+    let fixture = Fixture::start();
+    let (lock, _waits) = hostile(&fixture);
     for arguments in [["get", lock.as_str()], ["list", "default"]] {
-        let said = bed.said(&[&arguments[..], &["--output", "json"]].concat());
+        let said = fixture.said(&[&arguments[..], &["--output", "json"]].concat());
         is_printable(&said);
         let value: Value = serde_json::from_str(&said).expect("JSON");
         let state = value["locks"].get(0).unwrap_or(&value);
@@ -109,7 +109,7 @@ fn json_has_the_same_texts_in_escapes() {
         let holder = value.pointer("/locks/0/firstHolder").unwrap_or(&value["holders"][0]);
         assert_eq!(holder["owner"], HOSTILE);
     }
-    let state = bed.json(&["get", &lock]);
+    let state = fixture.json(&["get", &lock]);
     assert_eq!(state["holders"][0]["metadata"][HOSTILE_METADATA], HOSTILE_METADATA);
 }
 

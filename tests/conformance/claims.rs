@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{ClaimLimits, NewClaim, Patience};
+use fencepost::backend::{ClaimLimits, NewClaim, WaitPolicy};
 use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
 use tokio::time::Instant;
 
-use crate::bed::LONG;
+use crate::fixture::LONG;
 
 /// Limits that no case reaches unless it wants to.
 pub const ROOMY: ClaimLimits = ClaimLimits {
@@ -28,7 +28,7 @@ pub fn claim(owner: &str) -> NewClaim {
         reentrant: false,
         ttl: ttl(LONG),
         metadata: Metadata::default(),
-        patience: Patience::Wait,
+        wait_policy: WaitPolicy::Wait,
         limits: ROOMY,
         arrived: Instant::now(),
     }
@@ -75,7 +75,7 @@ impl Asking for NewClaim {
 
     fn trying(self) -> Self {
         Self {
-            patience: Patience::Try,
+            wait_policy: WaitPolicy::Try,
             ..self
         }
     }

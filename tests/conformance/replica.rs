@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Ahead, Backend, Departure, Found, Grant, Leaving, Most, NewClaim, Place, Refusal, Renewal};
+use fencepost::backend::{QueuePosition, Backend, ReleaseOutcome, Released, Grant, ReleaseTarget, InspectLimit, NewClaim, AcquireOutcome, Refusal, RenewOutcome};
 use fencepost::claim::{Holder, Queue, Waiter};
 use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
 
-use crate::bed::{lock, namespace};
+use crate::fixture::{lock, namespace};
 use crate::claims::ttl;
 
 /// The lock of a case that names no other.
 const LOCK: &str = "lock";
 /// How many claims a look shows.
-const MANY: Most = Most {
+const MANY: InspectLimit = InspectLimit {
     holders: 1_000,
     waiters: 1_000,
 };
@@ -65,33 +65,33 @@ impl<'a> Replica<'a> {
     }
 
     /// Enters a claim.
-    pub async fn enter(&self, claim: &NewClaim) -> Place {
-        self.backend.enter(self.name(), claim).await.expect("the store answers")
+    pub async fn acquire(&self, claim: &NewClaim) -> AcquireOutcome {
+        self.backend.acquire(self.name(), claim).await.expect("the store answers")
     }
 
     /// Enters a claim that must be held at once.
     pub async fn hold(&self, claim: NewClaim) -> Held {
-        let grant = held(self.enter(&claim).await);
+        let grant = held(self.acquire(&claim).await);
         self.known(claim, grant)
     }
 
     /// Enters a claim that must wait.
     pub async fn queue(&self, claim: NewClaim) -> NewClaim {
-        waiting(self.enter(&claim).await);
+        waiting(self.acquire(&claim).await);
         claim
     }
 
     /// Asks for a waiting claim.
-    pub async fn take_up(&self, claim: &NewClaim) -> Place {
+    pub async fn promote(&self, claim: &NewClaim) -> AcquireOutcome {
         self.backend
-            .take_up(self.name(), claim)
+            .promote(self.name(), claim)
             .await
             .expect("the store answers")
     }
 
     /// Takes up a claim that must be eligible.
     pub async fn take(&self, claim: &NewClaim) -> Held {
-        let grant = held(self.take_up(claim).await);
+        let grant = held(self.promote(claim).await);
         self.known(claim.clone(), grant)
     }
 
@@ -102,35 +102,35 @@ impl<'a> Replica<'a> {
     }
 
     /// Leaves, and hands over to `next`.
-    pub async fn leave(&self, who: Leaving<'_>, next: Option<&NewClaim>) -> Departure {
+    pub async fn end(&self, who: ReleaseTarget<'_>, next: Option<&NewClaim>) -> ReleaseOutcome {
         self.backend
-            .leave(self.name(), who, next)
+            .release(self.name(), who, next)
             .await
             .expect("the store answers")
     }
 
     /// Releases a lease.
-    pub async fn release(&self, held: &Held) -> Found {
-        self.leave(Leaving::Hold(&held.lease), None).await.found
+    pub async fn release(&self, held: &Held) -> Released {
+        self.end(ReleaseTarget::Hold(&held.lease), None).await.found
     }
 
     /// Releases a lease and hands over to `next`.
-    pub async fn release_to(&self, held: &Held, next: &NewClaim) -> Departure {
-        self.leave(Leaving::Hold(&held.lease), Some(next)).await
+    pub async fn release_to(&self, held: &Held, next: &NewClaim) -> ReleaseOutcome {
+        self.end(ReleaseTarget::Hold(&held.lease), Some(next)).await
     }
 
     /// Undoes what a call entered.
-    pub async fn undo(&self, claim: &NewClaim) -> Found {
-        self.leave(Leaving::Call(&claim.id, claim.call), None).await.found
+    pub async fn undo(&self, claim: &NewClaim) -> Released {
+        self.end(ReleaseTarget::Call(&claim.id, claim.call), None).await.found
     }
 
     /// Removes whoever holds a token.
-    pub async fn force(&self, token: FencingToken) -> Found {
-        self.leave(Leaving::Forced(token), None).await.found
+    pub async fn force(&self, token: FencingToken) -> Released {
+        self.end(ReleaseTarget::Forced(token), None).await.found
     }
 
     /// Renews a lease, or tries to.
-    pub async fn renew(&self, held: &Held, time: Option<Duration>) -> Renewal {
+    pub async fn renew(&self, held: &Held, time: Option<Duration>) -> RenewOutcome {
         self.backend
             .renew(&held.lease, time.map(ttl))
             .await
@@ -140,24 +140,24 @@ impl<'a> Replica<'a> {
     /// Renews a lease that must live.
     pub async fn renewed(&self, held: &Held, time: Option<Duration>) -> Grant {
         match self.renew(held, time).await {
-            Renewal::Renewed(grant) => grant,
+            RenewOutcome::Renewed(grant) => grant,
             gone => panic!("not renewed: {gone:?}"),
         }
     }
 
     /// The queue as it is.
-    pub async fn look(&self) -> Queue {
-        self.backend.look(self.name(), MANY).await.expect("the store answers")
+    pub async fn inspect(&self) -> Queue {
+        self.backend.inspect(self.name(), MANY).await.expect("the store answers")
     }
 
     /// Who holds.
     pub async fn holders(&self) -> Vec<Holder> {
-        self.look().await.holders
+        self.inspect().await.holders
     }
 
     /// Who waits.
     pub async fn waiters(&self) -> Vec<Waiter> {
-        self.look().await.waiters
+        self.inspect().await.waiters
     }
 
     /// The tokens that are held.
@@ -167,7 +167,7 @@ impl<'a> Replica<'a> {
 
     /// Who holds and who waits, by owner.
     pub async fn owners(&self) -> (Vec<String>, Vec<String>) {
-        let queue = self.look().await;
+        let queue = self.inspect().await;
         let holders = queue.holders.iter().map(|holder| holder.owner.to_string());
         let waiters = queue.waiters.iter().map(|waiter| waiter.owner.to_string());
         (holders.collect(), waiters.collect())
@@ -175,42 +175,42 @@ impl<'a> Replica<'a> {
 
     /// Whether nobody holds and nobody waits.
     pub async fn is_free(&self) -> bool {
-        self.look().await == Queue::default()
+        self.inspect().await == Queue::default()
     }
 }
 
 /// The grant of a claim that must hold.
 #[track_caller]
-pub fn held(place: Place) -> Grant {
+pub fn held(place: AcquireOutcome) -> Grant {
     match place {
-        Place::Held(grant) => grant,
+        AcquireOutcome::Held(grant) => grant,
         other => panic!("not held: {other:?}"),
     }
 }
 
 /// What a claim that must wait knows of those ahead.
 #[track_caller]
-pub fn waiting(place: Place) -> Ahead {
+pub fn waiting(place: AcquireOutcome) -> QueuePosition {
     match place {
-        Place::Waiting(ahead) => ahead,
+        AcquireOutcome::Waiting(ahead) => ahead,
         other => panic!("not waiting: {other:?}"),
     }
 }
 
 /// Whom a try that must fail found.
 #[track_caller]
-pub fn busy(place: Place) -> Option<Box<Holder>> {
+pub fn busy(place: AcquireOutcome) -> Option<Box<Holder>> {
     match place {
-        Place::Busy(holder) => holder,
+        AcquireOutcome::Busy(holder) => holder,
         other => panic!("not busy: {other:?}"),
     }
 }
 
 /// Why a claim that must not be let in was refused.
 #[track_caller]
-pub fn refused(place: Place) -> Refusal {
+pub fn refused(place: AcquireOutcome) -> Refusal {
     match place {
-        Place::Refused(refusal) => refusal,
+        AcquireOutcome::Refused(refusal) => refusal,
         other => panic!("not refused: {other:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::NewClaim;
-use fencepost::backend::{BackendError, Change, ChangeKind, Seen, Wake};
+use fencepost::backend::{BackendError, Change, ChangeKind, WatchEvent, Notification};
 use fencepost::claim::Queue;
 use fencepost::name::LockName;
 use futures::StreamExt;
@@ -14,14 +14,14 @@ use tokio::time::timeout;
 const SOON: Duration = Duration::from_secs(30);
 
 /// What a replica's waiters are told.
-pub struct Wakes {
-    stream: BoxStream<'static, Wake>,
+pub struct NotificationSender {
+    stream: BoxStream<'static, Notification>,
     quiet: Duration,
 }
 
-impl Wakes {
+impl NotificationSender {
     /// Listens to a stream, and calls it quiet after `quiet`.
-    pub fn new(stream: BoxStream<'static, Wake>, quiet: Duration) -> Self {
+    pub fn new(stream: BoxStream<'static, Notification>, quiet: Duration) -> Self {
         Self { stream, quiet }
     }
 
@@ -39,7 +39,7 @@ impl Wakes {
     }
 
     /// All that comes until it is quiet.
-    pub async fn all(&mut self) -> Vec<Wake> {
+    pub async fn all(&mut self) -> Vec<Notification> {
         let mut all = Vec::new();
         while let Ok(Some(wake)) = timeout(self.quiet, self.stream.next()).await {
             all.push(wake);
@@ -60,10 +60,10 @@ impl Wakes {
             }
         }
         all.append(&mut self.all().await);
-        let named = |wake: &Wake| match wake {
-            Wake::Next(_, id) => these.iter().any(|claim| claim.id == *id),
-            Wake::Changed(_) => !these.is_empty(),
-            Wake::Gone(..) | Wake::Gap => false,
+        let named = |wake: &Notification| match wake {
+            Notification::Next(_, id) => these.iter().any(|claim| claim.id == *id),
+            Notification::Changed(_) => !these.is_empty(),
+            Notification::Gone(..) | Notification::Gap => false,
         };
         assert!(all.iter().all(named), "others were woken too: {all:?}");
     }
@@ -75,25 +75,25 @@ impl Wakes {
     }
 }
 
-fn concerns(wake: &Wake, lock: &LockName, claim: &NewClaim) -> bool {
+fn concerns(wake: &Notification, lock: &LockName, claim: &NewClaim) -> bool {
     match wake {
-        Wake::Next(name, id) | Wake::Gone(name, id) => name == lock && *id == claim.id,
-        Wake::Changed(name) => name == lock,
-        Wake::Gap => true,
+        Notification::Next(name, id) | Notification::Gone(name, id) => name == lock && *id == claim.id,
+        Notification::Changed(name) => name == lock,
+        Notification::Gap => true,
     }
 }
 
 /// What somebody sees who watches a lock.
 pub struct Watching {
-    stream: BoxStream<'static, Result<Seen, BackendError>>,
+    stream: BoxStream<'static, Result<WatchEvent, BackendError>>,
 }
 
 impl Watching {
     /// Begins to watch: the stream and the state that comes first.
-    pub async fn begin(stream: BoxStream<'static, Result<Seen, BackendError>>) -> (Self, Queue) {
+    pub async fn begin(stream: BoxStream<'static, Result<WatchEvent, BackendError>>) -> (Self, Queue) {
         let mut watching = Self { stream };
         match watching.next().await {
-            Seen::State(queue) => (watching, queue),
+            WatchEvent::State(queue) => (watching, queue),
             change => panic!("the state does not come first: {change:?}"),
         }
     }
@@ -102,8 +102,8 @@ impl Watching {
     pub async fn sees(&mut self, kind: ChangeKind, owner: &str) -> Change {
         loop {
             match self.next().await {
-                Seen::State(_) => {}
-                Seen::Change(change) => {
+                WatchEvent::State(_) => {}
+                WatchEvent::Change(change) => {
                     assert_eq!((change.kind, change.owner.as_str()), (kind, owner), "{change:?}");
                     return change;
                 }
@@ -111,7 +111,7 @@ impl Watching {
         }
     }
 
-    async fn next(&mut self) -> Seen {
+    async fn next(&mut self) -> WatchEvent {
         let next = timeout(SOON, self.stream.next()).await;
         next.expect("a message comes")
             .expect("the watch goes on")

@@ -1,6 +1,6 @@
 //! How a case runs, and what it may need of a store.
 
-use crate::bed::{Bed, Missing};
+use crate::fixture::{Fixture, Missing};
 use crate::cases::limits;
 
 /// What a case asks of a store beyond exclusive claims in one replica's order.
@@ -19,24 +19,24 @@ pub enum Needs {
 }
 
 impl Needs {
-    fn are_met(self, bed: &Bed) -> bool {
-        let offers = bed.offers();
+    fn are_met(self, fixture: &Fixture) -> bool {
+        let capabilities = fixture.capabilities();
         match self {
-            Self::Sharing => offers.sharing,
-            Self::Reentry => offers.reentry,
-            Self::RequestMemory => offers.remembers_requests,
-            Self::GlobalOrder => offers.global_order,
-            Self::Minutes => bed.has_minutes(),
+            Self::Sharing => capabilities.sharing,
+            Self::Reentry => capabilities.reentry,
+            Self::RequestMemory => capabilities.remembers_requests,
+            Self::GlobalOrder => capabilities.global_order,
+            Self::Minutes => fixture.has_minutes(),
         }
     }
 
     /// A case that does not apply shows that the store refuses or declares what it does not offer.
-    async fn are_refused(self, bed: &Bed) {
+    async fn are_refused(self, fixture: &Fixture) {
         match self {
-            Self::Sharing => limits::a_mode_is_offered_or_refused(bed).await,
-            Self::Reentry => limits::re_entry_is_offered_or_refused(bed).await,
-            Self::RequestMemory => limits::a_request_is_remembered_or_declared_forgotten(bed).await,
-            Self::GlobalOrder => limits::a_store_that_answers_is_serving(bed).await,
+            Self::Sharing => limits::a_mode_is_offered_or_refused(fixture).await,
+            Self::Reentry => limits::re_entry_is_offered_or_refused(fixture).await,
+            Self::RequestMemory => limits::a_request_is_remembered_or_declared_forgotten(fixture).await,
+            Self::GlobalOrder => limits::a_store_that_answers_is_serving(fixture).await,
             Self::Minutes => println!("takes minutes here: runs with the feature `soak`"),
         }
     }
@@ -44,11 +44,11 @@ impl Needs {
 
 /// Runs a case on a fresh bed. Where its needs are not met, their refusal is what is tested. A
 /// store that is missing is a failure where `CI` is `true`, and passed at home.
-pub async fn run(opened: Result<Bed, Missing>, needs: &[Needs], case: impl AsyncFn(&Bed)) {
+pub async fn run(opened: Result<Fixture, Missing>, needs: &[Needs], case: impl AsyncFn(&Fixture)) {
     match opened {
-        Ok(bed) => match needs.iter().find(|need| !need.are_met(&bed)) {
-            None => case(&bed).await,
-            Some(need) => need.are_refused(&bed).await,
+        Ok(fixture) => match needs.iter().find(|need| !need.are_met(&fixture)) {
+            None => case(&fixture).await,
+            Some(need) => need.are_refused(&fixture).await,
         },
         Err(missing) if std::env::var("CI").is_ok_and(|ci| ci == "true") => panic!("{missing}"),
         Err(missing) => println!("passed without a run: {missing}"),

@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{FINISHED_KEPT, Found, NewClaim, Page, Patience, Place, Refusal};
+use fencepost::backend::{FINISHED_KEPT, Released, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, Refusal};
 use fencepost::claim::{Cause, prefix_len};
 use fencepost::name::{FencingToken, Mode};
 use proptest::prelude::*;
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 use crate::claims::{Asking, claim, semaphore};
 use crate::replica::Held;
 
 /// One step of a walk; the numbers choose among the claims that the walk has seen.
 #[derive(Debug, Clone)]
 enum Step {
-    Enter(Mode, Patience, Duration),
+    Enter(Mode, WaitPolicy, Duration),
     TakeUp(prop::sample::Index),
     Release(prop::sample::Index),
     ReleaseTo(prop::sample::Index, prop::sample::Index),
     Undo(prop::sample::Index),
     Force(prop::sample::Index),
-    Retry(prop::sample::Index, Patience),
+    Retry(prop::sample::Index, WaitPolicy),
     Renew(prop::sample::Index),
     Pass,
 }
@@ -31,7 +31,7 @@ const PASS: Duration = Duration::from_secs(2);
 
 fn step() -> impl Strategy<Value = Step> {
     let at = || any::<prop::sample::Index>();
-    let patience = || prop_oneof![Just(Patience::Wait), Just(Patience::Try)];
+    let wait_policy = || prop_oneof![Just(WaitPolicy::Wait), Just(WaitPolicy::Try)];
     let mode = prop_oneof![
         4 => Just(Mode::Exclusive),
         4 => Just(Mode::Shared),
@@ -40,13 +40,13 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let ttl = prop_oneof![Just(Duration::from_secs(5)), Just(Duration::from_secs(61))];
     prop_oneof![
-        6 => (mode, patience(), ttl).prop_map(|(mode, patience, ttl)| Step::Enter(mode, patience, ttl)),
+        6 => (mode, wait_policy(), ttl).prop_map(|(mode, wait_policy, ttl)| Step::Enter(mode, wait_policy, ttl)),
         5 => at().prop_map(Step::TakeUp),
         4 => at().prop_map(Step::Release),
         2 => (at(), at()).prop_map(|(who, next)| Step::ReleaseTo(who, next)),
         2 => at().prop_map(Step::Undo),
         1 => at().prop_map(Step::Force),
-        2 => (at(), patience()).prop_map(|(who, patience)| Step::Retry(who, patience)),
+        2 => (at(), wait_policy()).prop_map(|(who, wait_policy)| Step::Retry(who, wait_policy)),
         1 => at().prop_map(Step::Renew),
         2 => Just(Step::Pass),
     ]
@@ -150,39 +150,39 @@ impl Model {
 
 /// A store and the model beside it.
 struct Walk {
-    bed: Bed,
+    fixture: Fixture,
     model: Model,
 }
 
 impl Walk {
     async fn step(&mut self, step: Step) {
         match step {
-            Step::Enter(mode, patience, ttl) => self.enter(mode, patience, ttl).await,
-            Step::TakeUp(at) => self.take_up(at).await,
+            Step::Enter(mode, wait_policy, ttl) => self.acquire(mode, wait_policy, ttl).await,
+            Step::TakeUp(at) => self.promote(at).await,
             Step::Release(at) => self.release(at).await,
             Step::ReleaseTo(at, next) => self.release_to(at, next).await,
             Step::Undo(at) => self.undo(at).await,
             Step::Force(at) => self.force(at).await,
-            Step::Retry(at, patience) => self.retry(at, patience).await,
+            Step::Retry(at, wait_policy) => self.retry(at, wait_policy).await,
             Step::Renew(at) => self.renew(at).await,
             Step::Pass => {
-                self.bed.sleep(PASS).await;
+                self.fixture.sleep(PASS).await;
                 self.model.pass();
             }
         }
         self.compare().await;
     }
 
-    async fn enter(&mut self, mode: Mode, patience: Patience, ttl: Duration) {
+    async fn acquire(&mut self, mode: Mode, wait_policy: WaitPolicy, ttl: Duration) {
         let asking = NewClaim {
             mode,
-            patience,
+            wait_policy,
             ..claim("walker").living(ttl)
         };
-        let place = self.bed.here().enter(&asking).await;
+        let place = self.fixture.here().acquire(&asking).await;
         if self.model.mismatch(mode) {
             assert!(
-                matches!(place, Place::Refused(Refusal::LimitMismatch { .. })),
+                matches!(place, AcquireOutcome::Refused(Refusal::LimitMismatch { .. })),
                 "{place:?}"
             );
             return;
@@ -195,30 +195,30 @@ impl Walk {
     }
 
     /// What the model expects of a claim of the queue after its `enter`.
-    fn placed(&mut self, index: usize, asking: NewClaim, place: Place) {
+    fn placed(&mut self, index: usize, asking: NewClaim, place: AcquireOutcome) {
         self.model.queue[index].claim = asking.clone();
-        match (self.model.eligible(index), asking.patience, place) {
-            (true, _, Place::Held(grant)) => {
-                let held = self.bed.here().known(asking, grant);
+        match (self.model.eligible(index), asking.wait_policy, place) {
+            (true, _, AcquireOutcome::Held(grant)) => {
+                let held = self.fixture.here().known(asking, grant);
                 self.model.grant(index, held);
             }
-            (false, Patience::Wait, Place::Waiting(_)) => {}
-            (false, Patience::Try, Place::Busy(_)) => {
+            (false, WaitPolicy::Wait, AcquireOutcome::Waiting(_)) => {}
+            (false, WaitPolicy::Try, AcquireOutcome::Busy(_)) => {
                 self.model.queue.remove(index);
             }
-            (eligible, patience, other) => panic!("eligible {eligible}, {patience:?}: {other:?}"),
+            (eligible, wait_policy, other) => panic!("eligible {eligible}, {wait_policy:?}: {other:?}"),
         }
     }
 
-    async fn take_up(&mut self, at: prop::sample::Index) {
+    async fn promote(&mut self, at: prop::sample::Index) {
         let Some(index) = self.model.waiting_at(at) else { return };
         let asking = self.model.queue[index].claim.clone();
-        match (self.model.eligible(index), self.bed.here().take_up(&asking).await) {
-            (true, Place::Held(grant)) => {
-                let held = self.bed.here().known(asking, grant);
+        match (self.model.eligible(index), self.fixture.here().promote(&asking).await) {
+            (true, AcquireOutcome::Held(grant)) => {
+                let held = self.fixture.here().known(asking, grant);
                 self.model.grant(index, held);
             }
-            (false, Place::Waiting(_)) => {}
+            (false, AcquireOutcome::Waiting(_)) => {}
             (eligible, other) => panic!("eligible {eligible}: {other:?}"),
         }
     }
@@ -228,8 +228,8 @@ impl Walk {
             return;
         };
         assert_eq!(
-            self.bed.here().release(&holds.held).await,
-            Found::Ended(Cause::Released)
+            self.fixture.here().release(&holds.held).await,
+            Released::Ended(Cause::Released)
         );
         self.model.end(index, Cause::Released);
     }
@@ -239,11 +239,11 @@ impl Walk {
             return;
         };
         let asking = self.model.queue[next].claim.clone();
-        let departure = self.bed.here().release_to(&holds.held, &asking).await;
+        let departure = self.fixture.here().release_to(&holds.held, &asking).await;
         self.model.end(index, Cause::Released);
         match (self.model.eligible(next - 1), departure.next) {
             (true, Some(grant)) => {
-                let held = self.bed.here().known(asking, grant);
+                let held = self.fixture.here().known(asking, grant);
                 self.model.grant(next - 1, held);
             }
             (eligible, next) => assert!(!eligible && next.is_none(), "eligible {eligible}: {next:?}"),
@@ -256,14 +256,14 @@ impl Walk {
         }
         let index = at.index(self.model.queue.len());
         let placed = self.model.queue[index].clone();
-        let found = self.bed.here().undo(&placed.claim).await;
+        let found = self.fixture.here().undo(&placed.claim).await;
         let expected = match placed.held {
-            Some(Holds { adopted: true, .. }) => Found::Adopted,
-            Some(_) => Found::Ended(Cause::TakenBack),
-            None => Found::Ended(Cause::Left),
+            Some(Holds { adopted: true, .. }) => Released::Adopted,
+            Some(_) => Released::Ended(Cause::TakenBack),
+            None => Released::Ended(Cause::Left),
         };
         assert_eq!(found, expected);
-        if let Found::Ended(cause) = found {
+        if let Released::Ended(cause) = found {
             self.model.end(index, cause);
         }
     }
@@ -273,13 +273,13 @@ impl Walk {
             return;
         };
         assert_eq!(
-            self.bed.here().force(holds.held.token()).await,
-            Found::Ended(Cause::Forced)
+            self.fixture.here().force(holds.held.token()).await,
+            Released::Ended(Cause::Forced)
         );
         self.model.end(index, Cause::Forced);
     }
 
-    async fn retry(&mut self, at: prop::sample::Index, patience: Patience) {
+    async fn retry(&mut self, at: prop::sample::Index, wait_policy: WaitPolicy) {
         let all = self.model.queue.len() + self.model.over.len();
         if all == 0 {
             return;
@@ -287,18 +287,18 @@ impl Walk {
         let index = at.index(all);
         if let Some(over) = index.checked_sub(self.model.queue.len()) {
             let Over { claim, cause, .. } = &self.model.over[over];
-            let place = self.bed.here().enter(&claim.again()).await;
+            let place = self.fixture.here().acquire(&claim.again()).await;
             assert!(
-                matches!(place, Place::Finished(found) if found == *cause),
+                matches!(place, AcquireOutcome::Finished(found) if found == *cause),
                 "{cause}: {place:?}"
             );
             return;
         }
         let again = NewClaim {
-            patience,
+            wait_policy,
             ..self.model.queue[index].claim.again()
         };
-        let place = self.bed.here().enter(&again).await;
+        let place = self.fixture.here().acquire(&again).await;
         match &mut self.model.queue[index].held {
             None => self.placed(index, again, place),
             Some(holds) => {
@@ -316,7 +316,7 @@ impl Walk {
         let Some((index, holds)) = self.model.held_at(at) else {
             return;
         };
-        let grant = self.bed.here().renewed(&holds.held, None).await;
+        let grant = self.fixture.here().renewed(&holds.held, None).await;
         assert_eq!(grant.token, holds.held.token());
         let now = self.model.now;
         if let Some(holds) = &mut self.model.queue[index].held {
@@ -326,7 +326,7 @@ impl Walk {
 
     /// The store shows what the model says: the same holders, the same waiters in the same order.
     async fn compare(&self) {
-        let queue = self.bed.here().look().await;
+        let queue = self.fixture.here().inspect().await;
         let mut held: Vec<_> = queue.holders.iter().map(|holder| holder.token).collect();
         let mut expected: Vec<_> = self.model.holders().map(|holds| holds.held.token()).collect();
         held.sort();
@@ -341,13 +341,13 @@ impl Walk {
     async fn finish(self) {
         for placed in &self.model.queue {
             match &placed.held {
-                Some(holds) => self.bed.here().release(&holds.held).await,
-                None => self.bed.here().undo(&placed.claim).await,
+                Some(holds) => self.fixture.here().release(&holds.held).await,
+                None => self.fixture.here().undo(&placed.claim).await,
             };
         }
-        assert!(self.bed.here().is_free().await);
-        let page = Page { after: None, size: 10 };
-        let listing = self.bed.first.list("", page).await.expect("the store answers");
+        assert!(self.fixture.here().is_free().await);
+        let page = PageRequest { after: None, size: 10 };
+        let listing = self.fixture.first.list("", page).await.expect("the store answers");
         assert!(listing.locks.is_empty(), "{listing:?}");
     }
 }
@@ -359,9 +359,9 @@ fn on_paused_time(steps: Vec<Step>) {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let bed = crate::beds::memory().await.expect("memory is never missing");
+        let fixture = crate::fixtures::memory().await.expect("memory is never missing");
         let mut walk = Walk {
-            bed,
+            fixture,
             model: Model::default(),
         };
         for step in steps {

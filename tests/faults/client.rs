@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// The state of a lock.
-    pub async fn look(&self, name: &str) -> LockState {
+    pub async fn inspect(&self, name: &str) -> LockState {
         self.look_at(NAMESPACE, name).await
     }
 
@@ -80,7 +80,7 @@ impl Client {
     pub async fn is_away(&self, why: &str) -> bool {
         let seen = self.namespace().await;
         let says_why = !seen.reason.is_empty() && seen.reason.contains(why);
-        seen.health() == NamespaceHealth::Away && says_why && self.health().await == ServingStatus::NotServing
+        seen.health() == NamespaceHealth::Unavailable && says_why && self.health().await == ServingStatus::NotServing
     }
 
     /// Waits until the health service says that the namespace serves.
@@ -101,7 +101,7 @@ impl Client {
     pub async fn until(&self, name: &str, reached: impl Fn(&LockState) -> bool) {
         let start = Instant::now();
         loop {
-            let lock = self.look(name).await;
+            let lock = self.inspect(name).await;
             if reached(&lock) {
                 return;
             }

@@ -82,7 +82,7 @@ impl Answered {
         }
         let lease = &self.held.lease;
         if matches!(self.last, Last::Release) {
-            assert_eq!(client.look(LOCK).await.holder_count, 0);
+            assert_eq!(client.inspect(LOCK).await.holder_count, 0);
             return given_back_stays_so(client, lease, &lease.owner, round).await;
         }
         assert!(self.held.is_sure(), "the round took longer than a TTL");

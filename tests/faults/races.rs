@@ -137,7 +137,7 @@ impl Race {
             self.lock
         );
         assert!(self.second.holds(lease).await, "{}: its token is not held", self.lock);
-        let left = self.second.look(&self.lock).await;
+        let left = self.second.inspect(&self.lock).await;
         assert_eq!((left.holder_count, left.waiter_count), (1, 0), "{left:?}");
         self.second.release(lease).await;
         let next = self.second.try_acquire(ask(&self.lock, "the next")).await;

@@ -24,19 +24,19 @@ const HOLDS: Duration = Duration::from_millis(1);
 
 /// What the waiters of a storm did.
 #[derive(Debug, Default)]
-struct Seen {
+struct WatchEvent {
     history: History,
     left: u64,
 }
 
 /// One that comes and goes until the storm is over.
-async fn come_and_go(client: Client, number: u64, end: Instant, seen: Arc<Mutex<Seen>>) {
+async fn come_and_go(client: Client, number: u64, end: Instant, seen: Arc<Mutex<WatchEvent>>) {
     let mut dice = Dice::new(number);
     while Instant::now() < end {
         let ask = waiting(WAIT, living(TTL, ask(LOCK, &format!("waiter {number}"))));
-        let patience = if dice.heads() { WAIT } else { dice.time(PATIENCE) };
+        let wait_policy = if dice.heads() { WAIT } else { dice.time(PATIENCE) };
         let sent = Instant::now();
-        let Ok(answer) = timeout(patience, client.try_acquire(ask)).await else {
+        let Ok(answer) = timeout(wait_policy, client.try_acquire(ask)).await else {
             seen.lock().expect("no panic").left += 1;
             continue;
         };
@@ -59,7 +59,7 @@ async fn is_calm(client: &Client) {
 
 async fn storm(home: &Home, kind: &str) {
     let server = home.start().await;
-    let (end, seen) = (Instant::now() + LASTS, Arc::<Mutex<Seen>>::default());
+    let (end, seen) = (Instant::now() + LASTS, Arc::<Mutex<WatchEvent>>::default());
     let mut waiters = JoinSet::new();
     let clients = [server.client(), server.another_client().await];
     for number in 0..WAITERS {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::Client;
 use futures::future::join_all;
 
-use crate::bench::{acquire, cluster, etcd, leases_of, replica, take, token};
+use crate::harness::{acquire, cluster, etcd, leases_of, replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 

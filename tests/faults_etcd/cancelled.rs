@@ -6,7 +6,7 @@ use etcd_client::{Client, GetOptions};
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 
-use crate::bench::{acquire, cluster, etcd, health, leases_of, name, namespace, replica, take, unready};
+use crate::harness::{acquire, cluster, etcd, health, leases_of, name, namespace, replica, take, unready};
 
 /// Longer than any test.
 const TTL: Duration = Duration::from_secs(3600);
@@ -50,7 +50,7 @@ async fn calls_that_are_cancelled_under_way_leave_neither_marks_nor_leases() {
     let left = loop {
         let mut queues = 0;
         for n in 0..LOCKS {
-            let queue = locks.look(&name(&format!("m{n}")), 1).await.expect("etcd answers");
+            let queue = locks.inspect(&name(&format!("m{n}")), 1).await.expect("etcd answers");
             queues += queue.holder_count + queue.waiter_count;
         }
         let left = (queues, marks(&mut etcd).await, all_leases(&mut etcd).await.len());
@@ -91,6 +91,6 @@ async fn the_lease_of_a_grant_of_unknown_outcome_is_revoked_once_its_call_has_le
         assert!(Instant::now() < end, "it is still there");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(locks.look(&name("a"), 1).await.expect("etcd answers").holder_count, 0);
+    assert_eq!(locks.inspect(&name("a"), 1).await.expect("etcd answers").holder_count, 0);
     assert!(marks(&mut etcd).await <= 1, "while nobody knows what may still come");
 }

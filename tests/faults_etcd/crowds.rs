@@ -9,7 +9,7 @@ use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::bench::{acquire, cluster, health, namespace, take, waiters};
+use crate::harness::{acquire, cluster, health, namespace, take, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 const LIMIT: usize = 12;

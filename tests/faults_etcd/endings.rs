@@ -11,7 +11,7 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::bench::{acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, unready, waiters};
+use crate::harness::{acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, unready, waiters};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::Cluster;
 

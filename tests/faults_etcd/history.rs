@@ -7,7 +7,7 @@ use etcd_client::{Client, CompactionOptions};
 use futures::stream::{self, StreamExt};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::bench::{cluster, etcd, replica};
+use crate::harness::{cluster, etcd, replica};
 
 /// What was logged.
 #[derive(Clone, Default)]

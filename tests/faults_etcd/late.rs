@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::error::Error;
 use futures::future::join_all;
 
-use crate::bench::{acquire, cluster, name, replica, replica_of, token};
+use crate::harness::{acquire, cluster, name, replica, replica_of, token};
 use crate::leader::leader;
 
 const TTL: Duration = Duration::from_secs(120);
@@ -44,7 +44,7 @@ async fn a_grant_that_was_given_up_at_a_paused_leader_is_undone_however_late_it_
                 let checked = replica.check(&name(&lock), held.key.token).await;
                 assert!(checked.expect("etcd answers").is_some(), "{lock}: {}", token(&held));
             }
-            let queue = other.look(&name(&lock), 9).await.expect("etcd answers");
+            let queue = other.inspect(&name(&lock), 9).await.expect("etcd answers");
             assert_eq!((queue.holder_count, queue.waiter_count), (1, 0), "{lock}");
         }
     }

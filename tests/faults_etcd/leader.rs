@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use etcd_client::Client;
 use futures::future::select_all;
 
-use crate::bench::{Crowd, cluster, replica};
+use crate::harness::{Crowd, cluster, replica};
 use crate::servers::Cluster;
 
 /// How often, in every run and in a long one.

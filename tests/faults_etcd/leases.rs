@@ -6,7 +6,7 @@ use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
 
-use crate::bench::{acquire, ask, cluster, etcd, leases_of, name, replica, take, token};
+use crate::harness::{acquire, ask, cluster, etcd, leases_of, name, replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -58,7 +58,7 @@ async fn a_late_renewal_of_the_former_holder_of_a_lease_changes_nothing() {
 }
 
 async fn replica_is_free(locks: &fencepost::locks::Locks, lock: &str) -> bool {
-    locks.look(&name(lock), 1).await.expect("etcd answers").holder_count == 0
+    locks.inspect(&name(lock), 1).await.expect("etcd answers").holder_count == 0
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +71,7 @@ async fn a_lease_that_was_revoked_from_outside_is_lost_and_the_next_holds() {
         let other = other.clone();
         async move { acquire(&other, "a", TTL, Duration::from_secs(20)).await }
     });
-    crate::bench::waiters(&locks, "a", 1).await;
+    crate::harness::waiters(&locks, "a", 1).await;
     let revoked = Instant::now();
     for lease in leases_of(&mut etcd, "a").await {
         etcd.lease_revoke(lease).await.expect("etcd answers");
@@ -100,7 +100,7 @@ async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacte
         let other = other.clone();
         async move { acquire(&other, "a", TTL, Duration::from_secs(40)).await }
     });
-    crate::bench::waiters(&locks, "a", 1).await;
+    crate::harness::waiters(&locks, "a", 1).await;
     cluster.members[0].kill9();
     cluster.members[0].start();
     let mut etcd = etcd(&cluster).await;

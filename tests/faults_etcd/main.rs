@@ -2,8 +2,8 @@
 #![cfg(feature = "etcd")]
 
 mod batches;
-mod bed;
-mod bench;
+mod fixture;
+mod harness;
 mod cancelled;
 #[path = "../common/certificates.rs"]
 mod certificates;

@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use crate::bench::{cluster, health, take, unready};
+use crate::harness::{cluster, health, take, unready};
 
 const TTL: Duration = Duration::from_secs(120);
 /// How long a request may take.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fencepost::backend::Health;
 use fencepost::error::Error;
 
-use crate::bench::{acquire, cluster, health, name, replica, replica_of, take, token, waiters};
+use crate::harness::{acquire, cluster, health, name, replica, replica_of, take, token, waiters};
 use crate::forwarder::Forwarder;
 
 const TTL: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use fencepost::error::Error;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{LeaseKey, RequestId, Secret};
 
-use crate::bench::{ask, cluster, etcd, leases_of, name, namespace, replica, take as take_plain, token};
+use crate::harness::{ask, cluster, etcd, leases_of, name, namespace, replica, take as take_plain, token};
 
 const SHORT: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 
-use crate::bench::{acquire, cluster, replica, take, token};
+use crate::harness::{acquire, cluster, replica, take, token};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ async fn tokens_rise_over_an_old_copy_put_back_while_all_replicas_are_down() {
     before.close().await;
     let urls = cluster.urls();
     let last = put_back(&mut cluster, || async {
-        let locks = crate::bench::replica_of(urls).await;
+        let locks = crate::harness::replica_of(urls).await;
         let mut last = 0;
         for _ in 0..50 {
             let lease = take(&locks, "a", TTL).await;

@@ -7,7 +7,7 @@ use fencepost::backend::Health;
 use fencepost::backend::etcd::settings::{Login, Settings, Tls};
 use fencepost::error::Error;
 
-use crate::bench::{acquire, cluster, cluster_over, etcd, health, take, token, unready, waiters};
+use crate::harness::{acquire, cluster, cluster_over, etcd, health, take, token, unready, waiters};
 use crate::certificates::Certificates;
 use crate::servers::Cluster;
 
@@ -45,7 +45,7 @@ async fn an_account_that_may_only_read_is_found_out_at_the_start() {
     let Some(cluster) = cluster(1, &[]) else { return };
     with_accounts(&cluster, PermissionType::Read).await;
     let locks = unready(as_locks(&cluster));
-    let refused = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("account"));
+    let refused = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("account"));
     health(&locks, Duration::from_secs(10), refused).await;
     let held = acquire(&locks, "a", TTL, Duration::ZERO).await;
     assert!(matches!(held, Err(Error::Backend(_))), "{held:?}");
@@ -128,6 +128,6 @@ async fn only_who_shows_a_certificate_of_the_authority_is_served_over_tls() {
     let nobody = unready(settings(None));
     let refused = acquire(&nobody, "b", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
-    assert!(matches!(&*nobody.health().borrow(), Health::Away { .. }));
+    assert!(matches!(&*nobody.health().borrow(), Health::Unavailable { .. }));
     known.release(&held.key).await.expect("it is held");
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use fencepost::backend::Page;
+use fencepost::backend::PageRequest;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
 use fencepost::name::Metadata;
 use tokio::time::{Instant, sleep};
 
-use crate::bench::{acquire, ask, calls, cluster, name, replica, sent_bytes, take};
+use crate::harness::{acquire, ask, calls, cluster, name, replica, sent_bytes, take};
 use crate::endings::queued;
 
 const TTL: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
         })
         .collect();
     is_queued(&cluster, WAITERS).await;
-    let queue = other.look(&name("large"), 3).await.expect("it can be read");
+    let queue = other.inspect(&name("large"), 3).await.expect("it can be read");
     assert_eq!((queue.holder_count, queue.waiter_count), (1, WAITERS));
 
     // What needs no queue reads none.
@@ -55,7 +55,7 @@ async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
         assert!(matches!(tried, Err(Error::LockHeld { .. })), "{tried:?}");
         let holder = other.check(&name("large"), held.key.token).await.expect("etcd answers");
         assert!(holder.is_some(), "it is held");
-        let page = Page { size: 3, after: None };
+        let page = PageRequest { size: 3, after: None };
         let listed = other.list("large", page).await.expect("etcd answers");
         assert_eq!(listed.locks[0].waiters, WAITERS);
     }

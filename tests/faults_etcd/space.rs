@@ -7,7 +7,7 @@ use fencepost::backend::Health;
 use fencepost::error::Error;
 use futures::future::join_all;
 
-use crate::bench::{acquire, calls, cluster, etcd, health, name, replica, take, token};
+use crate::harness::{acquire, calls, cluster, etcd, health, name, replica, take, token};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
     }
     let refused = acquire(&locks, "three", TTL, Duration::ZERO).await;
     assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
-    let full = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("NOSPACE"));
+    let full = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("NOSPACE"));
     health(&locks, Duration::from_secs(10), full).await;
     // Old servers would let nested writes pass: so nothing that writes is sent, alone or together.
     let before = settled_transactions(&cluster).await;
@@ -58,7 +58,7 @@ async fn a_full_etcd_grants_nothing_lets_go_and_recovers_without_a_restart() {
         .await
         .expect("a sign of life writes nothing");
     locks.release(&two.key).await.expect("it was held");
-    assert_eq!(locks.look(&name("two"), 1).await.expect("etcd answers").holder_count, 0);
+    assert_eq!(locks.inspect(&name("two"), 1).await.expect("etcd answers").holder_count, 0);
 
     etcd.delete("junk", Some(etcd_client::DeleteOptions::new().with_prefix()))
         .await

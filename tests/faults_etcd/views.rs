@@ -6,11 +6,11 @@ use std::time::Duration;
 use etcd_client::DeleteOptions;
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
 use tokio::time::Instant;
 
-use crate::bench::{cluster, etcd, name, namespace};
+use crate::harness::{cluster, etcd, name, namespace};
 use crate::servers::Cluster;
 
 async fn backend(cluster: &Cluster) -> Arc<dyn Backend> {
@@ -40,7 +40,7 @@ fn claim(mode: Mode) -> NewClaim {
         reentrant: false,
         ttl: Ttl::new(Duration::from_secs(30)).expect("a TTL"),
         metadata: Metadata::default(),
-        patience: Patience::Wait,
+        wait_policy: WaitPolicy::Wait,
         limits: ClaimLimits {
             queue: 100,
             finished: 100,
@@ -50,12 +50,12 @@ fn claim(mode: Mode) -> NewClaim {
     }
 }
 
-async fn leave(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>) -> bool {
+async fn remove(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>) -> bool {
     let left = backend
-        .leave(&name("a"), Leaving::Call(&claim.id, claim.call), next)
+        .remove(&name("a"), ReleaseTarget::Call(&claim.id, claim.call), next)
         .await
         .expect("etcd answers");
-    assert!(matches!(left.found, Found::Ended(_)), "{left:?}");
+    assert!(matches!(left.found, Released::Ended(_)), "{left:?}");
     left.next.is_some()
 }
 
@@ -64,19 +64,19 @@ async fn a_waiter_that_is_in_no_view_is_not_taken_up() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
     let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
-    let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
-    assert!(matches!(entered, Place::Held(_)), "{entered:?}");
-    let entered = other.enter(&name("a"), &waits).await.expect("etcd answers");
-    assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
+    let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
+    let entered = other.acquire(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
     let queue = format!("/fencepost/{}/lock/a\tq/", namespace());
     let mut etcd = etcd(&cluster).await;
     let gone = etcd.delete(queue, Some(DeleteOptions::new().with_prefix())).await;
     assert_eq!(gone.expect("etcd answers").deleted(), 1);
     // Whether the event has come or not.
-    assert!(!leave(&*locks, &held, Some(&waits)).await);
-    let place = other.take_up(&name("a"), &waits).await.expect("etcd answers");
-    assert!(matches!(place, Place::Gone), "{place:?}");
-    let queue = locks.look(&name("a"), Most::of_each(9)).await.expect("etcd answers");
+    assert!(!remove(&*locks, &held, Some(&waits)).await);
+    let place = other.promote(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
+    let queue = locks.inspect(&name("a"), InspectLimit::of_each(9)).await.expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (0, 0));
 }
 
@@ -94,31 +94,31 @@ async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
     for round in 0..30 {
         let (older, younger) = modes[round % modes.len()];
         let (held, older, younger) = (claim(older), claim(older), claim(younger));
-        let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
-        assert!(matches!(entered, Place::Held(_)), "round {round}: {entered:?}");
+        let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+        assert!(matches!(entered, AcquireOutcome::Held(_)), "round {round}: {entered:?}");
         for (replica, waiter) in [(&locks, &older), (&other, &younger)] {
-            let entered = replica.enter(&name("a"), waiter).await.expect("etcd answers");
-            assert!(matches!(entered, Place::Waiting(_)), "round {round}: {entered:?}");
+            let entered = replica.acquire(&name("a"), waiter).await.expect("etcd answers");
+            assert!(matches!(entered, AcquireOutcome::Waiting(_)), "round {round}: {entered:?}");
         }
         // The younger one asks while the older one is taken up, by a hand-over or by itself.
         let next = (round % 2 == 0).then_some(&older);
         let asks = async {
             for _ in 0..10 {
-                let place = other.take_up(&name("a"), &younger).await.expect("etcd answers");
-                assert!(matches!(place, Place::Waiting(_)), "round {round}: {place:?}");
+                let place = other.promote(&name("a"), &younger).await.expect("etcd answers");
+                assert!(matches!(place, AcquireOutcome::Waiting(_)), "round {round}: {place:?}");
             }
         };
         let takes = async {
-            if !leave(&*locks, &held, next).await {
-                let place = locks.take_up(&name("a"), &older).await.expect("etcd answers");
-                assert!(matches!(place, Place::Held(_)), "round {round}: {place:?}");
+            if !remove(&*locks, &held, next).await {
+                let place = locks.promote(&name("a"), &older).await.expect("etcd answers");
+                assert!(matches!(place, AcquireOutcome::Held(_)), "round {round}: {place:?}");
             }
         };
         tokio::join!(asks, takes);
-        leave(&*locks, &older, None).await;
-        let place = other.take_up(&name("a"), &younger).await.expect("etcd answers");
-        assert!(matches!(place, Place::Held(_)), "round {round}: {place:?}");
-        leave(&*other, &younger, None).await;
+        remove(&*locks, &older, None).await;
+        let place = other.promote(&name("a"), &younger).await.expect("etcd answers");
+        assert!(matches!(place, AcquireOutcome::Held(_)), "round {round}: {place:?}");
+        remove(&*other, &younger, None).await;
     }
 }
 
@@ -128,26 +128,26 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
     let locks = backend(&cluster).await;
     for modes in [[Mode::Exclusive; 2], [Mode::Exclusive, Mode::Shared]] {
         let [held, waits] = modes.map(claim);
-        let entered = locks.enter(&name("a"), &held).await.expect("etcd answers");
-        assert!(matches!(entered, Place::Held(_)), "{entered:?}");
+        let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+        assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
         // Its name is free for the next claim.
         let tried = NewClaim {
-            patience: Patience::Try,
+            wait_policy: WaitPolicy::Try,
             ..claim(Mode::Exclusive)
         };
-        let entered = locks.enter(&name("a"), &tried).await.expect("etcd answers");
-        assert!(matches!(entered, Place::Busy(_)), "{entered:?}");
-        let entered = locks.enter(&name("a"), &waits).await.expect("etcd answers");
-        assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
-        let who = Leaving::Call(&held.id, held.call);
-        let left = locks.leave(&name("a"), who, Some(&waits)).await;
+        let entered = locks.acquire(&name("a"), &tried).await.expect("etcd answers");
+        assert!(matches!(entered, AcquireOutcome::Busy(_)), "{entered:?}");
+        let entered = locks.acquire(&name("a"), &waits).await.expect("etcd answers");
+        assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
+        let who = ReleaseTarget::Call(&held.id, held.call);
+        let left = locks.remove(&name("a"), who, Some(&waits)).await;
         let granted = left.expect("etcd answers").next.expect("it is next");
         assert_eq!(granted.claim, tried.id, "it goes by the name of another one");
         // It asked before it heard of that.
-        let place = locks.take_up(&name("a"), &waits).await.expect("etcd answers");
-        let Place::Held(again) = place else { panic!("{place:?}") };
+        let place = locks.promote(&name("a"), &waits).await.expect("etcd answers");
+        let AcquireOutcome::Held(again) = place else { panic!("{place:?}") };
         assert_eq!((again.token, again.secret), (granted.token, granted.secret));
-        leave(&*locks, &waits, None).await;
+        remove(&*locks, &waits, None).await;
     }
 }
 
@@ -156,23 +156,23 @@ async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
     let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
-    let entered = other.enter(&name("a"), &held).await.expect("etcd answers");
-    assert!(matches!(entered, Place::Held(_)), "{entered:?}");
-    let entered = other.enter(&name("a"), &waits).await.expect("etcd answers");
-    assert!(matches!(entered, Place::Waiting(_)), "{entered:?}");
+    let entered = other.acquire(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
+    let entered = other.acquire(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
     for there in [&held, &waits] {
-        for patience in [Patience::Try, Patience::Wait] {
+        for wait_policy in [WaitPolicy::Try, WaitPolicy::Wait] {
             let new = NewClaim {
                 id: there.id,
-                patience,
+                wait_policy,
                 ..claim(Mode::Exclusive)
             };
-            let entered = locks.enter(&name("a"), &new).await;
+            let entered = locks.acquire(&name("a"), &new).await;
             assert!(entered.is_err(), "{entered:?}");
         }
     }
-    let queue = locks.look(&name("a"), Most::of_each(9)).await.expect("etcd answers");
+    let queue = locks.inspect(&name("a"), InspectLimit::of_each(9)).await.expect("etcd answers");
     assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
-    leave(&*other, &waits, None).await;
-    leave(&*other, &held, None).await;
+    remove(&*other, &waits, None).await;
+    remove(&*other, &held, None).await;
 }

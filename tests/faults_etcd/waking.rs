@@ -7,7 +7,7 @@ use etcd_client::WatchOptions;
 use futures::future::join_all;
 use tokio::task::unconstrained;
 
-use crate::bench::{acquire, calls, cluster, etcd, namespace, replica, take, token, waiters};
+use crate::harness::{acquire, calls, cluster, etcd, namespace, replica, take, token, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(30);

@@ -8,7 +8,7 @@ use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::bench::{HOT_TTL, acquire, contend, replica, standalone, take, token, until_waiting};
+use crate::harness::{HOT_TTL, acquire, contend, replica, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
 
-use crate::bench::{acquire, replica, replicated, serves, settings, take, unready};
+use crate::harness::{acquire, replica, replicated, serves, settings, take, unready};
 use crate::servers::{Cluster, RedisServer, available, cluster_node, eventually};
 use crate::topology::{move_slot, move_slot_to, owner, slot_of};
 

@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::bench::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
+use crate::harness::{Contest, acquire, acquire_as, replica, serves, standalone, take, token, until_waiting};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::{RedisServer, available};
 
@@ -16,20 +16,20 @@ const TTL: Duration = Duration::from_secs(30);
 const LONG_BEFORE: Duration = Duration::from_secs(15);
 
 /// A replica behind a forwarder, and one that reaches the server directly.
-struct Bed {
+struct Fixture {
     _server: RedisServer,
     forwarder: Forwarder,
     cut_off: Locks,
     direct: Locks,
 }
 
-async fn bed() -> Bed {
+async fn fixture() -> Fixture {
     bed_that_waits(None).await
 }
 
 /// A bed whose first replica waits so long for an answer; otherwise as long as all tests do, and it is
 /// a cut that ends what was lost.
-async fn bed_that_waits(answer: Option<Duration>) -> Bed {
+async fn bed_that_waits(answer: Option<Duration>) -> Fixture {
     let server = RedisServer::start(&[]);
     let forwarder = Forwarder::before(server.port()).await;
     let mut settings = standalone(&forwarder.url());
@@ -45,7 +45,7 @@ async fn bed_that_waits(answer: Option<Duration>) -> Bed {
     };
     let (next, ()) = tokio::join!(waits, release);
     cut_off.release(&next.unwrap().key).await.unwrap();
-    Bed {
+    Fixture {
         _server: server,
         forwarder,
         cut_off,
@@ -57,7 +57,7 @@ async fn bed_that_waits(answer: Option<Duration>) -> Bed {
 async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
     let (lock, end) = (LockName::new("a").unwrap(), Instant::now() + LONG_BEFORE);
     loop {
-        let queue = locks.look(&lock, 1).await.unwrap();
+        let queue = locks.inspect(&lock, 1).await.unwrap();
         if queue.holder_count == holders {
             return queue.holders.first().map(|holder| holder.token.get());
         }
@@ -69,7 +69,7 @@ async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
 fn is_away<T>(answer: &Result<T, Error>) -> bool {
     matches!(
         answer,
-        Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. }))
+        Err(Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. }))
     )
 }
 
@@ -78,26 +78,26 @@ async fn a_grant_whose_answer_was_lost_is_found_by_a_retry_at_another_replica() 
     if !available() {
         return;
     }
-    let bed = bed().await;
-    bed.forwarder.answers(Answers::Lost);
-    let first = bed.cut_off.clone();
+    let fixture = fixture().await;
+    fixture.forwarder.answers(Answers::Lost);
+    let first = fixture.cut_off.clone();
     let first = tokio::spawn(async move { acquire_as(&first, "a", "request", TTL, Duration::ZERO).await });
-    let granted = until_held(&bed.direct, 1).await;
-    let retried = acquire_as(&bed.direct, "a", "request", TTL, Duration::ZERO)
+    let granted = until_held(&fixture.direct, 1).await;
+    let retried = acquire_as(&fixture.direct, "a", "request", TTL, Duration::ZERO)
         .await
         .unwrap();
     assert_eq!(Some(token(&retried)), granted);
     assert_eq!(retried.holds, 1);
-    bed.forwarder.cut();
+    fixture.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
     // The end of the first call takes nothing away: closing waits for what it undoes.
-    serves(&bed.cut_off, LONG_BEFORE).await;
-    bed.cut_off.close().await;
-    bed.direct.renew(&retried.key, None).await.unwrap();
-    assert_eq!(until_held(&bed.direct, 1).await, granted);
-    bed.direct.release(&retried.key).await.unwrap();
-    assert!(token(&take(&bed.direct, "a", TTL).await) > token(&retried));
+    serves(&fixture.cut_off, LONG_BEFORE).await;
+    fixture.cut_off.close().await;
+    fixture.direct.renew(&retried.key, None).await.unwrap();
+    assert_eq!(until_held(&fixture.direct, 1).await, granted);
+    fixture.direct.release(&retried.key).await.unwrap();
+    assert!(token(&take(&fixture.direct, "a", TTL).await) > token(&retried));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,22 +105,22 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
     if !available() {
         return;
     }
-    let bed = bed().await;
+    let fixture = fixture().await;
     let mut last = 0;
     for round in 0..if cfg!(feature = "soak") { 200 } else { 8 } {
         let request = format!("request {round}");
-        bed.forwarder.answers(Answers::Lost);
-        let (first, named) = (bed.cut_off.clone(), request.clone());
+        fixture.forwarder.answers(Answers::Lost);
+        let (first, named) = (fixture.cut_off.clone(), request.clone());
         let first = tokio::spawn(async move { acquire_as(&first, "a", &named, TTL, Duration::ZERO).await });
-        let granted = until_held(&bed.direct, 1).await.unwrap();
-        bed.forwarder.cut();
+        let granted = until_held(&fixture.direct, 1).await.unwrap();
+        fixture.forwarder.cut();
         let first = first.await.unwrap();
         assert!(is_away(&first), "{first:?}");
         // The retry and what undoes the first call come as soon as there is a connection again, in
         // any order: the same grant, or a new one.
         let end = Instant::now() + LONG_BEFORE;
         let lease = loop {
-            match acquire_as(&bed.cut_off, "a", &request, TTL, Duration::ZERO).await {
+            match acquire_as(&fixture.cut_off, "a", &request, TTL, Duration::ZERO).await {
                 Ok(lease) => break lease,
                 again => assert!(is_away(&again) && Instant::now() < end, "{again:?}"),
             }
@@ -130,9 +130,9 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
         last = token(&lease);
         // Whatever undoes the first call comes every 200 ms, until it is answered.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        bed.cut_off.renew(&lease.key, None).await.unwrap();
-        assert_eq!(until_held(&bed.direct, 1).await, Some(last));
-        bed.cut_off.release(&lease.key).await.unwrap();
+        fixture.cut_off.renew(&lease.key, None).await.unwrap();
+        assert_eq!(until_held(&fixture.direct, 1).await, Some(last));
+        fixture.cut_off.release(&lease.key).await.unwrap();
     }
 }
 
@@ -142,23 +142,23 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
         return;
     }
     let answer = Duration::from_secs(2);
-    let bed = bed_that_waits(Some(answer)).await;
+    let fixture = bed_that_waits(Some(answer)).await;
     // Longer than an answer may take.
-    bed.forwarder.answers(Answers::Late(2 * answer));
-    let first = bed.cut_off.clone();
+    fixture.forwarder.answers(Answers::Late(2 * answer));
+    let first = fixture.cut_off.clone();
     let asked = Instant::now();
     let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
-    let granted = until_held(&bed.direct, 1).await;
+    let granted = until_held(&fixture.direct, 1).await;
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-    bed.forwarder.answers(Answers::Pass);
+    fixture.forwarder.answers(Answers::Pass);
     // Long before its TTL.
-    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
+    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
     assert!(Some(token(&next)) > granted);
     assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
-    serves(&bed.cut_off, LONG_BEFORE).await;
-    assert_eq!(until_held(&bed.direct, 1).await, Some(token(&next)));
+    serves(&fixture.cut_off, LONG_BEFORE).await;
+    assert_eq!(until_held(&fixture.direct, 1).await, Some(token(&next)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,16 +166,16 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
     if !available() {
         return;
     }
-    let bed = bed().await;
-    bed.forwarder.answers(Answers::Lost);
-    let first = bed.cut_off.clone();
+    let fixture = fixture().await;
+    fixture.forwarder.answers(Answers::Lost);
+    let first = fixture.cut_off.clone();
     let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
-    let granted = until_held(&bed.direct, 1).await;
+    let granted = until_held(&fixture.direct, 1).await;
     // What undoes the call finds no connection at first.
-    bed.forwarder.cut();
+    fixture.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
-    let next = acquire(&bed.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
+    let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20)).await.unwrap();
     assert!(Some(token(&next)) > granted);
     assert!(next.waited < LONG_BEFORE, "{:?}", next.waited);
 }
@@ -185,27 +185,27 @@ async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     if !available() {
         return;
     }
-    let bed = bed().await;
-    let held = take(&bed.cut_off, "a", TTL).await;
-    bed.forwarder.answers(Answers::Lost);
-    let (first, key) = (bed.cut_off.clone(), held.key.clone());
+    let fixture = fixture().await;
+    let held = take(&fixture.cut_off, "a", TTL).await;
+    fixture.forwarder.answers(Answers::Lost);
+    let (first, key) = (fixture.cut_off.clone(), held.key.clone());
     let first = tokio::spawn(async move { first.release(&key).await });
-    until_held(&bed.direct, 0).await;
-    let next = take(&bed.direct, "a", TTL).await;
-    bed.forwarder.cut();
+    until_held(&fixture.direct, 0).await;
+    let next = take(&fixture.direct, "a", TTL).await;
+    fixture.forwarder.cut();
     let first = first.await.unwrap();
     assert!(is_away(&first), "{first:?}");
     let end = Instant::now() + LONG_BEFORE;
-    let mut again = bed.cut_off.release(&held.key).await;
+    let mut again = fixture.cut_off.release(&held.key).await;
     while is_away(&again) && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        again = bed.cut_off.release(&held.key).await;
+        again = fixture.cut_off.release(&held.key).await;
     }
     assert_eq!(again, Ok(()));
-    assert_eq!(bed.cut_off.release(&held.key).await, Ok(()));
+    assert_eq!(fixture.cut_off.release(&held.key).await, Ok(()));
     assert!(token(&next) > token(&held));
-    assert_eq!(until_held(&bed.direct, 1).await, Some(token(&next)));
-    bed.direct.renew(&next.key, None).await.unwrap();
+    assert_eq!(until_held(&fixture.direct, 1).await, Some(token(&next)));
+    fixture.direct.renew(&next.key, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,22 +213,22 @@ async fn a_waiter_whose_grant_was_not_answered_finds_it_within_its_wait() {
     if !available() {
         return;
     }
-    let bed = bed().await;
-    let held = take(&bed.direct, "a", TTL).await;
-    let waiter = bed.cut_off.clone();
+    let fixture = fixture().await;
+    let held = take(&fixture.direct, "a", TTL).await;
+    let waiter = fixture.cut_off.clone();
     let waiting = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
     // Asked over the waiter's own connection, whose answers keep their order: it knows that it waits.
-    until_waiting(&bed.cut_off, "a", 1).await;
+    until_waiting(&fixture.cut_off, "a", 1).await;
     // From here on it is told nothing, neither its wake-up nor its grant.
-    bed.forwarder.answers(Answers::Lost);
-    bed.direct.release(&held.key).await.unwrap();
+    fixture.forwarder.answers(Answers::Lost);
+    fixture.direct.release(&held.key).await.unwrap();
     let released = Instant::now();
-    let granted = until_held(&bed.direct, 1).await;
-    bed.forwarder.cut();
+    let granted = until_held(&fixture.direct, 1).await;
+    fixture.forwarder.cut();
     let lease = waiting.await.unwrap().unwrap();
     assert_eq!(Some(token(&lease)), granted);
     assert!(released.elapsed() < LONG_BEFORE, "{:?}", released.elapsed());
-    bed.cut_off.release(&lease.key).await.unwrap();
+    fixture.cut_off.release(&lease.key).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -236,9 +236,9 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
     if !available() {
         return;
     }
-    let bed = bed().await;
+    let fixture = fixture().await;
     let time = Duration::from_secs(if cfg!(feature = "soak") { 300 } else { 6 });
-    let (forwarder, until) = (bed.forwarder, Instant::now() + time);
+    let (forwarder, until) = (fixture.forwarder, Instant::now() + time);
     let contest = Contest {
         lock: "hot",
         clients: 6,
@@ -262,11 +262,11 @@ async fn late_and_lost_answers_under_load_leave_no_lock_stuck() {
         }
         unreachable!("both go on for ever")
     });
-    let seen = contest.run(&[bed.cut_off.clone(), bed.direct.clone()]).await;
+    let seen = contest.run(&[fixture.cut_off.clone(), fixture.direct.clone()]).await;
     let _forwarder = faults.await.unwrap();
     assert!(!seen.failed.is_empty(), "no answer was missed");
     assert!(seen.tokens.len() >= 50, "{}", seen.tokens.len());
     // Nothing that was granted is held by nobody, or ended before its Release.
-    acquire(&bed.direct, "hot", TTL, LONG_BEFORE).await.unwrap();
+    acquire(&fixture.direct, "hot", TTL, LONG_BEFORE).await.unwrap();
     assert_eq!(seen.lost, 0);
 }

@@ -1,7 +1,7 @@
 //! What happens to the service when Redis fails, on servers that the tests start.
 #![cfg(feature = "redis")]
 
-mod bench;
+mod harness;
 mod clock;
 mod cluster;
 #[path = "../common/forwarder.rs"]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
-use crate::bench::{acquire, health, replica, serves, standalone, take, token, unready, until_waiting};
+use crate::harness::{acquire, health, replica, serves, standalone, take, token, unready, until_waiting};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -106,7 +106,7 @@ async fn a_restart_with_durable_writes_keeps_what_is_held() {
     let locks = replica(&standalone(&server.url())).await;
     let held = take(&locks, "a", Duration::from_secs(30)).await;
     server.kill9();
-    health(&locks, SOON, |health| matches!(health, Health::Away { .. })).await;
+    health(&locks, SOON, |health| matches!(health, Health::Unavailable { .. })).await;
     server.restart();
     serves(&locks, AT_LAST).await;
     let refused = acquire(&locks, "a", TTL, Duration::ZERO).await.unwrap_err();
@@ -270,7 +270,7 @@ async fn restart_with_less(clock: i64) {
     server.shift_clock(clock);
     server.restart();
     let two = unready(&settings);
-    health(&two, SOON, |health| !matches!(health, Health::Away { .. })).await;
+    health(&two, SOON, |health| !matches!(health, Health::Unavailable { .. })).await;
     let refused = acquire(&two, "b", TTL, Duration::ZERO).await;
     assert!(
         matches!(refused, Err(Error::Backend(BackendError::Quarantined { .. }))),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bench::{replica, standalone, take};
+use crate::harness::{replica, standalone, take};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ async fn the_names_of_locks_that_were_used_once_go_though_nobody_lists_them() {
             (names(&server) == "1").then_some(())
         });
     });
-    let page = fencepost::backend::Page { after: None, size: 10 };
+    let page = fencepost::backend::PageRequest { after: None, size: 10 };
     let listed = locks.list("", page).await.unwrap().locks;
     let listed: Vec<&str> = listed.iter().map(|one| one.lock.as_str()).collect();
     assert_eq!(listed, ["kept"]);

@@ -1,6 +1,6 @@
 //! Servers on one Redis, as their users run them, of which one is killed.
 
-use crate::bench::best_of_three;
+use crate::harness::best_of_three;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
 use crate::servers::{RedisServer, available};
 

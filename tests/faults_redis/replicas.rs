@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::locks::Locks;
 
-use crate::bench::{acquire, best_of_three, replica, standalone, take, token, until_waiting};
+use crate::harness::{acquire, best_of_three, replica, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(120);
@@ -175,7 +175,7 @@ async fn outlive_a_dead_replica() -> Duration {
         runtime.shutdown_background();
     });
     dying.join().unwrap();
-    assert_eq!(living.look(&name, 10).await.unwrap().waiters.len(), 1);
+    assert_eq!(living.inspect(&name, 10).await.unwrap().waiters.len(), 1);
     let waiter = living.clone();
     let next = tokio::spawn(async move { acquire(&waiter, "a", TTL, TTL).await });
     until_waiting(&living, "a", 2).await;

@@ -7,7 +7,7 @@ use fencepost::backend::Health;
 use fencepost::locks::{Lease, Locks};
 use tokio::task::JoinHandle;
 
-use crate::bench::{acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting};
+use crate::harness::{acquire, best_of_three, health, replica, serves, standalone, take, token, until_waiting};
 use crate::forwarder::{Answers, Forwarder};
 use crate::servers::{RedisServer, available};
 
@@ -65,7 +65,7 @@ async fn take_past_the_returned() -> Duration {
     }
     until_waiting(&one, "a", 0).await;
     back(&mut server, [&one, &two]).await;
-    assert_eq!(one.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 3);
+    assert_eq!(one.inspect(&held.key.lock.name, 1).await.unwrap().waiter_count, 3);
     one.release(&held.key).await.unwrap();
     let asked = Instant::now();
     let lease = acquire(&two, "a", TTL, TTL).await.unwrap();
@@ -94,12 +94,12 @@ async fn take_past_one_that_was_told() -> Duration {
     forwarder.answers(Answers::Lost);
     two.release(&held.key).await.unwrap();
     assert_eq!(server.cli(&["SAVE"]), "OK");
-    assert_eq!(two.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
+    assert_eq!(two.inspect(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
     forwarder.cut();
     let lease = ended.await.unwrap().unwrap();
     one.release(&lease.key).await.unwrap();
     back(&mut server, [&one, &two]).await;
-    assert_eq!(two.look(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
+    assert_eq!(two.inspect(&held.key.lock.name, 1).await.unwrap().waiter_count, 1);
     let asked = Instant::now();
     let next = acquire(&one, "a", TTL, TTL).await.unwrap();
     let took = asked.elapsed();

@@ -6,7 +6,7 @@ use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use futures::StreamExt;
 
-use crate::bench::{
+use crate::harness::{
     HOT_TTL, acquire, contend, health, impatient, replica, serves, standalone, take, token, until_waiting,
 };
 use crate::servers::{RedisServer, available};
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(2);
 const AT_LAST: Duration = Duration::from_secs(30);
 
 fn is_away(health: &Health) -> bool {
-    matches!(health, Health::Away { .. })
+    matches!(health, Health::Unavailable { .. })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,7 +33,7 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
     assert!(
         matches!(
             refused,
-            Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
+            Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. })
         ),
         "{refused:?}"
     );
@@ -67,7 +67,7 @@ async fn waiters_of_living_replicas_outlive_a_long_pause() {
     serves(&two, AT_LAST).await;
     // Whoever called it dead would do so now.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(one.look(&held.key.lock.name, 10).await.unwrap().waiters.len(), 1);
+    assert_eq!(one.inspect(&held.key.lock.name, 10).await.unwrap().waiters.len(), 1);
     one.release(&held.key).await.unwrap();
     assert!(token(&waiting.await.unwrap().unwrap()) > token(&held));
 }
@@ -87,7 +87,7 @@ async fn a_watch_that_is_opened_while_redis_is_away_says_so() {
     assert!(
         matches!(
             seen,
-            Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. }))
+            Err(Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. }))
         ),
         "{seen:?}"
     );
@@ -112,14 +112,14 @@ async fn a_policy_that_evicts_ends_the_service_and_its_end_brings_it_back() {
     health(
         &locks,
         AT_LAST,
-        |health| matches!(health, Health::Away { reason } if reason.contains("allkeys-lru")),
+        |health| matches!(health, Health::Unavailable { reason } if reason.contains("allkeys-lru")),
     )
     .await;
     let refused = acquire(&locks, "a", TTL, Duration::ZERO).await.unwrap_err();
     assert!(
         matches!(
             refused,
-            Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })
+            Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. })
         ),
         "{refused:?}"
     );
@@ -140,7 +140,7 @@ async fn with_full_memory_renew_and_release_still_work() {
     let refused = acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
     // It has had no effect, so nothing of it is undone.
     assert!(
-        matches!(refused, Error::Backend(BackendError::Unsent { .. })),
+        matches!(refused, Error::Backend(BackendError::NotSent { .. })),
         "{refused:?}"
     );
     locks.renew(&held.key, None).await.unwrap();

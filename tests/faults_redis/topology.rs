@@ -7,7 +7,7 @@ use fencepost::backend::redis_server::settings::{Servers, Settings, connection_i
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 
-use crate::bench::{Contest, HOT_TTL, acquire, best_of_three, contend, replica, replicated, settings, take, token};
+use crate::harness::{Contest, HOT_TTL, acquire, best_of_three, contend, replica, replicated, settings, take, token};
 use crate::servers::{Cluster, RedisServer, Sentinels, available, eventually};
 
 /// Longer than any test takes.
@@ -230,7 +230,7 @@ async fn a_master_of_a_cluster_that_dies_is_followed() {
         let tried = acquire(&two, "a", TTL, Duration::ZERO).await;
         match tried {
             Err(Error::LockHeld { .. }) => break,
-            Err(Error::Backend(BackendError::Away { .. } | BackendError::Unsent { .. })) => {}
+            Err(Error::Backend(BackendError::Unavailable { .. } | BackendError::NotSent { .. })) => {}
             other => panic!("{other:?}"),
         }
         assert!(killed.elapsed() < TTL / 2, "nobody was promoted");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 
-use crate::bench::{acquire, admission, admitted_anew, of, replica, take_soon, token, until};
+use crate::harness::{acquire, admission, admitted_anew, of, replica, take_soon, token, until};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     locks.release(&lease.key).await.unwrap();
     // It is no help where one of the others is gone, and is named.
     servers[1].kill9();
-    until(&locks, |nodes| matches!(nodes[1].1, Health::Away { .. })).await;
+    until(&locks, |nodes| matches!(nodes[1].1, Health::Unavailable { .. })).await;
     let refused = acquire(&locks, "alone", TTL, Duration::ZERO).await.unwrap_err();
     let named = format!("127.0.0.1:{}", servers[2].port());
     match &refused {

@@ -3,7 +3,7 @@
 
 #[path = "../common/forwarder.rs"]
 mod answers;
-mod bench;
+mod harness;
 mod clocks;
 mod forwarder;
 mod late;

@@ -7,7 +7,7 @@ use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 
 use crate::answers::Forwarder;
-use crate::bench::{
+use crate::harness::{
     acquire, admission, admitted_anew, health, holding, nodes, of, quorum, replica, serves, take, take_soon, token,
     unready, until,
 };
@@ -369,7 +369,7 @@ async fn a_node_in_quarantine_has_no_admission() {
 /// What a replica says of a lock: whether it is held, or nothing where it cannot tell.
 async fn says_held(locks: &Locks, held: &Lease) -> Option<bool> {
     let name = &held.key.lock.name;
-    let looked = locks.look(name, 10).await.map(|queue| queue.holder_count > 0);
+    let looked = locks.inspect(name, 10).await.map(|queue| queue.holder_count > 0);
     let checked = locks.check(name, held.key.token).await.map(|holder| holder.is_some());
     let mut said = Vec::new();
     for one in [looked, checked] {

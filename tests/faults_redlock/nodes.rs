@@ -6,7 +6,7 @@ use fencepost::backend::{BackendError, Health};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::bench::{
+use crate::harness::{
     NODE_TIMEOUT, acquire, counting, holding, nodes, of, quorum, replica, serves, take, take_everywhere, take_soon,
     token, unready, until,
 };
@@ -130,7 +130,7 @@ async fn a_waiter_has_the_lock_though_a_minority_of_five_is_gone() {
     });
     let lock = &held.key.lock.name;
     let end = Instant::now() + Duration::from_secs(5);
-    while two.look(lock, 1).await.unwrap().waiter_count == 0 {
+    while two.inspect(lock, 1).await.unwrap().waiter_count == 0 {
         assert!(Instant::now() < end, "nobody waits");
     }
     servers[0].kill9();
@@ -265,7 +265,7 @@ async fn a_server_that_two_addresses_lead_to_votes_once() {
     serves(&locks, Duration::from_secs(10)).await;
     until(&locks, |nodes| {
         let serving = nodes.iter().filter(|(_, health)| *health == Health::Serving);
-        let told = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("the same server"));
+        let told = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("the same server"));
         serving.count() == 2 && nodes.iter().any(|(_, health)| told(health))
     })
     .await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fencepost::backend::Page;
+use fencepost::backend::PageRequest;
 
-use crate::bench::{nodes, of, replica, take_everywhere};
+use crate::harness::{nodes, of, replica, take_everywhere};
 use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -16,7 +16,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
     use fencepost::backend::{Backend, Health, redis};
     use fencepost::name::Namespace;
 
-    use crate::bench::{unready, until};
+    use crate::harness::{unready, until};
 
     if !available() {
         return;
@@ -63,7 +63,7 @@ async fn a_record_that_nodes_cannot_read_hides_no_other_lock() {
     for server in &servers[..2] {
         assert_eq!(server.cli(&["SET", "fencepost:faults:l:c", "x"]), "OK");
     }
-    let listed = locks.list("", Page { after: None, size: 10 }).await.unwrap();
+    let listed = locks.list("", PageRequest { after: None, size: 10 }).await.unwrap();
     let names: Vec<String> = listed.locks.iter().map(|summary| summary.lock.to_string()).collect();
     assert_eq!(names, ["a", "d"]);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
-use crate::bench::{acquire, nodes, quorum, replica, serves, token, unready};
+use crate::harness::{acquire, nodes, quorum, replica, serves, token, unready};
 use crate::servers::available;
 
 const TTL: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 
-use crate::bench::{nodes, of, replica, take, take_soon, until};
+use crate::harness::{nodes, of, replica, take, take_soon, until};
 use crate::servers::{RedisServer, available, eventually};
 use fencepost::backend::Health;
 

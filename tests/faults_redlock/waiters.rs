@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis_server::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
-use fencepost::backend::{Backend, ClaimLimits, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
 use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
 use tokio::task::JoinHandle;
 
 use crate::answers::{Answers, Forwarder};
-use crate::bench::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
+use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
 use crate::servers::{available, eventually};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -25,7 +25,7 @@ fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Result<Lease, Error>>
 /// Waits until so many wait.
 async fn waiting(locks: &Locks, lease: &Lease, count: usize) {
     let end = Instant::now() + Duration::from_secs(10);
-    while locks.look(&lease.key.lock.name, 0).await.unwrap().waiter_count != count {
+    while locks.inspect(&lease.key.lock.name, 0).await.unwrap().waiter_count != count {
         assert!(Instant::now() < end, "not so many wait: {count}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -70,7 +70,7 @@ fn claim(number: u8) -> NewClaim {
         reentrant: false,
         ttl: Ttl::new(LONG).unwrap(),
         metadata: Metadata::default(),
-        patience: Patience::Wait,
+        wait_policy: WaitPolicy::Wait,
         limits: ClaimLimits {
             queue: 100,
             finished: 100,
@@ -100,19 +100,19 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
     let quorum = of(&servers, LONG);
     let (here, there) = (backend(&quorum).await, backend(&quorum).await);
     let (lock, other, claim) = (LockName::new("a").unwrap(), claim(1), claim(2));
-    let held = there.enter(&lock, &other).await.unwrap();
-    assert!(matches!(held, Place::Held(_)), "{held:?}");
-    let waits = here.enter(&lock, &claim).await.unwrap();
-    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
+    let held = there.acquire(&lock, &other).await.unwrap();
+    assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
+    let waits = here.acquire(&lock, &claim).await.unwrap();
+    assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
     there
-        .leave(&lock, Leaving::Call(&other.id, other.call), None)
+        .end(&lock, ReleaseTarget::Call(&other.id, other.call), None)
         .await
         .unwrap();
     eventually("no node holds", Duration::from_secs(10), || {
         (holding(&servers, "a") == 0).then_some(())
     });
     // Its own attempt, of which it hears nothing.
-    let Place::Held(unheard) = there.enter(&lock, &claim).await.unwrap() else {
+    let AcquireOutcome::Held(unheard) = there.acquire(&lock, &claim).await.unwrap() else {
         panic!("somebody is in the way");
     };
     eventually("every node holds for it", Duration::from_secs(10), || {
@@ -121,8 +121,8 @@ async fn an_attempt_that_was_unheard_at_every_node_is_taken_back_by_the_next() {
     // At once: a few more times only where this machine was slow.
     let mut tries = 0;
     let grant = loop {
-        match here.take_up(&lock, &claim).await.unwrap() {
-            Place::Held(grant) => break grant,
+        match here.promote(&lock, &claim).await.unwrap() {
+            AcquireOutcome::Held(grant) => break grant,
             place => assert!(tries < 4, "{place:?}"),
         }
         tries += 1;
@@ -141,17 +141,17 @@ async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_onl
     let lock = LockName::new("a").unwrap();
     let brief = Ttl::new(Duration::from_secs(1)).unwrap();
     let (other, claim) = (claim(1), NewClaim { ttl: brief, ..claim(2) });
-    let held = there.enter(&lock, &other).await.unwrap();
-    assert!(matches!(held, Place::Held(_)), "{held:?}");
-    let waits = here.enter(&lock, &claim).await.unwrap();
-    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
-    let gone = Leaving::Call(&other.id, other.call);
-    there.leave(&lock, gone, None).await.unwrap();
+    let held = there.acquire(&lock, &other).await.unwrap();
+    assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
+    let waits = here.acquire(&lock, &claim).await.unwrap();
+    assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
+    let gone = ReleaseTarget::Call(&other.id, other.call);
+    there.end(&lock, gone, None).await.unwrap();
     eventually("no node holds", Duration::from_secs(10), || {
         (holding(&servers, "a") == 0).then_some(())
     });
     // Its own attempt, of which it hears nothing, and whose time passes at every node.
-    let Place::Held(unheard) = there.enter(&lock, &claim).await.unwrap() else {
+    let AcquireOutcome::Held(unheard) = there.acquire(&lock, &claim).await.unwrap() else {
         panic!("somebody is in the way");
     };
     let end = Instant::now() + Duration::from_secs(10);
@@ -159,22 +159,22 @@ async fn a_call_whose_unheard_votes_ran_out_goes_on_and_is_told_that_it_left_onl
         assert!(Instant::now() < end, "its time does not end");
         tokio::time::sleep(Duration::from_millis(20)).await;
         // Nodes end it with the next step of anybody.
-        there.look(&lock, Most::of_each(1)).await.unwrap();
+        there.inspect(&lock, InspectLimit::of_each(1)).await.unwrap();
     }
     let mut tries = 0;
     let grant = loop {
-        match here.take_up(&lock, &claim).await.unwrap() {
-            Place::Held(grant) => break grant,
-            place => assert!(tries < 4 && matches!(place, Place::Waiting(_)), "{place:?}"),
+        match here.promote(&lock, &claim).await.unwrap() {
+            AcquireOutcome::Held(grant) => break grant,
+            place => assert!(tries < 4 && matches!(place, AcquireOutcome::Waiting(_)), "{place:?}"),
         }
         tries += 1;
     };
     assert!(grant.token > unheard.token);
     // After its end there is nothing left of it, whichever of its rounds comes.
-    let gone = Leaving::Call(&claim.id, claim.call);
-    here.leave(&lock, gone, None).await.unwrap();
-    let left = there.enter(&lock, &claim).await.unwrap();
-    assert!(matches!(left, Place::Left), "{left:?}");
+    let gone = ReleaseTarget::Call(&claim.id, claim.call);
+    here.end(&lock, gone, None).await.unwrap();
+    let left = there.acquire(&lock, &claim).await.unwrap();
+    assert!(matches!(left, AcquireOutcome::Cancelled), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

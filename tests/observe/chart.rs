@@ -6,7 +6,7 @@ use fencepost::metrics::calls::Reason;
 use serde_json::Value;
 
 use crate::asks::reason;
-use crate::bed::{Bed, ask};
+use crate::fixture::{Fixture, ask};
 
 const ALERTS: &str = include_str!("../../helm/fencepost/files/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../helm/fencepost/files/dashboard.json");
@@ -24,12 +24,12 @@ fn named(text: &str) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_of_the_dashboard_and_the_alerts_is_shown() {
-    let bed = Bed::start("[namespaces.a]\nlease_limit = 1\nembedded.path = ':memory:'\n").await;
-    let held = bed.calls.acquire(ask("a", "x", "o")).await;
-    let over = bed.calls.try_acquire(ask("a", "y", "o")).await.expect_err("one alone");
+    let fixture = Fixture::start("[namespaces.a]\nlease_limit = 1\nembedded.path = ':memory:'\n").await;
+    let held = fixture.calls.acquire(ask("a", "x", "o")).await;
+    let over = fixture.calls.try_acquire(ask("a", "y", "o")).await.expect_err("one alone");
     assert_eq!(reason(&over), "OVERLOADED");
-    bed.calls.release(&held).await;
-    let shown = named(&bed.metrics());
+    fixture.calls.release(&held).await;
+    let shown = named(&fixture.metrics());
     let wanted: BTreeSet<String> = named(ALERTS).union(&named(DASHBOARD)).cloned().collect();
     assert!(wanted.len() > 15, "{wanted:?}");
     let missing: Vec<_> = wanted.difference(&shown).collect();
@@ -72,8 +72,8 @@ fn found<'a>(expression: &'a str, shown: &'a str) -> BTreeSet<&'a str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_label_of_an_alert_is_one_of_what_its_expression_finds() {
-    let bed = Bed::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
-    let shown = bed.metrics();
+    let fixture = Fixture::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
+    let shown = fixture.metrics();
     let alerts: Value = serde_saphyr::from_str(ALERTS).expect("YAML");
     let rules = alerts["groups"][0]["rules"].as_array().expect("rules");
     let mut seen = BTreeSet::new();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bed::{Bed, eventually};
+use crate::fixture::{Fixture, eventually};
 
 /// More than the port keeps open.
 const CROWD: usize = 100;
@@ -53,8 +53,8 @@ fn is_answered(address: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_stay_open_keep_no_probe_waiting() {
-    let bed = Bed::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
-    let address = bed.server.metrics.clone().expect("an HTTP port");
+    let fixture = Fixture::start("[namespaces.a]\nembedded.path = ':memory:'\n").await;
+    let address = fixture.server.metrics.clone().expect("an HTTP port");
     for asks in [false, true] {
         let (over, made) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let crowd = (0..CROWD).map(|_| {

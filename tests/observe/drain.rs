@@ -6,19 +6,19 @@ use futures::stream;
 use http::uri::PathAndQuery;
 use tonic::Request;
 
-use crate::bed::{Bed, eventually};
+use crate::fixture::{Fixture, eventually};
 use fencepost::api::proto::{RenewRequest, RenewResponse};
 
 const MEMORY: &str = "[namespaces.default]\nembedded.path = ':memory:'\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_drains_is_healthy_and_not_ready() {
-    let bed = Bed::start(MEMORY).await;
-    assert_eq!(bed.get("/healthz"), (200, "ok\n".to_owned()));
-    assert_eq!(bed.get("/readyz"), (200, "ready\n".to_owned()));
+    let fixture = Fixture::start(MEMORY).await;
+    assert_eq!(fixture.get("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(fixture.get("/readyz"), (200, "ready\n".to_owned()));
 
     // A call whose request never ends keeps the drain open.
-    let mut grpc = tonic::client::Grpc::new(bed.calls.0.clone());
+    let mut grpc = tonic::client::Grpc::new(fixture.calls.0.clone());
     let call = tokio::spawn(async move {
         grpc.ready().await.expect("a connection");
         let path = PathAndQuery::from_static("/fencepost.v1.LockService/Renew");
@@ -29,10 +29,10 @@ async fn a_server_that_drains_is_healthy_and_not_ready() {
     // It is under way once the server has the head of its request, which nothing shows: other calls
     // on the same connection come after it.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    bed.signal("TERM");
-    eventually("not ready", || bed.get("/readyz") == (503, "draining\n".to_owned())).await;
-    assert_eq!(bed.get("/healthz"), (200, "ok\n".to_owned()));
-    bed.shows("fencepost_draining", &[], 1.0).await;
+    fixture.signal("TERM");
+    eventually("not ready", || fixture.get("/readyz") == (503, "draining\n".to_owned())).await;
+    assert_eq!(fixture.get("/healthz"), (200, "ok\n".to_owned()));
+    fixture.shows("fencepost_draining", &[], 1.0).await;
     call.abort();
 }
 
@@ -41,45 +41,45 @@ async fn a_server_is_ready_when_the_stores_that_were_named_serve() {
     // Nobody listens there.
     let namespaces = "[namespaces.here]\nembedded.path = ':memory:'\n[namespaces.away]\nbackend = 'redis'\n\
                       redis.urls = ['redis://127.0.0.1:1']\n";
-    let mut bed = Bed::start(namespaces).await;
+    let mut fixture = Fixture::start(namespaces).await;
     assert_eq!(
-        bed.get("/readyz").0,
+        fixture.get("/readyz").0,
         200,
         "by default a store is its namespace's affair"
     );
-    bed.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
+    fixture.configure(&format!("ready_namespaces = ['here', 'away']\n{namespaces}"));
     let missing = (503, "away does not serve\n".to_owned());
-    eventually("not ready", || bed.get("/readyz") == missing).await;
-    bed.shows(
+    eventually("not ready", || fixture.get("/readyz") == missing).await;
+    fixture.shows(
         "fencepost_backend_healthy",
         &[("namespace", "away"), ("backend", "redis")],
         0.0,
     )
     .await;
-    bed.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
-    eventually("ready", || bed.get("/readyz").0 == 200).await;
+    fixture.configure(&format!("ready_namespaces = ['here']\n{namespaces}"));
+    eventually("ready", || fixture.get("/readyz").0 == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_question_of_this_port_is_refused() {
-    let bed = Bed::start(MEMORY).await;
-    assert_eq!(bed.get("/").0, 404);
-    assert_eq!(bed.get("/metrics/").0, 404);
+    let fixture = Fixture::start(MEMORY).await;
+    assert_eq!(fixture.get("/").0, 404);
+    assert_eq!(fixture.get("/metrics/").0, 404);
     let post = "POST /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
-    assert_eq!(bed.http(post).0, 405);
+    assert_eq!(fixture.http(post).0, 405);
     let head = "HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    assert_eq!(bed.http(head), (200, String::new()));
+    assert_eq!(fixture.http(head), (200, String::new()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_say_nothing_keep_nobody_out() {
     use std::net::TcpStream;
-    let bed = Bed::start(MEMORY).await;
-    let address = bed.server.metrics.as_ref().expect("an HTTP port");
+    let fixture = Fixture::start(MEMORY).await;
+    let address = fixture.server.metrics.as_ref().expect("an HTTP port");
     let silent: Vec<_> = (0..64)
         .map(|_| TcpStream::connect(address).expect("the port"))
         .collect();
     // For one more the oldest of them is given up, and this one is answered.
-    assert_eq!(bed.get("/healthz").0, 200);
+    assert_eq!(fixture.get("/healthz").0, 200);
     drop(silent);
 }

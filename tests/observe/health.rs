@@ -5,14 +5,14 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 use crate::server::PATIENCE;
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const OTHER: &str = "[namespaces.other]\nembedded.path = 'other.redb'\n";
 
-async fn watch(bed: &Bed, service: &str) -> Streaming<HealthCheckResponse> {
-    let mut health = HealthClient::new(bed.calls.0.clone());
+async fn watch(fixture: &Fixture, service: &str) -> Streaming<HealthCheckResponse> {
+    let mut health = HealthClient::new(fixture.calls.0.clone());
     let ask = HealthCheckRequest {
         service: service.into(),
     };
@@ -27,10 +27,10 @@ async fn next(statuses: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_watches_a_namespace_sees_it_go_and_come() {
-    let mut bed = Bed::start(&format!("{STAYS}{OTHER}")).await;
-    let mut other = watch(&bed, "namespace/other").await;
-    let mut new = watch(&bed, "namespace/new").await;
-    let mut stays = watch(&bed, "namespace/stays").await;
+    let mut fixture = Fixture::start(&format!("{STAYS}{OTHER}")).await;
+    let mut other = watch(&fixture, "namespace/other").await;
+    let mut new = watch(&fixture, "namespace/new").await;
+    let mut stays = watch(&fixture, "namespace/stays").await;
     for (statuses, first) in [
         (&mut other, ServingStatus::Serving),
         (&mut new, ServingStatus::ServiceUnknown),
@@ -39,15 +39,15 @@ async fn who_watches_a_namespace_sees_it_go_and_come() {
         assert_eq!(next(statuses).await, first);
     }
 
-    bed.configure(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"));
+    fixture.configure(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"));
     assert_eq!(next(&mut other).await, ServingStatus::ServiceUnknown);
     assert_eq!(next(&mut new).await, ServingStatus::Serving);
 
-    bed.configure(&format!("{STAYS}{OTHER}"));
+    fixture.configure(&format!("{STAYS}{OTHER}"));
     assert_eq!(next(&mut other).await, ServingStatus::Serving);
     assert_eq!(next(&mut new).await, ServingStatus::ServiceUnknown);
     // What stays has nothing new to tell, until the server ends.
-    bed.server.stop();
+    fixture.server.stop();
     for statuses in [&mut other, &mut stays] {
         assert_eq!(next(statuses).await, ServingStatus::NotServing);
     }

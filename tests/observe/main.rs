@@ -5,7 +5,7 @@
 
 #[path = "../common/asks.rs"]
 mod asks;
-mod bed;
+mod fixture;
 #[path = "../common/calls.rs"]
 mod calls;
 #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd"))]

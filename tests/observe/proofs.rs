@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tonic::Status;
 
 use crate::asks::{living, reason};
-use crate::bed::{Bed, ask, eventually};
+use crate::fixture::{Fixture, ask, eventually};
 use crate::calls::Calls;
 use crate::server::PATIENCE;
 
@@ -43,26 +43,26 @@ pub fn replace(path: &Path, text: impl AsRef<[u8]>) {
 }
 
 /// A server with the namespace `far` over a store, which serves when this returns.
-pub async fn served(store: &str) -> Bed {
-    let bed = Bed::start(&format!("[namespaces.far]\n{store}")).await;
-    serves(&bed).await;
-    bed
+pub async fn served(store: &str) -> Fixture {
+    let fixture = Fixture::start(&format!("[namespaces.far]\n{store}")).await;
+    serves(&fixture).await;
+    fixture
 }
 
 /// Waits until the namespace serves.
-pub async fn serves(bed: &Bed) {
-    bed.shows(HEALTHY, &[("namespace", "far")], 1.0).await;
+pub async fn serves(fixture: &Fixture) {
+    fixture.shows(HEALTHY, &[("namespace", "far")], 1.0).await;
 }
 
 /// Waits until the namespace does not.
-pub async fn fails(bed: &Bed) {
-    bed.shows(HEALTHY, &[("namespace", "far")], 0.0).await;
+pub async fn fails(fixture: &Fixture) {
+    fixture.shows(HEALTHY, &[("namespace", "far")], 0.0).await;
 }
 
 /// Waits until a lock is granted: a moment after a connection was cut it may not be.
-pub async fn grants(bed: &Bed) {
+pub async fn grants(fixture: &Fixture) {
     let granted = tokio::time::timeout(PATIENCE, async {
-        while let Err(status) = bed.calls.try_acquire(ask("far", "a", "o")).await {
+        while let Err(status) = fixture.calls.try_acquire(ask("far", "a", "o")).await {
             assert!(is_away(&status), "{status:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -81,8 +81,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    pub async fn begin(bed: &Bed) -> Self {
-        let (calls, stop) = (bed.calls.clone(), Arc::<AtomicBool>::default());
+    pub async fn begin(fixture: &Fixture) -> Self {
+        let (calls, stop) = (fixture.calls.clone(), Arc::<AtomicBool>::default());
         let (done, away) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let lease = calls
             .acquire(living(Duration::from_secs(60), ask("far", "kept", "keeper")))

@@ -10,7 +10,7 @@ use fencepost::metrics::Metrics;
 use fencepost::namespaces::{self, OpenError};
 
 use crate::asks::{living, reason, waiting};
-use crate::bed::{Bed, ask, eventually};
+use crate::fixture::{Fixture, ask, eventually};
 use crate::calls::Calls;
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
@@ -67,8 +67,8 @@ impl Load {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn namespaces_limits_and_the_log_change_under_load_and_no_call_fails() {
-    let mut bed = Bed::start(&with("")).await;
-    let load = Load::begin(&bed.calls);
+    let mut fixture = Fixture::start(&with("")).await;
+    let load = Load::begin(&fixture.calls);
     for round in 1..=6 {
         let before = load.done();
         let more = match round % 3 {
@@ -76,14 +76,14 @@ async fn namespaces_limits_and_the_log_change_under_load_and_no_call_fails() {
             1 => "ttl_max = '1h'\n[log]\nlevel = 'debug'\n[namespaces.new]\nembedded.path = ':memory:'\n",
             _ => "queue_limit = 50\n[namespaces.new]\nembedded.path = ':memory:'\n[namespaces.newer]\n",
         };
-        bed.configure(&with(more));
-        bed.shows(APPLIED, &[], f64::from(round)).await;
+        fixture.configure(&with(more));
+        fixture.shows(APPLIED, &[], f64::from(round)).await;
         eventually("calls go on", || load.done() > before + 8).await;
     }
-    assert!(bed.server.said("call finished"), "the level debug was in force");
+    assert!(fixture.server.said("call finished"), "the level debug was in force");
     load.end().await;
-    bed.shows(FAILED, &[], 0.0).await;
-    let failed = bed.metrics();
+    fixture.shows(FAILED, &[], 0.0).await;
+    let failed = fixture.metrics();
     let failed: Vec<_> = failed
         .lines()
         .filter(|line| line.starts_with("fencepost_requests_total") && line.contains("\"stays\""))
@@ -94,73 +94,73 @@ async fn namespaces_limits_and_the_log_change_under_load_and_no_call_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_counts_for_the_calls_that_come_after_it() {
-    let mut bed = Bed::start(&with("ttl_max = '1h'\n")).await;
+    let mut fixture = Fixture::start(&with("ttl_max = '1h'\n")).await;
     let long = living(Duration::from_secs(1800), ask("stays", "x", "o"));
-    let lease = bed.calls.acquire(long.clone()).await;
-    bed.configure(&with("ttl_max = '10m'\nttl_default = '1m'\n"));
-    bed.shows(APPLIED, &[], 1.0).await;
-    bed.calls.release(&lease).await;
-    let refused = bed.calls.try_acquire(long).await.expect_err("too long now");
+    let lease = fixture.calls.acquire(long.clone()).await;
+    fixture.configure(&with("ttl_max = '10m'\nttl_default = '1m'\n"));
+    fixture.shows(APPLIED, &[], 1.0).await;
+    fixture.calls.release(&lease).await;
+    let refused = fixture.calls.try_acquire(long).await.expect_err("too long now");
     assert_eq!(reason(&refused), "INVALID_FIELD");
-    let lease = bed.calls.acquire(ask("stays", "x", "o")).await;
+    let lease = fixture.calls.acquire(ask("stays", "x", "o")).await;
     assert_eq!(lease.ttl.expect("a TTL").seconds, 60);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_that_goes_ends_its_waits_and_keeps_its_leases() {
     let other = "[namespaces.other]\nembedded.path = 'other.redb'\n";
-    let mut bed = Bed::start(&with(other)).await;
-    let held = bed.calls.acquire(ask("other", "x", "o")).await;
+    let mut fixture = Fixture::start(&with(other)).await;
+    let held = fixture.calls.acquire(ask("other", "x", "o")).await;
     let waits = tokio::spawn({
-        let (calls, ask) = (bed.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
+        let (calls, ask) = (fixture.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
         async move { calls.try_acquire(ask).await }
     });
-    bed.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+    fixture.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
 
-    bed.configure(&with(""));
+    fixture.configure(&with(""));
     let ended = waits.await.expect("an answer").expect_err("the namespace goes");
     assert_eq!(reason(&ended), "DRAINING");
-    bed.shows(APPLIED, &[], 1.0).await;
-    let gone = bed.calls.try_acquire(ask("other", "y", "o")).await.expect_err("gone");
+    fixture.shows(APPLIED, &[], 1.0).await;
+    let gone = fixture.calls.try_acquire(ask("other", "y", "o")).await.expect_err("gone");
     assert_eq!(reason(&gone), "NAMESPACE_NOT_FOUND");
     eventually("it is closed", || {
-        bed.metric("fencepost_backend_healthy", &[("namespace", "other")])
+        fixture.metric("fencepost_backend_healthy", &[("namespace", "other")])
             .is_none()
     })
     .await;
 
-    bed.configure(&with(other));
-    bed.shows(APPLIED, &[], 2.0).await;
-    let state = bed.calls.look_at("other", "x").await;
+    fixture.configure(&with(other));
+    fixture.shows(APPLIED, &[], 2.0).await;
+    let state = fixture.calls.look_at("other", "x").await;
     assert_eq!(state.holders.len(), 1, "{state:?}");
-    bed.calls.release(&held).await;
-    bed.calls.acquire(ask("other", "x", "next")).await;
+    fixture.calls.release(&held).await;
+    fixture.calls.acquire(ask("other", "x", "next")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_on_the_same_store_can_go_and_come_back() {
     let other = "[namespaces.other]\nembedded.path = ':memory:'\n";
-    let mut bed = Bed::start(&with(other)).await;
+    let mut fixture = Fixture::start(&with(other)).await;
     for round in 1..=2 {
-        bed.configure(&with(""));
-        bed.shows(APPLIED, &[], f64::from(2 * round - 1)).await;
-        bed.configure(&with(other));
-        bed.shows(APPLIED, &[], f64::from(2 * round)).await;
-        let held = bed.calls.acquire(ask("other", "x", "o")).await;
+        fixture.configure(&with(""));
+        fixture.shows(APPLIED, &[], f64::from(2 * round - 1)).await;
+        fixture.configure(&with(other));
+        fixture.shows(APPLIED, &[], f64::from(2 * round)).await;
+        let held = fixture.calls.acquire(ask("other", "x", "o")).await;
         let waits = tokio::spawn({
-            let (calls, ask) = (bed.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
+            let (calls, ask) = (fixture.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
             async move { calls.acquire(ask).await }
         });
-        bed.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
-        bed.calls.release(&held).await;
+        fixture.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+        fixture.calls.release(&held).await;
         let next = waits.await.expect("granted, for its wakes come again");
-        bed.calls.release(&next).await;
+        fixture.calls.release(&next).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
-    let mut bed = Bed::start(&with("")).await;
+    let mut fixture = Fixture::start(&with("")).await;
     for (bad, what) in [
         (with("queue_limit = 0\n"), "namespaces.stays.queue_limit"),
         ("no toml".to_owned(), "f.toml:1:"),
@@ -184,25 +184,25 @@ async fn a_bad_file_is_refused_visibly_and_the_old_one_stays() {
             "the backend of namespaces.stays can only change with a restart",
         ),
     ] {
-        bed.configure(&bad);
-        bed.shows(FAILED, &[], 1.0).await;
-        eventually(what, || bed.server.said(what)).await;
-        let lease = bed.calls.acquire(ask("stays", "x", "o")).await;
-        bed.calls.release(&lease).await;
+        fixture.configure(&bad);
+        fixture.shows(FAILED, &[], 1.0).await;
+        eventually(what, || fixture.server.said(what)).await;
+        let lease = fixture.calls.acquire(ask("stays", "x", "o")).await;
+        fixture.calls.release(&lease).await;
         for none in ["fresh", "new"] {
-            let unknown = bed
+            let unknown = fixture
                 .calls
                 .try_acquire(ask(none, "x", "o"))
                 .await
                 .expect_err("not served");
             assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
-            assert_eq!(bed.metric("fencepost_backend_healthy", &[("namespace", none)]), None);
+            assert_eq!(fixture.metric("fencepost_backend_healthy", &[("namespace", none)]), None);
         }
 
-        bed.configure(&with(""));
-        bed.shows(FAILED, &[], 0.0).await;
+        fixture.configure(&with(""));
+        fixture.shows(FAILED, &[], 0.0).await;
     }
-    bed.shows(APPLIED, &[], 6.0).await;
+    fixture.shows(APPLIED, &[], 6.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,11 +229,11 @@ async fn a_namespace_that_cannot_be_what_it_must_is_not_seen_in_the_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hang_up_lets_it_read_its_file_again() {
-    let bed = Bed::start(&with("")).await;
-    bed.shows(APPLIED, &[], 0.0).await;
-    bed.signal("HUP");
-    bed.shows(APPLIED, &[], 1.0).await;
-    let age = bed.metric("fencepost_config_age_seconds", &[]).expect("an age");
+    let fixture = Fixture::start(&with("")).await;
+    fixture.shows(APPLIED, &[], 0.0).await;
+    fixture.signal("HUP");
+    fixture.shows(APPLIED, &[], 1.0).await;
+    let age = fixture.metric("fencepost_config_age_seconds", &[]).expect("an age");
     assert!((0.0..20.0).contains(&age), "{age}");
 }
 
@@ -249,20 +249,20 @@ fn spans(far: &str, stays: &str) -> String {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_namespace_in_a_redis_may_not_have_a_longer_ttl_max_than_at_the_start() {
-    let mut bed = Bed::start(&spans("10m", "1h")).await;
+    let mut fixture = Fixture::start(&spans("10m", "1h")).await;
     for (round, (far, stays)) in (1..).zip([("10m", "2h"), ("5m", "2h"), ("10m", "24h")]) {
-        bed.configure(&spans(far, stays));
-        bed.shows(APPLIED, &[], f64::from(round)).await;
+        fixture.configure(&spans(far, stays));
+        fixture.shows(APPLIED, &[], f64::from(round)).await;
     }
-    bed.configure(&spans("11m", "24h"));
-    bed.shows(FAILED, &[], 1.0).await;
+    fixture.configure(&spans("11m", "24h"));
+    fixture.shows(FAILED, &[], 1.0).await;
     let why = "namespace far: ttl_max must stay at most 600s";
-    eventually(why, || bed.server.said(why)).await;
+    eventually(why, || fixture.server.said(why)).await;
     let long = living(Duration::from_secs(20 * 3600), ask("stays", "x", "o"));
-    bed.calls.acquire(long).await;
+    fixture.calls.acquire(long).await;
     // With the last Redis its longest TTL is forgotten.
-    bed.configure(&with(""));
-    bed.shows(APPLIED, &[], 4.0).await;
-    bed.configure(&spans("1h", "1h"));
-    bed.shows(APPLIED, &[], 5.0).await;
+    fixture.configure(&with(""));
+    fixture.shows(APPLIED, &[], 4.0).await;
+    fixture.configure(&spans("1h", "1h"));
+    fixture.shows(APPLIED, &[], 5.0).await;
 }

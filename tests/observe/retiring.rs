@@ -7,13 +7,13 @@ use fencepost::config::{Config, Overrides};
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 use fencepost::namespaces::{self, Namespaces};
-use fencepost::reload::{Reload, Seen};
+use fencepost::reload::{Reload, WatchEvent};
 use futures::stream;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::eventually;
+use crate::fixture::eventually;
 
 const STAYS: &str = "[namespaces.stays]\nembedded.path = ':memory:'\n";
 const OTHER: &str = "[namespaces.other]\nembedded.path = 'other.redb'\n";
@@ -21,13 +21,13 @@ const OTHER: &str = "[namespaces.other]\nembedded.path = 'other.redb'\n";
 const END: Duration = Duration::from_secs(9);
 
 /// A configuration, and what takes its changes up.
-struct Bed {
+struct Fixture {
     reload: Reload,
     namespaces: Namespaces,
     home: TempDir,
 }
 
-impl Bed {
+impl Fixture {
     async fn start(config: &str) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         configure(&home, config);
@@ -39,22 +39,22 @@ impl Bed {
         let stores = namespaces::open(&config, None).await.expect("stores");
         Self {
             namespaces: stores.namespaces().clone(),
-            reload: Reload::new((overrides, Seen::default()), config, stores, None),
+            reload: Reload::new((overrides, WatchEvent::default()), config, stores, None),
             home,
         }
     }
 
     /// One from which a namespace has just gone, and what is kept of it.
     async fn without_other() -> (Self, Locks) {
-        let mut bed = Self::start(&format!("{STAYS}{OTHER}")).await;
-        let kept = bed.namespaces.get("other").expect("it is served");
-        bed.take_up(STAYS).await;
-        assert!(bed.namespaces.get("other").is_err());
-        (bed, kept)
+        let mut fixture = Self::start(&format!("{STAYS}{OTHER}")).await;
+        let kept = fixture.namespaces.get("other").expect("it is served");
+        fixture.promote(STAYS).await;
+        assert!(fixture.namespaces.get("other").is_err());
+        (fixture, kept)
     }
 
     /// Takes another configuration up.
-    async fn take_up(&mut self, config: &str) {
+    async fn promote(&mut self, config: &str) {
         configure(&self.home, config);
         self.reload.again().await;
     }
@@ -73,27 +73,27 @@ fn configure(home: &TempDir, config: &str) {
 
 async fn is_open(locks: &Locks) -> bool {
     let name = LockName::new("x").expect("a name");
-    locks.look(&name, 1).await.is_ok()
+    locks.inspect(&name, 1).await.is_ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_whose_calls_do_not_end_holds_no_other_change_up() {
-    let (mut bed, kept) = Bed::without_other().await;
-    bed.take_up(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"))
+    let (mut fixture, kept) = Fixture::without_other().await;
+    fixture.promote(&format!("{STAYS}[namespaces.new]\nembedded.path = ':memory:'\n"))
         .await;
-    assert!(bed.namespaces.get("new").is_ok());
+    assert!(fixture.namespaces.get("new").is_ok());
     assert!(is_open(&kept).await, "its last calls may still end");
 }
 
 /// A namespace on the file of one that is not over comes under this name.
 async fn comes_later(name: &str) {
-    let (mut bed, kept) = Bed::without_other().await;
+    let (mut fixture, kept) = Fixture::without_other().await;
     let comes = OTHER.replace("namespaces.other", &format!("namespaces.{name}"));
-    bed.take_up(&format!("{STAYS}{comes}")).await;
-    assert!(bed.namespaces.get(name).is_err(), "it is put off");
+    fixture.promote(&format!("{STAYS}{comes}")).await;
+    assert!(fixture.namespaces.get(name).is_err(), "it is put off");
     assert!(is_open(&kept).await, "the last calls may still end");
     let stop = CancellationToken::new();
-    let (run, namespaces, _home) = bed.run(&stop);
+    let (run, namespaces, _home) = fixture.run(&stop);
     drop(kept);
     eventually("it is served", || namespaces.get(name).is_ok()).await;
     assert!(is_open(&namespaces.get(name).expect("it is served")).await);
@@ -113,9 +113,9 @@ async fn a_file_is_taken_over_when_the_last_calls_on_it_have_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_ends_in_time_though_a_namespace_that_is_gone_has_not() {
-    let (bed, kept) = Bed::without_other().await;
+    let (fixture, kept) = Fixture::without_other().await;
     let stop = CancellationToken::new();
-    let (run, _namespaces, _home) = bed.run(&stop);
+    let (run, _namespaces, _home) = fixture.run(&stop);
     stop.cancel();
     tokio::time::timeout(END, run).await.expect("in time").expect("it ends");
     drop(kept);

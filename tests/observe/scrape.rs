@@ -7,24 +7,24 @@ use fencepost::api::proto::admin_service_client::AdminServiceClient;
 use fencepost::api::proto::{ForceReleaseRequest, Lease};
 
 use crate::asks::{living, reason, waiting};
-use crate::bed::{Bed, ask};
+use crate::fixture::{Fixture, ask};
 
 const CONFIG: &str = "[namespaces.a]\nembedded.path = ':memory:'\n[namespaces.b]\nembedded.path = ':memory:'\n";
 const WAIT: Duration = Duration::from_secs(20);
 
-async fn force(bed: &Bed, lease: &Lease) {
+async fn force(fixture: &Fixture, lease: &Lease) {
     let ask = ForceReleaseRequest {
         namespace: lease.namespace.clone(),
         name: lease.name.clone(),
         fencing_token: lease.fencing_token,
     };
-    let mut admin = AdminServiceClient::new(bed.calls.0.clone());
+    let mut admin = AdminServiceClient::new(fixture.calls.0.clone());
     admin.force_release(ask).await.expect("forced");
 }
 
 /// Makes a call of every kind that a metric tells apart.
-async fn busy(bed: &Bed) {
-    let calls = &bed.calls;
+async fn busy(fixture: &Fixture) {
+    let calls = &fixture.calls;
     let held = calls.acquire(ask("a", "secret-lock", "secret-owner")).await;
     let refused = calls.try_acquire(ask("a", "secret-lock", "other")).await;
     assert_eq!(reason(&refused.expect_err("held")), "LOCK_HELD");
@@ -35,10 +35,10 @@ async fn busy(bed: &Bed) {
         let calls = calls.clone();
         async move { calls.acquire(waiter).await }
     });
-    bed.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
+    fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     calls.release(&held).await;
     let next = waits.await.expect("granted");
-    force(bed, &next).await;
+    force(fixture, &next).await;
     let lost = calls.try_renew(&next, None).await;
     assert_eq!(reason(&lost.expect_err("forced")), "LEASE_LOST");
 
@@ -51,8 +51,8 @@ async fn busy(bed: &Bed) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_calls_did_shows_in_the_metrics() {
-    let bed = Bed::start(CONFIG).await;
-    busy(&bed).await;
+    let fixture = Fixture::start(CONFIG).await;
+    busy(&fixture).await;
     let (a, b) = (("namespace", "a"), ("namespace", "b"));
     let requests = "fencepost_requests_total";
     for (method, reason, count) in [
@@ -65,43 +65,43 @@ async fn what_calls_did_shows_in_the_metrics() {
         // A bug would show as a rise.
         ("Renew", "INTERNAL", 0.0),
     ] {
-        bed.shows(requests, &[a, ("method", method), ("reason", reason)], count)
+        fixture.shows(requests, &[a, ("method", method), ("reason", reason)], count)
             .await;
     }
     let unknown = ("namespace", "unknown");
-    bed.shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0)
+    fixture.shows(requests, &[unknown, ("reason", "NAMESPACE_NOT_FOUND")], 1.0)
         .await;
-    bed.shows(
+    fixture.shows(
         "fencepost_request_duration_seconds_count",
         &[a, ("method", "Acquire")],
         3.0,
     )
     .await;
-    bed.shows("fencepost_leases_granted_total", &[a], 2.0).await;
-    bed.shows("fencepost_acquire_wait_seconds_count", &[a], 2.0).await;
-    bed.shows("fencepost_hand_off_seconds_count", &[a], 1.0).await;
-    bed.shows("fencepost_waiting", &[a], 0.0).await;
-    bed.shows("fencepost_leases_held", &[a], 0.0).await;
-    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
+    fixture.shows("fencepost_leases_granted_total", &[a], 2.0).await;
+    fixture.shows("fencepost_acquire_wait_seconds_count", &[a], 2.0).await;
+    fixture.shows("fencepost_hand_off_seconds_count", &[a], 1.0).await;
+    fixture.shows("fencepost_waiting", &[a], 0.0).await;
+    fixture.shows("fencepost_leases_held", &[a], 0.0).await;
+    fixture.shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
         .await;
-    bed.shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0)
+    fixture.shows("fencepost_leases_ended_total", &[a, ("cause", "forced")], 1.0)
         .await;
-    bed.shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0)
+    fixture.shows("fencepost_leases_lost_total", &[a, ("cause", "forced")], 1.0)
         .await;
-    bed.shows("fencepost_leases_expired_total", &[b], 1.0).await;
-    bed.shows("fencepost_leases_held", &[b], 1.0).await;
-    bed.shows("fencepost_token_regressions_total", &[a], 0.0).await;
-    bed.shows(
+    fixture.shows("fencepost_leases_expired_total", &[b], 1.0).await;
+    fixture.shows("fencepost_leases_held", &[b], 1.0).await;
+    fixture.shows("fencepost_token_regressions_total", &[a], 0.0).await;
+    fixture.shows(
         "fencepost_backend_healthy",
         &[a, ("backend", "embedded"), ("guarantee", "AP")],
         1.0,
     )
     .await;
-    bed.shows("fencepost_quarantine_left_seconds", &[a], 0.0).await;
-    bed.shows("fencepost_connections", &[], 1.0).await;
-    bed.shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0)
+    fixture.shows("fencepost_quarantine_left_seconds", &[a], 0.0).await;
+    fixture.shows("fencepost_connections", &[], 1.0).await;
+    fixture.shows("fencepost_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0)
         .await;
-    let steps = bed.metric(
+    let steps = fixture.metric(
         "fencepost_backend_request_duration_seconds_count",
         &[a, ("operation", "enter")],
     );
@@ -110,38 +110,38 @@ async fn what_calls_did_shows_in_the_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_caller_left_is_counted_as_cancelled() {
-    let bed = Bed::start(CONFIG).await;
-    let held = bed.calls.acquire(ask("a", "x", "o")).await;
+    let fixture = Fixture::start(CONFIG).await;
+    let held = fixture.calls.acquire(ask("a", "x", "o")).await;
     let waiter = waiting(WAIT, ask("a", "x", "other"));
     let waits = tokio::spawn({
-        let calls = bed.calls.clone();
+        let calls = fixture.calls.clone();
         async move { calls.try_acquire(waiter).await }
     });
-    bed.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
+    fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     waits.abort();
-    bed.shows(
+    fixture.shows(
         "fencepost_requests_total",
         &[("namespace", "a"), ("reason", "CANCELLED")],
         1.0,
     )
     .await;
-    bed.shows("fencepost_waiting", &[("namespace", "a")], 0.0).await;
-    bed.calls.release(&held).await;
+    fixture.shows("fencepost_waiting", &[("namespace", "a")], 0.0).await;
+    fixture.calls.release(&held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_label_names_a_lock_or_its_owner() {
-    let bed = Bed::start(CONFIG).await;
-    busy(&bed).await;
+    let fixture = Fixture::start(CONFIG).await;
+    busy(&fixture).await;
     for number in 0..50 {
-        let unknown = bed.calls.try_acquire(ask(&format!("made-up-{number}"), "x", "o")).await;
+        let unknown = fixture.calls.try_acquire(ask(&format!("made-up-{number}"), "x", "o")).await;
         assert_eq!(reason(&unknown.expect_err("unknown")), "NAMESPACE_NOT_FOUND");
     }
-    let text = bed.metrics();
+    let text = fixture.metrics();
     for hidden in ["secret-lock", "secret-owner", "made-up", "elsewhere", "left-alone"] {
         assert!(!text.contains(hidden), "{hidden}");
     }
-    bed.shows(
+    fixture.shows(
         "fencepost_requests_total",
         &[("namespace", "unknown"), ("method", "Acquire")],
         51.0,
@@ -151,9 +151,9 @@ async fn no_label_names_a_lock_or_its_owner() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promtool_reads_the_metrics_without_a_complaint() {
-    let bed = Bed::start(CONFIG).await;
-    busy(&bed).await;
-    let Some((read, said)) = promtool(&["check", "metrics"], &bed.metrics()) else {
+    let fixture = Fixture::start(CONFIG).await;
+    busy(&fixture).await;
+    let Some((read, said)) = promtool(&["check", "metrics"], &fixture.metrics()) else {
         return;
     };
     assert!(read && said.is_empty(), "{said}");

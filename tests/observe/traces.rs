@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::bed::{Bed, ask, eventually};
+use crate::fixture::{Fixture, ask, eventually};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -77,17 +77,17 @@ fn traced(ask: AcquireRequest, parent: &str) -> Request<AcquireRequest> {
     request
 }
 
-async fn bed(endpoint: &str, ratio: &str) -> Bed {
+async fn fixture(endpoint: &str, ratio: &str) -> Fixture {
     let traces = format!("[traces]\nendpoint = '{endpoint}'\nsample_ratio = {ratio}\n");
-    Bed::start(&format!("{traces}[namespaces.default]\nembedded.path = ':memory:'\n")).await
+    Fixture::start(&format!("{traces}[namespaces.default]\nembedded.path = ':memory:'\n")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_traces_finds_its_call_and_the_step_of_the_store_below() {
     let (collector, endpoint) = Collector::start().await;
-    let bed = bed(&endpoint, "0.0").await;
+    let fixture = fixture(&endpoint, "0.0").await;
     let parent = format!("00-{TRACE}-{CALLER}-01");
-    let mut locks = bed.calls.locks();
+    let mut locks = fixture.calls.locks();
     let granted = locks.acquire(traced(ask("default", "x", "o"), &parent)).await;
     granted.expect("granted");
     let spans = collector.trace(TRACE, &["Acquire", "enter"]).await;
@@ -104,14 +104,14 @@ async fn a_caller_who_traces_finds_its_call_and_the_step_of_the_store_below() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
     let (collector, endpoint) = Collector::start().await;
-    let bed = bed(&endpoint, "0").await;
-    let held = bed.calls.acquire(ask("default", "x", "o")).await;
+    let fixture = fixture(&endpoint, "0").await;
+    let held = fixture.calls.acquire(ask("default", "x", "o")).await;
     let waiter = crate::asks::waiting(Duration::from_secs(20), ask("default", "x", "other"));
     let waits = tokio::spawn({
-        let calls = bed.calls.clone();
+        let calls = fixture.calls.clone();
         async move { calls.acquire(waiter).await }
     });
-    bed.shows("fencepost_waiting", &[("namespace", "default")], 1.0).await;
+    fixture.shows("fencepost_waiting", &[("namespace", "default")], 1.0).await;
     let mut request = Request::new(fencepost::api::proto::ReleaseRequest {
         lease_id: held.lease_id.clone(),
     });
@@ -119,7 +119,7 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
     request
         .metadata_mut()
         .insert("traceparent", parent.parse().expect("a header"));
-    bed.calls.locks().release(request).await.expect("released");
+    fixture.calls.locks().release(request).await.expect("released");
     waits.await.expect("granted");
     let spans = collector.trace(TRACE, &["Release", "leave"]).await;
     assert_eq!(spans[1].parent_span_id, spans[0].span_id);
@@ -128,16 +128,16 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_does_not_trace_is_not_traced() {
     let (collector, endpoint) = Collector::start().await;
-    let bed = bed(&endpoint, "1").await;
+    let fixture = fixture(&endpoint, "1").await;
     let unsampled = TRACE.replace('0', "1");
     let parent = format!("00-{unsampled}-{CALLER}-00");
-    let mut locks = bed.calls.locks();
+    let mut locks = fixture.calls.locks();
     locks
         .acquire(traced(ask("default", "x", "o"), &parent))
         .await
         .expect("granted");
     // One without a context is traced at this ratio, and comes after.
-    bed.calls.acquire(ask("default", "y", "o")).await;
+    fixture.calls.acquire(ask("default", "y", "o")).await;
     eventually("a trace of its own", || {
         collector.spans().iter().any(|span| span.name == "Acquire")
     })
@@ -154,13 +154,13 @@ const AUTH: &str = "[auth]\nbearer_hashes = ['ci:2bb80d537b1da3e38bd30361aa85568
 async fn a_stranger_cannot_ask_for_a_trace() {
     let (collector, endpoint) = Collector::start().await;
     let traces = format!("[traces]\nendpoint = '{endpoint}'\nsample_ratio = 0.0\n");
-    let bed = Bed::start(&format!(
+    let fixture = Fixture::start(&format!(
         "{traces}{AUTH}[namespaces.default]\nembedded.path = ':memory:'\n"
     ))
     .await;
     let strange = TRACE.replace('0', "1");
     let parent = format!("00-{strange}-{CALLER}-01");
-    let mut locks = bed.calls.locks();
+    let mut locks = fixture.calls.locks();
     let refused = locks.acquire(traced(ask("default", "x", "o"), &parent)).await;
     assert_eq!(refused.expect_err("a stranger").code(), Code::Unauthenticated);
     // Health is open to everybody.
@@ -168,7 +168,7 @@ async fn a_stranger_cannot_ask_for_a_trace() {
     check
         .metadata_mut()
         .insert("traceparent", parent.parse().expect("a header"));
-    let mut health = HealthClient::new(bed.calls.0.clone());
+    let mut health = HealthClient::new(fixture.calls.0.clone());
     health.check(check).await.expect("serves");
     let mut known = traced(ask("default", "x", "o"), &format!("00-{TRACE}-{CALLER}-01"));
     known
@@ -183,11 +183,11 @@ async fn a_stranger_cannot_ask_for_a_trace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_holds_nobody_up() {
-    let mut bed = bed("http://127.0.0.1:1", "1").await;
+    let mut fixture = fixture("http://127.0.0.1:1", "1").await;
     for _ in 0..50 {
-        let lease = bed.calls.acquire(ask("default", "x", "o")).await;
-        bed.calls.release(&lease).await;
+        let lease = fixture.calls.acquire(ask("default", "x", "o")).await;
+        fixture.calls.release(&lease).await;
     }
-    bed.server.stop();
-    assert!(bed.server.end().success());
+    fixture.server.stop();
+    assert!(fixture.server.end().success());
 }

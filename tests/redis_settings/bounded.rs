@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::redis::Redis;
-use fencepost::backend::{Backend, Departure, Found, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ReleaseOutcome, Released, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::claim::Cause;
 use fencepost::name::{FencingToken, LockKey, LockName, Mode, Namespace, Ttl};
 use futures::{StreamExt, stream};
@@ -35,8 +35,8 @@ fn semaphore(number: u128) -> NewClaim {
 }
 
 /// Enters all of them, many at once.
-async fn enter_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) -> Vec<Place> {
-    let entered = stream::iter(claims).map(|claim| async move { backend.enter(&lock(), &claim).await.unwrap() });
+async fn acquire_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) -> Vec<AcquireOutcome> {
+    let entered = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
     entered.buffer_unordered(100).collect().await
 }
 
@@ -91,25 +91,25 @@ async fn turns_that_were_given_back_cost_nothing() {
     }
     let server = server();
     let backend = open(&server).await;
-    let held = backend.enter(&lock(), &claim(1)).await.unwrap();
-    let Place::Held(held) = held else { panic!("{held:?}") };
-    let first = backend.enter(&lock(), &claim(2)).await.unwrap();
-    assert!(matches!(first, Place::Waiting(_)), "{first:?}");
+    let held = backend.acquire(&lock(), &claim(1)).await.unwrap();
+    let AcquireOutcome::Held(held) = held else { panic!("{held:?}") };
+    let first = backend.acquire(&lock(), &claim(2)).await.unwrap();
+    assert!(matches!(first, AcquireOutcome::Waiting(_)), "{first:?}");
     let polled = stream::iter(10..10 + TURNS).map(|number| {
         let (backend, gone) = (&backend, claim(number));
         async move {
-            backend.enter(&lock(), &gone).await.unwrap();
-            let left = backend.leave(&lock(), Leaving::Call(&gone.id, gone.call), None).await;
-            left.unwrap().found == Found::Ended(Cause::Left)
+            backend.acquire(&lock(), &gone).await.unwrap();
+            let left = backend.release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None).await;
+            left.unwrap().found == Released::Ended(Cause::Left)
         }
     });
     let gave_back = polled
         .buffer_unordered(100)
         .filter(|left| futures::future::ready(*left));
     assert_eq!(gave_back.count().await as u128, TURNS);
-    backend.enter(&lock(), &claim(3)).await.unwrap();
+    backend.acquire(&lock(), &claim(3)).await.unwrap();
     longest(&server, "look", async || {
-        let seen = backend.look(&lock(), Most::of_each(1_000)).await.unwrap();
+        let seen = backend.inspect(&lock(), InspectLimit::of_each(1_000)).await.unwrap();
         assert_eq!((seen.holder_count, seen.waiter_count), (1, 2));
     })
     .await;
@@ -121,17 +121,17 @@ async fn turns_that_were_given_back_cost_nothing() {
         name: lock(),
     });
     let left = backend
-        .leave(&lock(), Leaving::Hold(&lease), Some(&claim(2)))
+        .release(&lock(), ReleaseTarget::Hold(&lease), Some(&claim(2)))
         .await
         .unwrap();
     assert!(left.next.is_some());
     slow(&server);
     let left = backend
-        .leave(&lock(), Leaving::Call(&claim(2).id, claim(2).call), None)
+        .release(&lock(), ReleaseTarget::Call(&claim(2).id, claim(2).call), None)
         .await;
-    assert_eq!(left.unwrap().found, Found::Ended(Cause::TakenBack));
-    let next = backend.take_up(&lock(), &claim(3)).await.unwrap();
-    assert!(matches!(next, Place::Held(_)), "{next:?}");
+    assert_eq!(left.unwrap().found, Released::Ended(Cause::TakenBack));
+    let next = backend.promote(&lock(), &claim(3)).await.unwrap();
+    assert!(matches!(next, AcquireOutcome::Held(_)), "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,30 +141,30 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
     }
     let server = server();
     let backend = open(&server).await;
-    let Place::Held(held) = backend.enter(&lock(), &claim(1)).await.unwrap() else {
+    let AcquireOutcome::Held(held) = backend.acquire(&lock(), &claim(1)).await.unwrap() else {
         panic!("not held")
     };
     let reader = |number| NewClaim {
         mode: Mode::Shared,
         ..claim(number)
     };
-    enter_all(&backend, (2..2 + WAITERS).map(reader)).await;
+    acquire_all(&backend, (2..2 + WAITERS).map(reader)).await;
     let mut number = 1_000_000;
     longest(&server, "enter and leave", async || {
         number += 1;
         let late = reader(number);
-        let place = backend.enter(&lock(), &late).await.unwrap();
-        assert!(matches!(place, Place::Waiting(_)), "{place:?}");
-        let left = backend.leave(&lock(), Leaving::Call(&late.id, late.call), None).await;
-        assert_eq!(left.unwrap().found, Found::Ended(Cause::Left));
+        let place = backend.acquire(&lock(), &late).await.unwrap();
+        assert!(matches!(place, AcquireOutcome::Waiting(_)), "{place:?}");
+        let left = backend.release(&lock(), ReleaseTarget::Call(&late.id, late.call), None).await;
+        assert_eq!(left.unwrap().found, Released::Ended(Cause::Left));
     })
     .await;
     longest(&server, "take_up of the last", async || {
-        backend.take_up(&lock(), &reader(1 + WAITERS)).await.unwrap();
+        backend.promote(&lock(), &reader(1 + WAITERS)).await.unwrap();
     })
     .await;
     longest(&server, "look", async || {
-        let seen = backend.look(&lock(), Most::of_each(100)).await.unwrap();
+        let seen = backend.inspect(&lock(), InspectLimit::of_each(100)).await.unwrap();
         assert_eq!(seen.waiter_count as u128, WAITERS);
     })
     .await;
@@ -175,17 +175,17 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
     });
     slow(&server);
     let before = worked(&server);
-    let left = backend.leave(&lock(), Leaving::Hold(&lease), None).await.unwrap();
+    let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), None).await.unwrap();
     let (thread, script) = (worked(&server) - before, slow(&server));
     println!("release: {script:?}, {thread:?}");
-    assert_eq!(left.found, Found::Ended(Cause::Released));
+    assert_eq!(left.found, Released::Ended(Cause::Released));
     assert!(script.min(thread) < LONGEST, "{script:?}, {thread:?}");
     let mut held = 0;
     for round in 0..1_000 {
         assert!(round < 999, "only {held} of the readers hold");
         for number in 2..2 + WAITERS {
-            let place = backend.take_up(&lock(), &reader(number)).await.unwrap();
-            held += u128::from(matches!(place, Place::Held(_)));
+            let place = backend.promote(&lock(), &reader(number)).await.unwrap();
+            held += u128::from(matches!(place, AcquireOutcome::Held(_)));
         }
         if held >= WAITERS {
             break;
@@ -205,11 +205,11 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
         ttl: Ttl::new(Duration::from_millis(600_000 + (number as u64 * 7_919) % 300_000)).unwrap(),
         ..semaphore(number)
     };
-    let places = enter_all(&backend, (1..=HOLDERS).map(varied)).await;
+    let places = acquire_all(&backend, (1..=HOLDERS).map(varied)).await;
     let mut grants: Vec<_> = places
         .into_iter()
         .map(|place| match place {
-            Place::Held(grant) => grant,
+            AcquireOutcome::Held(grant) => grant,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -226,27 +226,27 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
     longest(&server, "release", async || {
         let grant = grants.swap_remove(grants.len() / 2);
         let lease = grant.lease(key.clone());
-        let left = backend.leave(&lock(), Leaving::Hold(&lease), None).await.unwrap();
-        assert_eq!(left.found, Found::Ended(Cause::Released));
+        let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), None).await.unwrap();
+        assert_eq!(left.found, Released::Ended(Cause::Released));
     })
     .await;
     longest(&server, "force", async || {
         let grant = grants.swap_remove(grants.len() / 3);
         let left = backend
-            .leave(&lock(), Leaving::Forced(grant.token), None)
+            .release(&lock(), ReleaseTarget::Forced(grant.token), None)
             .await
             .unwrap();
-        assert_eq!(left.found, Found::Ended(Cause::Forced));
+        assert_eq!(left.found, Released::Ended(Cause::Forced));
     })
     .await;
     longest(&server, "force of nobody", async || {
-        let nobody = Leaving::Forced(FencingToken::new(1).unwrap());
-        let left: Departure = backend.leave(&lock(), nobody, None).await.unwrap();
-        assert_eq!(left.found, Found::Nothing);
+        let nobody = ReleaseTarget::Forced(FencingToken::new(1).unwrap());
+        let left: ReleaseOutcome = backend.release(&lock(), nobody, None).await.unwrap();
+        assert_eq!(left.found, Released::Nothing);
     })
     .await;
     longest(&server, "look", async || {
-        let seen = backend.look(&lock(), Most::of_each(100)).await.unwrap();
+        let seen = backend.inspect(&lock(), InspectLimit::of_each(100)).await.unwrap();
         assert_eq!(seen.holder_count, grants.len());
         assert!(seen.holders.is_sorted_by_key(|holder| holder.token));
     })
@@ -256,8 +256,8 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
             mode: Mode::Shared,
             ..claim(2_000_000)
         };
-        let refused = backend.enter(&lock(), &shared).await.unwrap();
-        assert!(matches!(refused, Place::Refused(_)), "{refused:?}");
+        let refused = backend.acquire(&lock(), &shared).await.unwrap();
+        assert!(matches!(refused, AcquireOutcome::Refused(_)), "{refused:?}");
     })
     .await;
 }
@@ -273,17 +273,17 @@ async fn thousands_that_expire_at_once_leave_a_few_at_a_time() {
         ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
         ..semaphore(number)
     };
-    enter_all(&backend, (1..=HOLDERS).map(short)).await;
+    acquire_all(&backend, (1..=HOLDERS).map(short)).await;
     server.shift_clock(120);
     slow(&server);
     let (before, called) = (worked(&server), scripts(&server));
     // One that cannot share it, and does not wait, gets it all the same: nobody holds it any more.
     let writer = NewClaim {
-        patience: Patience::Try,
+        wait_policy: WaitPolicy::Try,
         ..claim(1_000_000)
     };
-    let place = backend.enter(&lock(), &writer).await.unwrap();
-    assert!(matches!(place, Place::Held(_)), "{place:?}");
+    let place = backend.acquire(&lock(), &writer).await.unwrap();
+    assert!(matches!(place, AcquireOutcome::Held(_)), "{place:?}");
     let (thread, called, logged) = (worked(&server) - before, scripts(&server) - called, slow(&server));
     let each = thread / u32::try_from(called.max(1)).unwrap();
     println!("{called} scripts, each worked {each:?}, {logged:?} in the log");
@@ -303,22 +303,22 @@ async fn a_holder_whose_place_changed_still_expires_in_time() {
         ..semaphore(u128::from(hundreds))
     };
     // In this order the third of those that stay is put below one that expires later, unless it rises.
-    enter_all_in_turn(&backend, [1, 10, 2, 11, 12, 3].map(lives)).await;
+    acquire_all_in_turn(&backend, [1, 10, 2, 11, 12, 3].map(lives)).await;
     for gone in [11, 2].map(lives) {
-        let left = backend.leave(&lock(), Leaving::Call(&gone.id, gone.call), None).await;
-        assert!(matches!(left.unwrap().found, Found::Ended(_)));
+        let left = backend.release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None).await;
+        assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
-    enter_all_in_turn(&backend, [20, 21].map(lives)).await;
+    acquire_all_in_turn(&backend, [20, 21].map(lives)).await;
     for (passed, left) in [(150, 5), (350, 4)] {
         server.shift_clock(passed);
-        let seen = backend.look(&lock(), Most::of_each(10)).await.unwrap();
+        let seen = backend.inspect(&lock(), InspectLimit::of_each(10)).await.unwrap();
         assert_eq!(seen.holder_count, left, "after {passed} s");
     }
 }
 
-async fn enter_all_in_turn(backend: &Redis, claims: impl IntoIterator<Item = NewClaim>) {
+async fn acquire_all_in_turn(backend: &Redis, claims: impl IntoIterator<Item = NewClaim>) {
     for claim in claims {
-        let place = backend.enter(&lock(), &claim).await.unwrap();
-        assert!(matches!(place, Place::Held(_)), "{place:?}");
+        let place = backend.acquire(&lock(), &claim).await.unwrap();
+        assert!(matches!(place, AcquireOutcome::Held(_)), "{place:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Backend, BackendError, Found, Leaving, NewClaim, Patience, Place, Refusal, Wake};
+use fencepost::backend::{Backend, BackendError, Released, ReleaseTarget, NewClaim, WaitPolicy, AcquireOutcome, Refusal, Notification};
 use fencepost::claim::Cause;
 use fencepost::name::{CallId, LockKey, LockName, Mode, Namespace, Owner};
 use futures::{StreamExt, stream};
@@ -44,15 +44,15 @@ fn again(of: &NewClaim, call: u128) -> NewClaim {
 }
 
 async fn hold(backend: &dyn Backend, claim: &NewClaim) -> fencepost::backend::Grant {
-    match backend.enter(&lock(), claim).await.unwrap() {
-        Place::Held(grant) => grant,
+    match backend.acquire(&lock(), claim).await.unwrap() {
+        AcquireOutcome::Held(grant) => grant,
         other => panic!("{other:?}"),
     }
 }
 
 async fn wait(backend: &dyn Backend, claim: &NewClaim) {
-    let place = backend.enter(&lock(), claim).await.unwrap();
-    assert!(matches!(place, Place::Waiting(_)), "{place:?}");
+    let place = backend.acquire(&lock(), claim).await.unwrap();
+    assert!(matches!(place, AcquireOutcome::Waiting(_)), "{place:?}");
 }
 
 async fn release(backend: &dyn Backend, grant: &fencepost::backend::Grant, next: Option<&NewClaim>) {
@@ -60,13 +60,13 @@ async fn release(backend: &dyn Backend, grant: &fencepost::backend::Grant, next:
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     });
-    let left = backend.leave(&lock(), Leaving::Hold(&lease), next).await.unwrap();
-    assert_eq!(left.found, Found::Ended(Cause::Released));
+    let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), next).await.unwrap();
+    assert_eq!(left.found, Released::Ended(Cause::Released));
 }
 
 async fn undo(backend: &dyn Backend, claim: &NewClaim) {
-    let left = backend.leave(&lock(), Leaving::Call(&claim.id, claim.call), None).await;
-    assert_eq!(left.unwrap().found, Found::Ended(Cause::TakenBack));
+    let left = backend.release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None).await;
+    assert_eq!(left.unwrap().found, Released::Ended(Cause::TakenBack));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,8 +88,8 @@ async fn a_take_back_that_is_forgotten_takes_no_later_end_along() {
     release(&*backend, &second, None).await;
     let other = hold(&*backend, &narrow(2)).await;
     release(&*backend, &other, None).await;
-    let third = backend.enter(&lock(), &again(&first, 102)).await.unwrap();
-    assert!(matches!(third, Place::Finished(Cause::Released)), "{third:?}");
+    let third = backend.acquire(&lock(), &again(&first, 102)).await.unwrap();
+    assert!(matches!(third, AcquireOutcome::Finished(Cause::Released)), "{third:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,8 +105,8 @@ async fn the_id_of_a_claim_that_lives_on_without_its_first_hold_is_not_given_twi
     undo(&*backend, &first).await;
     let mut retry = again(&first, 101);
     retry.reentrant = false;
-    let place = backend.enter(&lock(), &retry).await.unwrap();
-    let refused = matches!(place, Place::Refused(Refusal::OtherParameters { field: "reentrant" }));
+    let place = backend.acquire(&lock(), &retry).await.unwrap();
+    let refused = matches!(place, AcquireOutcome::Refused(Refusal::OtherParameters { field: "reentrant" }));
     assert!(refused, "{place:?}");
     // As it was before it comes again, and the lock is free when all have left.
     retry.reentrant = true;
@@ -132,8 +132,8 @@ async fn an_owner_reenters_whichever_of_its_readers_is_left() {
     release(&*backend, &writer, None).await;
     let mut held = Vec::new();
     for reader in &readers {
-        match backend.take_up(&lock(), reader).await.unwrap() {
-            Place::Held(grant) => held.push(grant),
+        match backend.promote(&lock(), reader).await.unwrap() {
+            AcquireOutcome::Held(grant) => held.push(grant),
             other => panic!("{other:?}"),
         }
     }
@@ -143,8 +143,8 @@ async fn an_owner_reenters_whichever_of_its_readers_is_left() {
     assert_eq!((more.token, more.holds), (held[1].token, 2));
     release(&*backend, &held[1], None).await;
     release(&*backend, &more, None).await;
-    let next = backend.take_up(&lock(), &claim(4)).await.unwrap();
-    assert!(matches!(next, Place::Held(_)), "{next:?}");
+    let next = backend.promote(&lock(), &claim(4)).await.unwrap();
+    assert!(matches!(next, AcquireOutcome::Held(_)), "{next:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -154,7 +154,7 @@ async fn a_next_that_a_call_elsewhere_has_taken_over_is_told_there() {
     }
     let server = RedisServer::start(&[]);
     let (here, there) = (open(&server).await, open(&server).await);
-    let mut wakes = there.wakes();
+    let mut notifications = there.notifications();
     // Who has seen the state of any lock hears messages, the wakes too.
     let state = there.watch(&LockName::new("warm").unwrap()).next().await;
     assert!(matches!(state, Some(Ok(_))), "{state:?}");
@@ -165,8 +165,8 @@ async fn a_next_that_a_call_elsewhere_has_taken_over_is_told_there() {
     // Named by who does not know yet that its call is superseded.
     release(&*here, &held, Some(&older)).await;
     let told = async {
-        while let Some(wake) = wakes.next().await {
-            if wake == Wake::Next(lock(), older.id) {
+        while let Some(wake) = notifications.next().await {
+            if wake == Notification::Next(lock(), older.id) {
                 return;
             }
         }
@@ -184,18 +184,18 @@ async fn the_marks_of_a_lock_are_bounded() {
     let left = stream::iter(1..=12_000u128).map(|number| {
         let (backend, gone) = (&backend, claim(number));
         async move {
-            let who = Leaving::Call(&gone.id, gone.call);
-            backend.leave(&lock(), who, None).await.unwrap().found
+            let who = ReleaseTarget::Call(&gone.id, gone.call);
+            backend.release(&lock(), who, None).await.unwrap().found
         }
     });
-    let found: Vec<Found> = left.buffer_unordered(100).collect().await;
-    assert!(found.iter().all(|found| *found == Found::Nothing));
+    let found: Vec<Released> = left.buffer_unordered(100).collect().await;
+    assert!(found.iter().all(|found| *found == Released::Nothing));
     let fields: usize = server.cli(&["HLEN", "fencepost:long:l:a"]).parse().unwrap();
     // Two for each, and some that are on their way out.
     assert!((20_000..20_100).contains(&fields), "{fields}");
     // The latest ones keep their calls out.
-    let late = backend.enter(&lock(), &claim(12_000)).await.unwrap();
-    assert!(matches!(late, Place::Left), "{late:?}");
+    let late = backend.acquire(&lock(), &claim(12_000)).await.unwrap();
+    assert!(matches!(late, AcquireOutcome::Cancelled), "{late:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,10 +211,10 @@ async fn a_lock_of_another_layout_is_left_alone() {
     assert_eq!(server.cli(&["EVAL", another, "1", "fencepost:long:l:a"]), "0");
     let before = server.cli(&["DUMP", "fencepost:long:l:a"]);
     let mut trying = claim(2);
-    trying.patience = Patience::Try;
-    let refused = backend.enter(&lock(), &trying).await.unwrap_err();
+    trying.wait_policy = WaitPolicy::Try;
+    let refused = backend.acquire(&lock(), &trying).await.unwrap_err();
     assert!(
-        matches!(&refused, BackendError::Away { reason } if reason.contains("LAYOUT")),
+        matches!(&refused, BackendError::Unavailable { reason } if reason.contains("LAYOUT")),
         "{refused:?}"
     );
     assert_eq!(server.cli(&["DUMP", "fencepost:long:l:a"]), before);
@@ -227,7 +227,7 @@ async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
     }
     let server = RedisServer::start(&[]);
     let (here, there) = (open(&server).await, open(&server).await);
-    let mut wakes = here.wakes();
+    let mut notifications = here.notifications();
     let (held, gone) = (hold(&*here, &claim(1)).await, claim(2));
     wait(&*there, &claim(3)).await;
     release(&*here, &held, None).await;
@@ -245,12 +245,12 @@ async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     });
-    let left = here.leave(&lock(), Leaving::Hold(&lease), Some(&gone)).await.unwrap();
-    assert_eq!(left.found, Found::EndedBefore(Cause::Released));
+    let left = here.end(&lock(), ReleaseTarget::Hold(&lease), Some(&gone)).await.unwrap();
+    assert_eq!(left.found, Released::EndedBefore(Cause::Released));
     assert_eq!(published(), before + 1);
     let told = async {
-        while let Some(wake) = wakes.next().await {
-            if wake == Wake::Next(lock(), gone.id) {
+        while let Some(wake) = notifications.next().await {
+            if wake == Notification::Next(lock(), gone.id) {
                 return;
             }
         }

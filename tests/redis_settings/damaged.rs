@@ -1,11 +1,11 @@
 //! A script that cannot end as it should has changed nothing, and stops nobody.
 
-use fencepost::backend::{Backend, BackendError, Found, Grant, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, BackendError, Released, Grant, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::claim::Cause;
 use fencepost::name::{LockKey, LockName, Mode, Namespace};
 
 use crate::access::{RIGHTS, with_user};
-use crate::bench::standalone;
+use crate::harness::standalone;
 use crate::long_queues::{claim, open};
 use crate::servers::{RedisServer, available};
 
@@ -15,23 +15,23 @@ fn lock(name: &str) -> LockName {
     LockName::new(name).unwrap()
 }
 
-async fn enter(backend: &dyn Backend, name: &str, claim: &NewClaim) -> Place {
-    backend.enter(&lock(name), claim).await.unwrap()
+async fn acquire(backend: &dyn Backend, name: &str, claim: &NewClaim) -> AcquireOutcome {
+    backend.acquire(&lock(name), claim).await.unwrap()
 }
 
 async fn hold(backend: &dyn Backend, name: &str, claim: &NewClaim) -> Grant {
-    match enter(backend, name, claim).await {
-        Place::Held(grant) => grant,
+    match acquire(backend, name, claim).await {
+        AcquireOutcome::Held(grant) => grant,
         other => panic!("{other:?}"),
     }
 }
 
-async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Found, BackendError> {
+async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Released, BackendError> {
     let lease = grant.lease(LockKey {
         namespace: Namespace::new("long").unwrap(),
         name: lock(name),
     });
-    let left = backend.leave(&lock(name), Leaving::Hold(&lease), None).await;
+    let left = backend.release(&lock(name), ReleaseTarget::Hold(&lease), None).await;
     left.map(|departure| departure.found)
 }
 
@@ -45,16 +45,16 @@ async fn a_user_that_loses_its_channels_leaves_locks_whole() {
     let url = server.url().replace("redis://", "redis://locks:right@");
     let backend = crate::long_queues::open_at(&url).await;
     let held = hold(&*backend, "a", &claim(1)).await;
-    let waits = enter(&*backend, "a", &claim(2)).await;
-    assert!(matches!(waits, Place::Waiting(_)), "{waits:?}");
+    let waits = acquire(&*backend, "a", &claim(2)).await;
+    assert!(matches!(waits, AcquireOutcome::Waiting(_)), "{waits:?}");
     assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "resetchannels"]), "OK");
     // Nobody can be told, and that is all.
     let found = release(&*backend, "a", &held).await;
-    assert_eq!(found, Ok(Found::Ended(Cause::Released)));
+    assert_eq!(found, Ok(Released::Ended(Cause::Released)));
     let left = backend
-        .leave(&lock("a"), Leaving::Call(&claim(2).id, claim(2).call), None)
+        .release(&lock("a"), ReleaseTarget::Call(&claim(2).id, claim(2).call), None)
         .await;
-    assert!(matches!(left.unwrap().found, Found::Ended(_)));
+    assert!(matches!(left.unwrap().found, Released::Ended(_)));
     hold(&*backend, "a", &claim(3)).await;
 }
 
@@ -75,7 +75,7 @@ async fn a_user_without_the_right_to_delete_changes_nothing() {
         assert_eq!(server.cli(&["DUMP", KEY]), before, "{right}");
     }
     assert_eq!(server.cli(&["ACL", "SETUSER", "locks", "+hdel", "+hset"]), "OK");
-    assert_eq!(release(&*backend, "a", &held).await, Ok(Found::Ended(Cause::Released)));
+    assert_eq!(release(&*backend, "a", &held).await, Ok(Released::Ended(Cause::Released)));
 }
 
 /// What somebody has done to the record of a lock with a holder and waiters.
@@ -109,30 +109,30 @@ async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
         server.cli(&["FLUSHDB"]);
         let held = hold(&*backend, "a", &claim(1)).await;
         for number in 2..=70 {
-            enter(&*backend, "a", &shared(number)).await;
+            acquire(&*backend, "a", &shared(number)).await;
         }
         server.cli(&["EVAL", damage, "1", KEY]);
         let before = server.cli(&["DUMP", KEY]);
         let released = release(&*backend, "a", &held).await;
         let mut trying = claim(100);
-        trying.patience = Patience::Try;
-        let tried = backend.enter(&lock("a"), &trying).await;
+        trying.wait_policy = WaitPolicy::Try;
+        let tried = backend.acquire(&lock("a"), &trying).await;
         // Whoever cannot know whether the lock is held is not given it.
-        assert!(!matches!(tried, Ok(Place::Held(_))), "{damage}: {tried:?}");
-        if let Err(BackendError::Away { reason }) = &released {
+        assert!(!matches!(tried, Ok(AcquireOutcome::Held(_))), "{damage}: {tried:?}");
+        if let Err(BackendError::Unavailable { reason }) = &released {
             assert!(reason.contains("BROKEN"), "{damage}: {reason}");
         }
         if released.is_err() && tried.is_err() {
             assert_eq!(server.cli(&["DUMP", KEY]), before, "{damage}");
         }
         // Whatever is still found in it, Redis lives, and answers soon.
-        let _ = backend.look(&lock("a"), Most::of_each(100)).await;
-        let _ = backend.take_up(&lock("a"), &shared(40)).await;
+        let _ = backend.inspect(&lock("a"), InspectLimit::of_each(100)).await;
+        let _ = backend.promote(&lock("a"), &shared(40)).await;
         let other = claim(200 + at as u128);
         let granted = hold(&*backend, "b", &other).await;
         assert_eq!(
             release(&*backend, "b", &granted).await,
-            Ok(Found::Ended(Cause::Released))
+            Ok(Released::Ended(Cause::Released))
         );
         assert_eq!(*backend.health().borrow(), Health::Serving, "{damage}");
     }
@@ -154,7 +154,7 @@ async fn the_health_says_that_messages_may_not_be_sent_or_heard() {
         let backend = store.namespace(&Namespace::new("long").unwrap());
         let mut health = backend.health();
         let told = health.wait_for(|health| match health {
-            Health::Away { reason } => reason.contains("messages"),
+            Health::Unavailable { reason } => reason.contains("messages"),
             _ => false,
         });
         let told = tokio::time::timeout(std::time::Duration::from_secs(10), told).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::redis::scripts::LEAVE;
 use fencepost::backend::redis_server::script::Ask;
-use fencepost::backend::{Backend, NewClaim, Place, Wake};
+use fencepost::backend::{Backend, NewClaim, AcquireOutcome, Notification};
 use fencepost::name::LockName;
 use futures::StreamExt;
 use redis::Value;
@@ -50,17 +50,17 @@ async fn a_lock_whose_waiter_is_gone_is_not_kept_alive() {
     }
     let server = RedisServer::start(&["--enable-debug-command", "local"]);
     let backend = open(&server).await;
-    let mut wakes = backend.wakes();
-    let holder = backend.enter(&lock(), &claim(1)).await.unwrap();
-    assert!(matches!(holder, Place::Held(_)), "{holder:?}");
-    let waiting = backend.enter(&lock(), &claim(2)).await.unwrap();
-    assert!(matches!(waiting, Place::Waiting(_)), "{waiting:?}");
+    let mut notifications = backend.notifications();
+    let holder = backend.acquire(&lock(), &claim(1)).await.unwrap();
+    assert!(matches!(holder, AcquireOutcome::Held(_)), "{holder:?}");
+    let waiting = backend.acquire(&lock(), &claim(2)).await.unwrap();
+    assert!(matches!(waiting, AcquireOutcome::Waiting(_)), "{waiting:?}");
     // A lock that somebody waits for is told so again and again.
     let before = record(&server);
     tokio::time::sleep(BEATS).await;
     assert_ne!(record(&server), before);
     take_out(&server, &claim(2)).await;
-    let told = async { while wakes.next().await != Some(Wake::Gone(lock(), claim(2).id)) {} };
+    let told = async { while notifications.next().await != Some(Notification::Gone(lock(), claim(2).id)) {} };
     tokio::time::timeout(BEATS, told)
         .await
         .expect("it is told that it is gone");

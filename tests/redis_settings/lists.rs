@@ -1,6 +1,6 @@
 //! What a list makes of records that it cannot read.
 
-use fencepost::backend::{Backend, Page, Place};
+use fencepost::backend::{Backend, PageRequest, AcquireOutcome};
 use fencepost::name::LockName;
 
 use crate::long_queues::{claim, open};
@@ -15,10 +15,10 @@ async fn a_record_that_cannot_be_read_hides_no_other_lock() {
     let backend = open(&server).await;
     for (number, lock) in (1..).zip(["a", "b", "c", "d"]) {
         let held = backend
-            .enter(&LockName::new(lock).unwrap(), &claim(number))
+            .acquire(&LockName::new(lock).unwrap(), &claim(number))
             .await
             .unwrap();
-        assert!(matches!(held, Place::Held(_)), "{held:?}");
+        assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
     }
     // No record at all, one of another release, and a name that no lock has.
     assert_eq!(server.cli(&["SET", "fencepost:long:l:b", "x"]), "OK");
@@ -26,7 +26,7 @@ async fn a_record_that_cannot_be_read_hides_no_other_lock() {
                    return redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))";
     assert_eq!(server.cli(&["EVAL", another, "1", "fencepost:long:l:c"]), "0");
     assert_eq!(server.cli(&["ZADD", "fencepost:long:names", "0", "c\u{7}"]), "1");
-    let mut page = Page { after: None, size: 1 };
+    let mut page = PageRequest { after: None, size: 1 };
     let mut listed = Vec::new();
     for _ in 0..10 {
         let listing = backend.list("", page.clone()).await.unwrap();

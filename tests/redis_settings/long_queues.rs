@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::redis::{Redis, Store};
-use fencepost::backend::{Backend, ClaimLimits, Found, Health, Leaving, Most, NewClaim, Patience, Place};
+use fencepost::backend::{Backend, ClaimLimits, Released, Health, ReleaseTarget, InspectLimit, NewClaim, WaitPolicy, AcquireOutcome};
 use fencepost::name::{
     CallId, ClaimId, FencingToken, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl,
 };
 use futures::{StreamExt, stream};
 
-use crate::bench::standalone;
+use crate::harness::standalone;
 use crate::servers::{RedisServer, available};
 
 /// How long a replica that is silent counts as alive, and a beat.
@@ -31,7 +31,7 @@ pub fn claim(number: u128) -> NewClaim {
         reentrant: false,
         ttl: Ttl::new(Duration::from_secs(600)).unwrap(),
         metadata: Metadata::default(),
-        patience: Patience::Wait,
+        wait_policy: WaitPolicy::Wait,
         limits: ClaimLimits {
             queue: 20_000,
             finished: 100_000,
@@ -72,20 +72,20 @@ async fn ten_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
     let server = RedisServer::start(&[]);
     let (living, dying) = (open(&server).await, open(&server).await);
     let lock = LockName::new("a").unwrap();
-    let held = living.enter(&lock, &claim(0)).await.unwrap();
-    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    let held = living.acquire(&lock, &claim(0)).await.unwrap();
+    assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
     let entered = stream::iter(1..=10_000).map(|number| {
         let (dying, lock) = (&dying, &lock);
-        async move { dying.enter(lock, &claim(number)).await.unwrap() }
+        async move { dying.acquire(lock, &claim(number)).await.unwrap() }
     });
     let waiting = entered.buffer_unordered(200);
-    let waiting = waiting.filter(|place| futures::future::ready(matches!(place, Place::Waiting(_))));
+    let waiting = waiting.filter(|place| futures::future::ready(matches!(place, AcquireOutcome::Waiting(_))));
     assert_eq!(waiting.count().await, 10_000);
     drop(dying);
     let (mut before, mut longest) = (worked(&server), Duration::ZERO);
-    let nobody = Most { holders: 0, waiters: 0 };
+    let nobody = InspectLimit { holders: 0, waiters: 0 };
     let end = tokio::time::Instant::now() + SILENT * 8;
-    while living.look(&lock, nobody).await.unwrap().waiter_count > 0 {
+    while living.inspect(&lock, nobody).await.unwrap().waiter_count > 0 {
         assert!(tokio::time::Instant::now() < end, "the dead replica's waiters stay");
         tokio::time::sleep(Duration::from_millis(50)).await;
         let now = worked(&server);
@@ -107,22 +107,22 @@ async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopp
     let mut first = None;
     for number in 1..=1_000 {
         let claim = claim(number);
-        let place = backend.enter(&lock, &claim).await.unwrap();
-        let Place::Held(grant) = place else { panic!("{place:?}") };
+        let place = backend.acquire(&lock, &claim).await.unwrap();
+        let AcquireOutcome::Held(grant) = place else { panic!("{place:?}") };
         first.get_or_insert(grant.token);
-        let left = backend.leave(&lock, Leaving::Call(&claim.id, claim.call), None).await;
-        assert!(matches!(left.unwrap().found, Found::Ended(_)));
+        let left = backend.release(&lock, ReleaseTarget::Call(&claim.id, claim.call), None).await;
+        assert!(matches!(left.unwrap().found, Released::Ended(_)));
     }
     let before = worked(&server);
     // The oldest that is remembered, and one that never was.
     let oldest = backend
-        .leave(&lock, Leaving::Forced(first.unwrap()), None)
+        .release(&lock, ReleaseTarget::Forced(first.unwrap()), None)
         .await
         .unwrap();
-    assert!(matches!(oldest.found, Found::EndedBefore(_)), "{oldest:?}");
-    let never = Leaving::Forced(FencingToken::new(1).unwrap());
-    let never = backend.leave(&lock, never, None).await.unwrap();
-    assert_eq!(never.found, Found::Nothing);
+    assert!(matches!(oldest.found, Released::EndedBefore(_)), "{oldest:?}");
+    let never = ReleaseTarget::Forced(FencingToken::new(1).unwrap());
+    let never = backend.release(&lock, never, None).await.unwrap();
+    assert_eq!(never.found, Released::Nothing);
     let longest = worked(&server) - before;
     println!("both searches took {longest:?}");
     assert!(longest < LONGEST, "{longest:?}");

@@ -3,9 +3,9 @@
 #![cfg(feature = "redis")]
 
 mod access;
-#[path = "../faults_redis/bench.rs"]
+#[path = "../faults_redis/harness.rs"]
 #[allow(dead_code, reason = "each test binary uses its share")]
-mod bench;
+mod harness;
 mod bounded;
 #[path = "../common/certificates.rs"]
 mod certificates;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fencepost::backend::redis::{Redis, Store};
 use fencepost::backend::redis_server::settings::Settings;
-use fencepost::backend::{Backend, Grant, Health, Leaving, NewClaim, Place};
+use fencepost::backend::{Backend, Grant, Health, ReleaseTarget, NewClaim, AcquireOutcome};
 use fencepost::name::{LockKey, LockName, Namespace};
 use futures::future::{join_all, maybe_done};
 
-use crate::bench::standalone;
+use crate::harness::standalone;
 use crate::long_queues::claim;
 use crate::servers::{RedisServer, available};
 use crate::wait_replicas::{confirmed_by, master_with};
@@ -33,11 +33,11 @@ async fn open(settings: Settings) -> Arc<Redis> {
 }
 
 /// Sends all claims in one moment, in their order, and returns where each one stands.
-async fn enter_at_once(backend: &dyn Backend, claims: &[NewClaim]) -> Vec<Place> {
+async fn acquire_at_once(backend: &dyn Backend, claims: &[NewClaim]) -> Vec<AcquireOutcome> {
     let lock = lock();
     let mut calls: Vec<_> = claims
         .iter()
-        .map(|claim| maybe_done(backend.enter(&lock, claim)))
+        .map(|claim| maybe_done(backend.acquire(&lock, claim)))
         .collect();
     for call in &mut calls {
         // Whether it is answered already does not matter here.
@@ -56,7 +56,7 @@ async fn hand_over(backend: &dyn Backend, held: &Grant, next: &NewClaim) -> Opti
         namespace: namespace(),
         name: lock(),
     });
-    let left = backend.leave(&lock(), Leaving::Hold(&lease), Some(next)).await;
+    let left = backend.release(&lock(), ReleaseTarget::Hold(&lease), Some(next)).await;
     left.unwrap().next
 }
 
@@ -64,16 +64,16 @@ async fn hand_over(backend: &dyn Backend, held: &Grant, next: &NewClaim) -> Opti
 async fn are_granted_as_sent(settings: Settings) {
     let backend = open(settings).await;
     let claims: Vec<NewClaim> = (1..=CALLS as u128).map(claim).collect();
-    let places = enter_at_once(&*backend, &claims).await;
+    let places = acquire_at_once(&*backend, &claims).await;
     let turns = places.iter().enumerate().map(|(at, place)| match place {
-        Place::Held(_) if at == 0 => 0,
-        Place::Waiting(ahead) => ahead.turn,
+        AcquireOutcome::Held(_) if at == 0 => 0,
+        AcquireOutcome::Waiting(ahead) => ahead.position,
         other => panic!("call {at}: {other:?}"),
     });
     let turns: Vec<u64> = turns.collect();
     let overtaken = turns.windows(2).filter(|pair| pair[0] >= pair[1]).count();
     assert_eq!(overtaken, 0, "of {CALLS} calls so many were overtaken by the next one");
-    let Place::Held(first) = &places[0] else {
+    let AcquireOutcome::Held(first) = &places[0] else {
         panic!("the first one holds: {:?}", places[0]);
     };
     let mut held = first.clone();

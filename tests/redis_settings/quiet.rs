@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{Backend, Found, Leaving, Most, NewClaim, Page, Patience, Place, Renewal};
+use fencepost::backend::{Backend, Released, ReleaseTarget, InspectLimit, NewClaim, PageRequest, WaitPolicy, AcquireOutcome, RenewOutcome};
 use fencepost::name::{LockKey, LockName, Namespace};
 
 use crate::long_queues::{claim, open};
@@ -12,13 +12,13 @@ fn lock() -> LockName {
     LockName::new("a").unwrap()
 }
 
-fn page() -> Page {
-    Page { size: 10, after: None }
+fn page() -> PageRequest {
+    PageRequest { size: 10, after: None }
 }
 
 fn trying(number: u128) -> NewClaim {
     NewClaim {
-        patience: Patience::Try,
+        wait_policy: WaitPolicy::Try,
         ..claim(number)
     }
 }
@@ -38,27 +38,27 @@ async fn refusals_and_reads_write_nothing() {
         namespace: Namespace::new("long").unwrap(),
         name: lock(),
     };
-    let Place::Held(gone) = backend.enter(&lock(), &claim(1)).await.unwrap() else {
+    let AcquireOutcome::Held(gone) = backend.acquire(&lock(), &claim(1)).await.unwrap() else {
         panic!("not held")
     };
     let gone = gone.lease(key);
-    backend.leave(&lock(), Leaving::Hold(&gone), None).await.unwrap();
-    let held = backend.enter(&lock(), &claim(2)).await.unwrap();
-    assert!(matches!(held, Place::Held(_)), "{held:?}");
+    backend.release(&lock(), ReleaseTarget::Hold(&gone), None).await.unwrap();
+    let held = backend.acquire(&lock(), &claim(2)).await.unwrap();
+    assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
     // The marker of the store is written now and then.
     let mut written = Vec::new();
     for _ in 0..3 {
         let before = server.info("persistence", "rdb_changes_since_last_save");
         for number in 0..100 {
-            let busy = backend.enter(&lock(), &trying(100 + number)).await.unwrap();
-            assert!(matches!(busy, Place::Busy(_)), "{busy:?}");
+            let busy = backend.acquire(&lock(), &trying(100 + number)).await.unwrap();
+            assert!(matches!(busy, AcquireOutcome::Busy(_)), "{busy:?}");
             let renewed = backend.renew(&gone, None).await.unwrap();
-            assert!(matches!(renewed, Renewal::Gone(_)), "{renewed:?}");
-            let left = backend.leave(&lock(), Leaving::Hold(&gone), None).await.unwrap();
-            assert!(matches!(left.found, Found::EndedBefore(_)), "{left:?}");
-            let place = backend.take_up(&lock(), &claim(50)).await.unwrap();
-            assert!(matches!(place, Place::Gone), "{place:?}");
-            assert_eq!(backend.look(&lock(), Most::of_each(10)).await.unwrap().holder_count, 1);
+            assert!(matches!(renewed, RenewOutcome::Gone(_)), "{renewed:?}");
+            let left = backend.release(&lock(), ReleaseTarget::Hold(&gone), None).await.unwrap();
+            assert!(matches!(left.found, Released::EndedBefore(_)), "{left:?}");
+            let place = backend.promote(&lock(), &claim(50)).await.unwrap();
+            assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
+            assert_eq!(backend.inspect(&lock(), InspectLimit::of_each(10)).await.unwrap().holder_count, 1);
             assert_eq!(backend.list("", page()).await.unwrap().locks.len(), 1);
         }
         written.push(server.info("persistence", "rdb_changes_since_last_save") - before);
@@ -75,12 +75,12 @@ async fn a_waiter_costs_one_script_a_beat() {
         return;
     }
     let server = RedisServer::start(&[]);
-    let locks = crate::bench::replica(&crate::bench::standalone(&server.url())).await;
+    let locks = crate::harness::replica(&crate::harness::standalone(&server.url())).await;
     let ttl = Duration::from_secs(60);
-    let _held = crate::bench::take(&locks, "a", ttl).await;
+    let _held = crate::harness::take(&locks, "a", ttl).await;
     let other = locks.clone();
-    let call = tokio::spawn(async move { crate::bench::acquire(&other, "a", ttl, ttl).await });
-    crate::bench::until_waiting(&locks, "a", 1).await;
+    let call = tokio::spawn(async move { crate::harness::acquire(&other, "a", ttl, ttl).await });
+    crate::harness::until_waiting(&locks, "a", 1).await;
     let calls = || -> u64 {
         let said = server.cli(&["INFO", "commandstats"]);
         let scripts = said.lines().filter(|line| line.starts_with("cmdstat_eval"));
@@ -104,9 +104,9 @@ async fn calls_that_ended_long_ago_are_forgotten_without_another_use() {
     let backend = open(&server).await;
     for number in 1..=2_000 {
         let claim = claim(number);
-        backend.enter(&lock(), &claim).await.unwrap();
+        backend.acquire(&lock(), &claim).await.unwrap();
         backend
-            .leave(&lock(), Leaving::Call(&claim.id, claim.call), None)
+            .release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None)
             .await
             .unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bench::{replica, standalone, take};
+use crate::harness::{replica, standalone, take};
 use crate::servers::{RedisServer, available};
 
 const TTL: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use fencepost::error::Error;
 use fencepost::locks::Locks;
 use fencepost::name::LockName;
 
-use crate::bench::{acquire, health, replica, serves, standalone, take, token, until_waiting};
+use crate::harness::{acquire, health, replica, serves, standalone, take, token, until_waiting};
 use crate::servers::{RedisServer, available, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ fn soon_confirmed_by(count: u32, master: &RedisServer) -> Settings {
 fn is_unconfirmed<T: std::fmt::Debug>(asked: Instant, answer: Result<T, Error>, why: &str) {
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     match answer {
-        Err(Error::Backend(BackendError::Away { reason } | BackendError::Unsent { reason })) => {
+        Err(Error::Backend(BackendError::Unavailable { reason } | BackendError::NotSent { reason })) => {
             assert!(reason.contains(why), "{reason}")
         }
         other => panic!("{other:?}"),
@@ -68,7 +68,7 @@ async fn is_free(locks: &Locks, lock: &str) {
     let name = LockName::new(lock).unwrap();
     let end = Instant::now() + TTL / 2;
     loop {
-        let queue = locks.look(&name, 10).await.unwrap();
+        let queue = locks.inspect(&name, 10).await.unwrap();
         if queue.holder_count + queue.waiter_count == 0 {
             return;
         }
@@ -175,8 +175,8 @@ async fn a_server_with_too_few_replicas_does_not_serve_and_says_why() {
         return;
     }
     let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
-    let locks = crate::bench::unready(&confirmed_by(1, &master));
-    let says = |health: &Health| matches!(health, Health::Away { reason } if reason.contains("has 0 replicas, and wait_replicas is 1"));
+    let locks = crate::harness::unready(&confirmed_by(1, &master));
+    let says = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("has 0 replicas, and wait_replicas is 1"));
     health(&locks, TTL, says).await;
     refused(&locks, "a", "wait_replicas is 1").await;
     let _copy = replica_of(&master);

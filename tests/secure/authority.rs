@@ -17,7 +17,7 @@ pub struct Authority {
 
 /// A certificate and its key, as PEM.
 #[derive(Debug, Clone)]
-pub struct Signed {
+pub struct UnverifiedToken {
     pub certificate: String,
     pub key: String,
 }
@@ -40,7 +40,7 @@ impl Authority {
     }
 
     /// A certificate of a server on this machine.
-    pub fn server(&self) -> Signed {
+    pub fn server(&self) -> UnverifiedToken {
         let mut params = params("a server");
         params.subject_alt_names = vec![
             SanType::IpAddress([127, 0, 0, 1].into()),
@@ -51,12 +51,12 @@ impl Authority {
     }
 
     /// A certificate of a client, with this URI in it.
-    pub fn client(&self, uri: &str) -> Signed {
+    pub fn client(&self, uri: &str) -> UnverifiedToken {
         self.sign(&client(uri))
     }
 
     /// A certificate of a client, with this DNS name in it, or with nothing but a common name.
-    pub fn client_named(&self, dns: Option<&str>) -> Signed {
+    pub fn client_named(&self, dns: Option<&str>) -> UnverifiedToken {
         let mut params = client("any:thing");
         let dns = dns.map(|name| SanType::DnsName(name.try_into().expect("a name")));
         params.subject_alt_names = dns.into_iter().collect();
@@ -64,24 +64,24 @@ impl Authority {
     }
 
     /// One with a URI, whose time is over.
-    pub fn expired_client(&self, uri: &str) -> Signed {
+    pub fn expired_client(&self, uri: &str) -> UnverifiedToken {
         let mut params = client(uri);
         params.not_after = date_time_ymd(2001, 1, 1);
         self.sign(&params)
     }
 
     /// The same, whose time is over so soon.
-    pub fn short_lived_client(&self, uri: &str, left: Duration) -> Signed {
+    pub fn short_lived_client(&self, uri: &str, left: Duration) -> UnverifiedToken {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         let mut params = client(uri);
         params.not_after = date_time_ymd(1970, 1, 1) + since + left;
         self.sign(&params)
     }
 
-    fn sign(&self, params: &CertificateParams) -> Signed {
+    fn sign(&self, params: &CertificateParams) -> UnverifiedToken {
         let key = KeyPair::generate().expect("a key");
         let signed = params.signed_by(&key, &self.issuer).expect("signed");
-        Signed {
+        UnverifiedToken {
             certificate: signed.pem(),
             key: key.serialize_pem(),
         }
@@ -102,7 +102,7 @@ fn client(uri: &str) -> CertificateParams {
     params
 }
 
-impl Signed {
+impl UnverifiedToken {
     /// Writes them under this name.
     pub fn write(&self, folder: &Path, name: &str) -> Files {
         Files {

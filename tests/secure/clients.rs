@@ -5,7 +5,7 @@ use fencepost::client::{Client, Credentials, Error};
 use tempfile::TempDir;
 
 use super::authority::file;
-use super::bed::{Bed, access, bearer, everything};
+use super::fixture::{Fixture, access, bearer, everything};
 
 fn knows(names: &[&str]) -> PolicySettings {
     PolicySettings {
@@ -16,14 +16,14 @@ fn knows(names: &[&str]) -> PolicySettings {
 }
 
 /// From now on the server knows these alone.
-fn replace(bed: &Bed, names: &[&str]) {
+fn replace(fixture: &Fixture, names: &[&str]) {
     let policy = Policy::open(&knows(names)).expect("a policy");
-    bed.access.auth.replace(Some(policy));
+    fixture.access.auth.replace(Some(policy));
 }
 
-async fn client(bed: &Bed, folder: &TempDir) -> Client {
+async fn client(fixture: &Fixture, folder: &TempDir) -> Client {
     let credentials = Credentials::default().bearer(folder.path().join("token"));
-    let address = bed.address.parse().expect("an address");
+    let address = fixture.address.parse().expect("an address");
     Client::connect_as(&[address], credentials).await.expect("a server")
 }
 
@@ -33,41 +33,41 @@ async fn looks(client: &Client) -> Result<(), Error> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_not_accepted_any_more_is_read_again_at_once() {
-    let bed = Bed::open(access(&knows(&["one"]))).await;
+    let fixture = Fixture::open(access(&knows(&["one"]))).await;
     let folder = tempfile::tempdir().expect("a directory");
     file(folder.path(), "token", "secret-one\n");
-    let client = client(&bed, &folder).await;
+    let client = client(&fixture, &folder).await;
     looks(&client).await.expect("known");
     file(folder.path(), "token", "secret-two\n");
-    replace(&bed, &["two"]);
+    replace(&fixture, &["two"]);
     looks(&client).await.expect("the new one is shown");
     file(folder.path(), "token", "secret-three\n");
-    replace(&bed, &["three"]);
+    replace(&fixture, &["three"]);
     let guard = client.acquire("jobs", "a", "me").await.expect("granted");
     file(folder.path(), "token", "secret-four\n");
-    replace(&bed, &["four"]);
+    replace(&fixture, &["four"]);
     let changes = client.watch("jobs", "a").await;
     assert!(changes.is_ok(), "watching reads it again too");
     guard.release().await.expect("it is held");
-    replace(&bed, &["five"]);
+    replace(&fixture, &["five"]);
     looks(&client).await.expect_err("there is no other");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_file_is_no_token_and_the_last_one_goes_on() {
-    let bed = Bed::open(access(&knows(&["one"]))).await;
+    let fixture = Fixture::open(access(&knows(&["one"]))).await;
     let folder = tempfile::tempdir().expect("a directory");
     file(folder.path(), "token", " \n");
-    let empty = looks(&client(&bed, &folder).await).await.expect_err("no token");
+    let empty = looks(&client(&fixture, &folder).await).await.expect_err("no token");
     assert!(matches!(empty, Error::BadCredentials { .. }), "{empty:?}");
 
     file(folder.path(), "token", "secret-one\n");
-    let client = client(&bed, &folder).await;
+    let client = client(&fixture, &folder).await;
     looks(&client).await.expect("known");
     // As whoever writes it leaves it for a moment.
     file(folder.path(), "token", "");
-    replace(&bed, &["two"]);
+    replace(&fixture, &["two"]);
     looks(&client).await.expect_err("not known for now");
-    replace(&bed, &["one"]);
+    replace(&fixture, &["one"]);
     looks(&client).await.expect("the last good one is shown");
 }

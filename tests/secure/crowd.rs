@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::bed::{Bed, access, ask, bearer, everything, until};
+use super::fixture::{Fixture, access, ask, bearer, everything, until};
 
 const CONNECTIONS: usize = 16;
 /// A quarter.
@@ -19,11 +19,11 @@ const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// A connection that is as good as any, and on which no call is made. It is there when the server has
 /// answered.
-async fn idle(bed: &Bed) -> TcpStream {
-    let mut socket = TcpStream::connect(&bed.address).await.expect("a port");
+async fn idle(fixture: &Fixture) -> TcpStream {
+    let mut socket = TcpStream::connect(&fixture.address).await.expect("a port");
     socket.write_all(GREETING).await.expect("it is sent");
     let mut first = [0; 9];
-    let answered = timeout(super::bed::PATIENCE, socket.read_exact(&mut first)).await;
+    let answered = timeout(super::fixture::PATIENCE, socket.read_exact(&mut first)).await;
     answered.expect("settings in time").expect("settings");
     socket
 }
@@ -53,15 +53,15 @@ async fn connections_without_a_proof_keep_nobody_out() {
         peer_share: 100,
         ..Settings::default()
     };
-    let bed = Bed::start(access(&settings), None, limits).await;
-    let early = bed.caller(Some("secret-ci")).await;
-    early.look("jobs", "a").await.expect("known");
+    let fixture = Fixture::start(access(&settings), None, limits).await;
+    let early = fixture.caller(Some("secret-ci")).await;
+    early.inspect("jobs", "a").await.expect("known");
 
     let mut crowd = Vec::new();
     for number in 0..3 * CONNECTIONS {
-        crowd.push(idle(&bed).await);
+        crowd.push(idle(&fixture).await);
         if number % CONNECTIONS == 0 {
-            let late = bed.caller(Some("secret-ci")).await;
+            let late = fixture.caller(Some("secret-ci")).await;
             let lease = late.acquire(ask("jobs", "b")).await.expect("served among them");
             late.release(&lease).await.expect("it is held");
         }
@@ -73,5 +73,5 @@ async fn connections_without_a_proof_keep_nobody_out() {
     for mut socket in newest {
         assert!(!is_closed(&mut socket).await, "the newest stay");
     }
-    early.look("jobs", "a").await.expect("who is proven stays");
+    early.inspect("jobs", "a").await.expect("who is proven stays");
 }

@@ -1,7 +1,7 @@
 //! Who a caller is: by tokens and certificates, good ones and bad ones.
 
 use fencepost::api::proto::AcquireRequest;
-use fencepost::auth::{Door, JwtSettings, Policy, PolicySettings, Unproven};
+use fencepost::auth::{AnonymousAccess, JwtSettings, Policy, PolicySettings, Unproven};
 use fencepost::tls::ClientAuth;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 use super::asks::{living, named, reason};
 use super::authority::file;
-use super::bed::{Bed, Caller, access, ask, bearer, detail, everything};
+use super::fixture::{Fixture, Caller, access, ask, bearer, detail, everything};
 use super::signer::{Signer, claims, encoded, jwks, seconds_from_now};
 use super::tls::Secured;
 
@@ -31,7 +31,7 @@ fn settings() -> PolicySettings {
 /// The identity that the server gives a caller.
 async fn identity(caller: &Caller) -> Result<String, Status> {
     let lease = caller.acquire(ask("jobs", "who")).await?;
-    let state = caller.look("jobs", "who").await?;
+    let state = caller.inspect("jobs", "who").await?;
     caller.release(&lease).await?;
     Ok(state.holders[0].identity.clone())
 }
@@ -46,10 +46,10 @@ fn unproven<T>(answer: Result<T, Status>, cause: Unproven) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_token_proves_its_name_and_no_other_does() {
-    let bed = Bed::open(access(&settings())).await;
-    let caller = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let caller = fixture.caller(Some("secret-ci")).await;
     assert_eq!(identity(&caller).await.expect("let in"), "token:ci");
-    unproven(identity(&bed.caller(None).await).await, Unproven::Missing);
+    unproven(identity(&fixture.caller(None).await).await, Unproven::Missing);
     for bad in ["secret-c", "secret-cii", "ci", "a.b.c"] {
         unproven(identity(&caller.showing(bad)).await, Unproven::Invalid);
     }
@@ -61,8 +61,8 @@ async fn a_static_token_proves_its_name_and_no_other_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_policy_everybody_is_nobody_whatever_they_show() {
-    let bed = Bed::open(fencepost::api::Access::default()).await;
-    assert_eq!(identity(&bed.caller(Some("anything")).await).await.expect("let in"), "");
+    let fixture = Fixture::open(fencepost::api::Access::default()).await;
+    assert_eq!(identity(&fixture.caller(Some("anything")).await).await.expect("let in"), "");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,14 +79,14 @@ async fn tokens_in_a_file_count_from_when_the_policy_is_read_again() {
         bearer_file: Some(file(folder.path(), "bearers", &line("one"))),
         ..settings()
     };
-    let bed = Bed::open(access(&with_file)).await;
-    let one = bed.caller(Some("secret-one")).await;
+    let fixture = Fixture::open(access(&with_file)).await;
+    let one = fixture.caller(Some("secret-one")).await;
     let two = one.showing("secret-two");
     assert_eq!(identity(&one).await.expect("let in"), "token:one");
     unproven(identity(&two).await, Unproven::Invalid);
     file(folder.path(), "bearers", &line("two"));
     let policy = Policy::open(&with_file).expect("a policy");
-    bed.access.auth.replace(Some(policy));
+    fixture.access.auth.replace(Some(policy));
     unproven(identity(&one).await, Unproven::Invalid);
     assert_eq!(identity(&two).await.expect("let in"), "token:two");
     file(folder.path(), "bearers", "# a\nthe-token-itself\n");
@@ -113,7 +113,7 @@ async fn a_certificate_proves_its_uri_unless_a_token_is_shown() {
         ..settings()
     };
     let policy = Policy::open(&without).expect("a policy");
-    secured.bed.access.auth.replace(Some(policy));
+    secured.fixture.access.auth.replace(Some(policy));
     unproven(identity(&caller).await, Unproven::Missing);
 }
 
@@ -132,7 +132,7 @@ async fn a_certificate_without_a_uri_proves_its_dns_name_or_its_common_name() {
 
 /// A server that takes the tokens of three signers, each with a key of another kind.
 struct Issued {
-    bed: Bed,
+    fixture: Fixture,
     caller: Caller,
     one: Signer,
     two: Signer,
@@ -156,10 +156,10 @@ impl Issued {
             }),
             ..settings()
         };
-        let bed = Bed::open(access(&settings)).await;
-        let caller = bed.caller(None).await;
+        let fixture = Fixture::open(access(&settings)).await;
+        let caller = fixture.caller(None).await;
         Self {
-            bed,
+            fixture,
             caller,
             one,
             two,
@@ -219,7 +219,7 @@ async fn a_signed_token_must_name_its_key_where_there_are_many_of_its_kind() {
         let all: Vec<&Signer> = [&issued.one, &issued.two].into_iter().chain(&more[..count]).collect();
         jwks(issued.folder.path(), &all);
         let policy = Policy::open(&issued.settings).expect("a policy");
-        issued.bed.access.auth.replace(Some(policy));
+        issued.fixture.access.auth.replace(Some(policy));
         let answer = issued.identity(&unnamed).await;
         assert_eq!(answer.as_deref().map_err(Status::code), names_none, "{count}");
         for signer in all {
@@ -314,7 +314,7 @@ async fn a_key_that_was_taken_away_proves_nobody_any_more() {
     assert_eq!(issued.identity(&token).await.expect("let in"), "jwt:a");
     jwks(issued.folder.path(), &[&issued.two]);
     let policy = Policy::open(&issued.settings).expect("a policy");
-    issued.bed.access.auth.replace(Some(policy));
+    issued.fixture.access.auth.replace(Some(policy));
     unproven(issued.identity(&token).await, Unproven::Invalid);
     assert!(issued.identity(&issued.two.token(&claims("a"))).await.is_ok());
     file(issued.folder.path(), "jwks.json", r#"{"keys": []}"#);
@@ -325,8 +325,8 @@ async fn a_key_that_was_taken_away_proves_nobody_any_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_id_belongs_to_its_identity() {
-    let bed = Bed::open(access(&settings())).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let ops = ci.showing("secret-ops");
     let ask = || named("request", ask("jobs", "a"));
     let lease = ci.acquire(ask()).await.expect("it is free");
@@ -338,8 +338,8 @@ async fn a_request_id_belongs_to_its_identity() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_same_identity_reenters() {
-    let bed = Bed::open(access(&settings())).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let ops = ci.showing("secret-ops");
     let ask = || AcquireRequest {
         reentrant: true,
@@ -357,8 +357,8 @@ async fn only_the_same_identity_reenters() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_id_is_proof_enough_for_whoever_may_use_the_lock() {
-    let bed = Bed::open(access(&settings())).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let lease = ci.acquire(living(Duration::from_secs(60), ask("jobs", "a"))).await;
     let lease = lease.expect("it is free");
     let ops = ci.showing("secret-ops");
@@ -385,18 +385,18 @@ async fn reflection(caller: &Caller) -> Result<(), Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
-    for (of_health, of_reflection) in [(Door::Open, Door::Closed), (Door::Closed, Door::Open)] {
+    for (of_health, of_reflection) in [(AnonymousAccess::Open, AnonymousAccess::Closed), (AnonymousAccess::Closed, AnonymousAccess::Open)] {
         let settings = PolicySettings {
             health: of_health,
             reflection: of_reflection,
             ..settings()
         };
-        let bed = Bed::open(access(&settings)).await;
-        let nobody = bed.caller(None).await;
-        assert_eq!(health(&nobody).await.is_ok(), of_health == Door::Open);
-        assert_eq!(reflection(&nobody).await.is_ok(), of_reflection == Door::Open);
+        let fixture = Fixture::open(access(&settings)).await;
+        let nobody = fixture.caller(None).await;
+        assert_eq!(health(&nobody).await.is_ok(), of_health == AnonymousAccess::Open);
+        assert_eq!(reflection(&nobody).await.is_ok(), of_reflection == AnonymousAccess::Open);
         let wrong = nobody.showing("wrong");
-        assert_eq!(health(&wrong).await.is_ok(), of_health == Door::Open);
+        assert_eq!(health(&wrong).await.is_ok(), of_health == AnonymousAccess::Open);
         let ci = nobody.showing("secret-ci");
         health(&ci).await.expect("for somebody");
         reflection(&ci).await.expect("for somebody");

@@ -13,11 +13,11 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
 use super::asks::{living, named, reason, waiting};
-use super::bed::{Bed, Caller, ask, bearer, detail, everything, limited, until};
+use super::fixture::{Fixture, Caller, ask, bearer, detail, everything, limited, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
-async fn limited_to(of_identities: Quota, of_namespace: Quota) -> (Bed, Caller, Caller) {
+async fn limited_to(of_identities: Quota, of_namespace: Quota) -> (Fixture, Caller, Caller) {
     let settings = PolicySettings {
         bearers: vec![bearer("ci"), bearer("ops")],
         rules: everything(),
@@ -27,10 +27,10 @@ async fn limited_to(of_identities: Quota, of_namespace: Quota) -> (Bed, Caller, 
         namespaces: BTreeMap::from([("jobs".to_owned(), of_namespace)]),
         identities: vec![(vec![Pattern::new("token:*").expect("a pattern")], of_identities)],
     };
-    let bed = Bed::open(limited(&settings, quotas)).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(limited(&settings, quotas)).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let ops = ci.showing("secret-ops");
-    (bed, ci, ops)
+    (fixture, ci, ops)
 }
 
 #[track_caller]
@@ -98,7 +98,7 @@ async fn begin_to_wait(
     waits.spawn(async move { waiter.acquire(waiting(LONG, ask("jobs", name))).await });
     until("it waits", async || {
         watcher
-            .look("jobs", name)
+            .inspect("jobs", name)
             .await
             .is_ok_and(|state| state.waiter_count == there)
     })
@@ -150,7 +150,7 @@ async fn watch(caller: &Caller) -> Result<Streaming<WatchLockResponse>, Status> 
 async fn flood(caller: Caller, over_now: Arc<AtomicBool>) -> (u32, u32) {
     let (mut passed, mut refused) = (0, 0);
     while !over_now.load(Ordering::Relaxed) {
-        match caller.look("jobs", "a").await {
+        match caller.inspect("jobs", "a").await {
             Ok(_) => passed += 1,
             Err(status) => {
                 over(&status, "rate", "identity");
@@ -192,7 +192,7 @@ async fn a_rate_holds_under_load_and_neither_renewals_nor_others_are_refused() {
     assert!(refused > 0, "there was a flood: {passed} passed");
     // Whatever the machine, nobody is refused before the burst is spent.
     assert!((19..=most + 1).contains(&passed), "{passed} of at most {most} passed");
-    ops.look("jobs", "a").await.expect("another identity");
+    ops.inspect("jobs", "a").await.expect("another identity");
     ci.release(&lease).await.expect("a release is never refused");
 }
 
@@ -210,7 +210,7 @@ async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
     for caller in [&ci, &ops] {
         let mut refused = None;
         until("it is refused", async || {
-            refused = caller.look("jobs", "a").await.err();
+            refused = caller.inspect("jobs", "a").await.err();
             refused.is_some()
         })
         .await;
@@ -218,9 +218,9 @@ async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
     }
     ci.renew(&lease).await.expect("a renewal is never refused");
     for _ in 0..8 {
-        ci.look("other", "a").await.expect("another namespace");
+        ci.inspect("other", "a").await.expect("another namespace");
     }
-    until("time makes room", async || ops.look("jobs", "a").await.is_ok()).await;
+    until("time makes room", async || ops.inspect("jobs", "a").await.is_ok()).await;
     ci.release(&lease).await.expect("a release is never refused");
 }
 
@@ -297,11 +297,11 @@ async fn to_be_denied_is_no_way_around_a_rate() {
         identities: vec![(vec![Pattern::new("token:*").expect("a pattern")], of_identities)],
         ..QuotaSettings::default()
     };
-    let bed = Bed::open(limited(&settings, quotas)).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(limited(&settings, quotas)).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let mut denied = 0;
     loop {
-        let status = ci.look("jobs", "a").await.expect_err("there is no rule");
+        let status = ci.inspect("jobs", "a").await.expect_err("there is no rule");
         if status.code() != Code::PermissionDenied {
             over(&status, "rate", "identity");
             break;
@@ -312,7 +312,7 @@ async fn to_be_denied_is_no_way_around_a_rate() {
     assert!(denied >= 3, "{denied}");
     let other = ci
         .showing("secret-ops")
-        .look("jobs", "a")
+        .inspect("jobs", "a")
         .await
         .expect_err("there is no rule");
     assert_eq!(other.code(), Code::PermissionDenied);

@@ -16,8 +16,8 @@ use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::asks::reason;
-use super::authority::{Authority, Signed, file};
-use super::bed::{Caller, ask, detail, until};
+use super::authority::{Authority, UnverifiedToken, file};
+use super::fixture::{Caller, ask, detail, until};
 use super::program::{Program, config};
 use super::signer::{Signer, claims, jwks};
 
@@ -40,7 +40,7 @@ impl Reach {
     }
 
     /// A new connection, as whoever this is.
-    pub async fn caller(&self, bearer: &str, own: Option<&Signed>) -> Result<Caller, tonic::transport::Error> {
+    pub async fn caller(&self, bearer: &str, own: Option<&UnverifiedToken>) -> Result<Caller, tonic::transport::Error> {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some(own) = own {
             tls = tls.identity(Identity::from_pem(&own.certificate, &own.key));
@@ -56,10 +56,10 @@ impl Reach {
     }
 
     /// Whether a client with this certificate is served.
-    pub async fn serves(&self, own: &Signed) -> bool {
+    pub async fn serves(&self, own: &UnverifiedToken) -> bool {
         // A refusal may reach the client with its first call alone.
         match self.caller("", Some(own)).await {
-            Ok(caller) => caller.look("default", "a").await.is_ok(),
+            Ok(caller) => caller.inspect("default", "a").await.is_ok(),
             Err(_) => false,
         }
     }
@@ -147,7 +147,7 @@ async fn certificates_in_changed_files_are_shown_within_moments_and_no_call_fail
                 } else {
                     reach.token().await
                 };
-                caller.look("default", "ci/a").await.expect("served");
+                caller.inspect("default", "ci/a").await.expect("served");
                 done.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -179,14 +179,14 @@ async fn other_authorities_of_clients_count_from_the_next_connection_on() {
     let (reach, uri) = (Reach::of(&program), "spiffe://example.org/ops");
     let old = program.authority.client(uri);
     let kept = reach.caller("", Some(&old)).await.expect("a connection");
-    kept.look("default", "a").await.expect("served");
+    kept.inspect("default", "a").await.expect("served");
     let other = Authority::new("the next authority");
     let new = other.client(uri);
     assert!(!reach.serves(&new).await);
     file(program.folder(), "ca.pem", &other.pem);
     until("it is served", async || reach.serves(&new).await).await;
     assert!(!reach.serves(&old).await);
-    kept.look("default", "a").await.expect("an open connection stays");
+    kept.inspect("default", "a").await.expect("an open connection stays");
 }
 
 #[track_caller]
@@ -224,7 +224,7 @@ async fn rules_and_limits_change_at_a_hang_up_for_the_calls_after_it() {
     });
     program.hang_up();
     until("the token is not accepted", async || {
-        let looked = caller.look("default", "ci/a").await;
+        let looked = caller.inspect("default", "ci/a").await;
         looked.is_err_and(|status| reason(&status) == "UNAUTHENTICATED")
     })
     .await;
@@ -252,9 +252,9 @@ async fn tokens_and_keys_in_changed_files_count_within_moments() {
         caller.showing(&two.token(&claims("a"))),
     );
     let secret = caller.showing("secret-new");
-    signed.look("default", "ci/a").await.expect("a key of the file");
+    signed.inspect("default", "ci/a").await.expect("a key of the file");
     for unknown in [&later, &secret] {
-        denied(unknown.look("default", "ci/a").await, "UNAUTHENTICATED");
+        denied(unknown.inspect("default", "ci/a").await, "UNAUTHENTICATED");
     }
     jwks(program.folder(), &[&two]);
     // Of what `sha256sum` makes of the secret.
@@ -262,9 +262,9 @@ async fn tokens_and_keys_in_changed_files_count_within_moments() {
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     file(program.folder(), "bearers", &format!("new:{digits}\n"));
     for known in [&later, &secret] {
-        until("it is accepted", async || known.look("default", "ci/a").await.is_ok()).await;
+        until("it is accepted", async || known.inspect("default", "ci/a").await.is_ok()).await;
     }
-    denied(signed.look("default", "ci/a").await, "UNAUTHENTICATED");
+    denied(signed.inspect("default", "ci/a").await, "UNAUTHENTICATED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,7 +277,7 @@ async fn a_file_that_is_no_good_is_refused_visibly_until_it_is_mended() {
     Reach::of(&program)
         .token()
         .await
-        .look("default", "ci/a")
+        .inspect("default", "ci/a")
         .await
         .expect("served");
     file(program.folder(), "server.key", &good);
@@ -315,12 +315,12 @@ async fn whoever_is_turned_away_is_counted_and_the_server_serves_on() {
         bearer: None,
         ..caller.clone()
     };
-    denied(nobody.look("default", "ci/a").await, "UNAUTHENTICATED");
+    denied(nobody.inspect("default", "ci/a").await, "UNAUTHENTICATED");
     denied(
-        caller.showing("forged").look("default", "ci/a").await,
+        caller.showing("forged").inspect("default", "ci/a").await,
         "UNAUTHENTICATED",
     );
-    denied(caller.look("default", "a").await, "PERMISSION_DENIED");
+    denied(caller.inspect("default", "a").await, "PERMISSION_DENIED");
     caller.acquire(ask("default", "ci/a")).await.expect("allowed");
     let over = caller.acquire(ask("default", "ci/b")).await.expect_err("one alone");
     assert_eq!(detail(&over, "limit"), "leases");
@@ -343,14 +343,14 @@ async fn whoever_is_turned_away_is_counted_and_the_server_serves_on() {
     ] {
         assert_eq!(program.figure(series), Some(value), "{series}");
     }
-    caller.look("default", "ci/a").await.expect("it serves on");
+    caller.inspect("default", "ci/a").await.expect("it serves on");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_cut_short_opens_the_server_to_nobody() {
     let program = Program::start();
     let nobody = Reach::of(&program).caller("", None).await.expect("a connection");
-    denied(nobody.look("default", "ci/a").await, "UNAUTHENTICATED");
+    denied(nobody.inspect("default", "ci/a").await, "UNAUTHENTICATED");
     program.configure(|text| {
         let (before, _) = text.split_once("[auth]").expect("a table");
         before.to_owned()
@@ -359,7 +359,7 @@ async fn a_file_cut_short_opens_the_server_to_nobody() {
     program.shows(FAILED, 1.0).await;
     let line = program.logged("the changed configuration is refused");
     assert!(line.contains("auth can only change with a restart"), "{line}");
-    denied(nobody.look("default", "ci/a").await, "UNAUTHENTICATED");
+    denied(nobody.inspect("default", "ci/a").await, "UNAUTHENTICATED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -372,7 +372,7 @@ async fn a_fault_elsewhere_keeps_no_old_certificate_and_no_revoked_token_in_use(
     program.configure(|text| text.replace("[auth]", &format!("[auth]\nbearer_file = \"{folder}/bearers\"")));
     program.shows(APPLIED, 1.0).await;
     let caller = Reach::of(&program).token().await.showing("secret-new");
-    caller.look("default", "ci/a").await.expect("known");
+    caller.inspect("default", "ci/a").await.expect("known");
 
     file(program.folder(), "f.toml", "no TOML");
     program.shows(FAILED, 1.0).await;
@@ -385,7 +385,7 @@ async fn a_fault_elsewhere_keeps_no_old_certificate_and_no_revoked_token_in_use(
     .await;
     file(program.folder(), "bearers", "# nobody\n");
     until("the token is not accepted", async || {
-        let looked = caller.look("default", "ci/a").await;
+        let looked = caller.inspect("default", "ci/a").await;
         looked.is_err_and(|status| reason(&status) == "UNAUTHENTICATED")
     })
     .await;

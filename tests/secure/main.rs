@@ -6,7 +6,7 @@
 #[path = "../common/asks.rs"]
 mod asks;
 mod authority;
-mod bed;
+mod fixture;
 mod clients;
 mod crowd;
 mod identities;

@@ -8,7 +8,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
 use super::asks::reason;
-use super::bed::{Bed, Caller, access, ask, bearer, everything, rule};
+use super::fixture::{Fixture, Caller, access, ask, bearer, everything, rule};
 use fencepost::api::proto::Lease;
 use fencepost::auth::{PolicySettings, Rules, Verb};
 
@@ -98,8 +98,8 @@ fn settings(rules: Rules) -> PolicySettings {
     }
 }
 
-async fn leased(bed: &Bed) -> (Caller, Lease) {
-    let all = bed.caller(Some("secret-all")).await;
+async fn leased(fixture: &Fixture) -> (Caller, Lease) {
+    let all = fixture.caller(Some("secret-all")).await;
     let lease = all.acquire(ask("jobs", "a")).await.expect("it is free");
     (all, lease)
 }
@@ -111,22 +111,22 @@ async fn every_method_is_denied_to_an_identity_without_rules() {
         rule(&["token:all"], &["*"], &[""], &verbs),
         rule(&["token:c", "token:ci-*", "jwt:ci"], &["*"], &[""], &verbs),
     ]);
-    let bed = Bed::open(access(&settings(rules))).await;
-    let (all, lease) = leased(&bed).await;
+    let fixture = Fixture::open(access(&settings(rules))).await;
+    let (all, lease) = leased(&fixture).await;
     for (path, answer) in answers(&all.showing("secret-ci"), &lease).await {
         let status = answer.expect(&path);
         assert_eq!(status.code(), Code::PermissionDenied, "{path}: {status:?}");
         assert_eq!(reason(&status), "PERMISSION_DENIED", "{path}");
     }
-    let state = all.look("jobs", "a").await.expect("a state");
+    let state = all.inspect("jobs", "a").await.expect("a state");
     assert_eq!(state.holders.len(), 1, "nothing was done");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_method_asks_who_calls() {
-    let bed = Bed::open(access(&settings(everything()))).await;
-    let (all, lease) = leased(&bed).await;
-    for bad in [bed.caller(None).await, all.showing("wrong")] {
+    let fixture = Fixture::open(access(&settings(everything()))).await;
+    let (all, lease) = leased(&fixture).await;
+    for bad in [fixture.caller(None).await, all.showing("wrong")] {
         for (path, answer) in answers(&bad, &lease).await {
             let status = answer.expect(&path);
             assert_eq!(status.code(), Code::Unauthenticated, "{path}: {status:?}");
@@ -137,8 +137,8 @@ async fn every_method_asks_who_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_method_is_denied_to_whom_everything_is_allowed() {
-    let bed = Bed::open(access(&settings(everything()))).await;
-    let (all, lease) = leased(&bed).await;
+    let fixture = Fixture::open(access(&settings(everything()))).await;
+    let (all, lease) = leased(&fixture).await;
     for (path, answer) in answers(&all, &lease).await {
         let code = answer.map_or(Code::Ok, |status| status.code());
         assert!(

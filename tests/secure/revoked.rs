@@ -5,7 +5,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::asks::reason;
 use super::authority::{Authority, file};
-use super::bed::{Caller, until};
+use super::fixture::{Caller, until};
 use super::live::{APPLIED, FAILED, Reach, shown};
 use super::program::Program;
 use super::signer::{Signer, claims, jwks};
@@ -44,7 +44,7 @@ async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
         token.showing(&two.token(&claims("a"))),
     );
     for known in [&stays, &goes, &by_one, &by_two] {
-        known.look("default", "ci/a").await.expect("known");
+        known.inspect("default", "ci/a").await.expect("known");
     }
 
     // A line that is none, one that is no text, and one that gives the hash of another to somebody else.
@@ -64,9 +64,9 @@ async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
         assert!(said.contains(&format!("bearers:{number}: ")), "line {number}: {said}");
         assert!(!said.contains("the-very-secret"), "{said}");
     }
-    let state = stays.acquire(super::bed::ask("default", "ci/who")).await;
+    let state = stays.acquire(super::fixture::ask("default", "ci/who")).await;
     state.expect("still known");
-    let held = stays.look("default", "ci/who").await.expect("still known");
+    let held = stays.inspect("default", "ci/who").await.expect("still known");
     assert_eq!(held.holders[0].identity, "token:stays");
 
     // A key of a kind that nobody knows beside the one that is left.
@@ -74,7 +74,7 @@ async fn bad_lines_and_bad_keys_keep_no_token_that_is_gone_and_are_named() {
     let keys = serde_json::json!({ "keys": [unknown, 7, two.jwk()] });
     file(program.folder(), "jwks.json", &keys.to_string());
     refused(&by_one).await;
-    by_two.look("default", "ci/a").await.expect("still known");
+    by_two.inspect("default", "ci/a").await.expect("still known");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +106,7 @@ async fn keys_that_are_none_keep_no_revoked_token_in_use() {
         token.showing(&two.token(&claims("a"))),
     );
     for known in [&stays, &goes, &by_one, &by_two] {
-        known.look("default", "ci/a").await.expect("known");
+        known.inspect("default", "ci/a").await.expect("known");
     }
 
     file(program.folder(), "jwks.json", "{");
@@ -114,14 +114,14 @@ async fn keys_that_are_none_keep_no_revoked_token_in_use() {
     refused(&goes).await;
     program.shows(FAILED, 1.0).await;
     for known in [&stays, &by_one, &by_two] {
-        known.look("default", "ci/a").await.expect("still known");
+        known.inspect("default", "ci/a").await.expect("still known");
     }
 
     file(program.folder(), "bearers", &("no hash\n".to_owned() + &line("stays")));
     jwks(program.folder(), &[&two]);
     refused(&by_one).await;
     for known in [&stays, &by_two] {
-        known.look("default", "ci/a").await.expect("still known");
+        known.inspect("default", "ci/a").await.expect("still known");
     }
     assert_eq!(program.figure(FAILED), Some(1.0), "the fault is still there");
     let said = program.logged("a file cannot be used as it is");
@@ -131,7 +131,7 @@ async fn keys_that_are_none_keep_no_revoked_token_in_use() {
 /// Waits until nobody knows this caller any more.
 async fn refused(caller: &Caller) {
     until("it is not accepted", async || {
-        let looked = caller.look("default", "ci/a").await;
+        let looked = caller.inspect("default", "ci/a").await;
         looked.is_err_and(|status| reason(&status) == "UNAUTHENTICATED")
     })
     .await;

@@ -11,7 +11,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::asks::reason;
-use super::bed::{Bed, Caller, PATIENCE, access, ask, bearer, detail, rule};
+use super::fixture::{Fixture, Caller, PATIENCE, access, ask, bearer, detail, rule};
 
 fn settings() -> PolicySettings {
     use Verb::{Acquire, Admin, Read};
@@ -29,7 +29,7 @@ fn settings() -> PolicySettings {
 
 /// A server with these rules, and its callers.
 struct Ruled {
-    bed: Bed,
+    fixture: Fixture,
     worker: Caller,
     viewer: Caller,
     operator: Caller,
@@ -38,14 +38,14 @@ struct Ruled {
 
 impl Ruled {
     async fn start() -> Self {
-        let bed = Bed::open(access(&settings())).await;
-        let worker = bed.caller(Some("secret-worker")).await;
+        let fixture = Fixture::open(access(&settings())).await;
+        let worker = fixture.caller(Some("secret-worker")).await;
         Self {
             viewer: worker.showing("secret-viewer"),
             operator: worker.showing("secret-operator"),
             chief: worker.showing("secret-chief"),
             worker,
-            bed,
+            fixture,
         }
     }
 }
@@ -149,18 +149,18 @@ async fn the_verb_read_looks_where_it_is_allowed() {
     ruled.chief.acquire(ask("jobs", "reports/1")).await.expect("allowed");
     ruled.chief.acquire(ask("jobs", "secret/1")).await.expect("allowed");
     let viewer = &ruled.viewer;
-    assert_eq!(viewer.look("jobs", "reports/1").await.expect("allowed").holder_count, 1);
+    assert_eq!(viewer.inspect("jobs", "reports/1").await.expect("allowed").holder_count, 1);
     watch(viewer, "team-a", "reports/1").await.expect("allowed");
     check(viewer, "jobs", "reports/1").await.expect("allowed");
     assert_eq!(list(viewer, "jobs", "reports/").await.expect("allowed"), ["reports/1"]);
-    denied(viewer.look("jobs", "secret/1").await, "lock", "read", "jobs");
+    denied(viewer.inspect("jobs", "secret/1").await, "lock", "read", "jobs");
     denied(watch(viewer, "jobs", "secret/1").await, "lock", "read", "jobs");
     denied(check(viewer, "jobs", "secret/1").await, "lock", "read", "jobs");
     for prefix in ["", "r", "reports", "secret/"] {
         denied(list(viewer, "jobs", prefix).await, "lock", "read", "jobs");
     }
     denied(list(viewer, "other", "reports/").await, "namespace", "read", "other");
-    denied(ruled.worker.look("jobs", "reports/1").await, "verb", "read", "jobs");
+    denied(ruled.worker.inspect("jobs", "reports/1").await, "verb", "read", "jobs");
     assert_eq!(list(&ruled.chief, "jobs", "").await.expect("allowed").len(), 2);
 }
 
@@ -187,7 +187,7 @@ async fn the_verb_admin_takes_locks_away_where_it_is_allowed() {
         .await
         .expect("allowed");
     assert_eq!(
-        ruled.chief.look("jobs", "mail/1").await.expect("allowed").holder_count,
+        ruled.chief.inspect("jobs", "mail/1").await.expect("allowed").holder_count,
         1
     );
     // Admit is about all locks of a namespace.
@@ -212,7 +212,7 @@ async fn a_denial_does_not_tell_what_there_is() {
     let ruled = Ruled::start().await;
     ruled.chief.acquire(ask("jobs", "secret/held")).await.expect("allowed");
     let told = async |namespace: &str, name: &str| {
-        let status = ruled.viewer.look(namespace, name).await.expect_err("denied");
+        let status = ruled.viewer.inspect(namespace, name).await.expect_err("denied");
         let metadata = ["missing", "verb"].map(|key| detail(&status, key));
         (
             status.code(),
@@ -223,9 +223,9 @@ async fn a_denial_does_not_tell_what_there_is() {
     assert_eq!(told("jobs", "secret/held").await, told("jobs", "secret/free").await);
     assert_eq!(told("other", "a").await, told("nowhere", "a").await);
     // Only what is allowed is looked up.
-    let unknown = ruled.chief.look("nowhere", "a").await.expect_err("there is none");
+    let unknown = ruled.chief.inspect("nowhere", "a").await.expect_err("there is none");
     assert_eq!(reason(&unknown), "NAMESPACE_NOT_FOUND");
-    let bad = ruled.viewer.look("", "").await.expect_err("no namespace has this name");
+    let bad = ruled.viewer.inspect("", "").await.expect_err("no namespace has this name");
     assert_eq!(reason(&bad), "INVALID_FIELD");
 }
 
@@ -238,11 +238,11 @@ async fn other_rules_count_from_the_next_call_on() {
         ..settings()
     };
     let policy = Policy::open(&fewer).expect("a policy");
-    ruled.bed.access.auth.replace(Some(policy));
+    ruled.fixture.access.auth.replace(Some(policy));
     denied(ruled.worker.release(&lease).await, "namespace", "acquire", "jobs");
     denied(namespaces(&ruled.chief).await, "namespace", "", "");
     let policy = Policy::open(&settings()).expect("a policy");
-    ruled.bed.access.auth.replace(Some(policy));
+    ruled.fixture.access.auth.replace(Some(policy));
     ruled.worker.release(&lease).await.expect("allowed again");
 }
 
@@ -262,7 +262,7 @@ async fn next(statuses: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_health_of_a_namespace_is_for_those_whom_a_rule_opens_it() {
     let ruled = Ruled::start().await;
-    let nobody = ruled.bed.caller(None).await;
+    let nobody = ruled.fixture.caller(None).await;
     let wrong = nobody.showing("wrong");
     for (caller, namespace, is_told) in [
         (&nobody, "jobs", false),
@@ -304,7 +304,7 @@ async fn the_health_of_a_namespace_is_for_those_whom_a_rule_opens_it() {
         ..settings()
     };
     let policy = Policy::open(&changed).expect("a policy");
-    ruled.bed.access.auth.replace(Some(policy));
+    ruled.fixture.access.auth.replace(Some(policy));
     assert_eq!(next(&mut of_worker).await, ServingStatus::Serving);
     assert_eq!(next(&mut of_viewer).await, ServingStatus::ServiceUnknown);
     let mut health = HealthClient::new(nobody.channel.clone());

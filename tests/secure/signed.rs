@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::auth::{JwtSettings, Policy, PolicySettings, Shown, Unproven};
+use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, Unproven};
 use serde_json::{Value, json};
 
 use super::signer::{Signer, claims, jwks, seconds_from_now};
@@ -163,7 +163,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
     let good = json!({ "alg": "ES256", "kid": "one" });
     let unchanged = || ("sub", json!("a"));
     assert!(
-        matches!(shown(good.clone(), unchanged()), Ok(Shown::Signed(_))),
+        matches!(shown(good.clone(), unchanged()), Ok(PresentedCredentials::UnverifiedToken(_))),
         "only its signature is bad"
     );
     for bad in [

@@ -16,12 +16,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use super::authority::{Authority, Signed, file};
-use super::bed::{Bed, Caller, ask, until};
+use super::authority::{Authority, UnverifiedToken, file};
+use super::fixture::{Fixture, Caller, ask, until};
 
 /// A server with certificates, and the authority that signs for all.
 pub struct Secured {
-    pub bed: Bed,
+    pub fixture: Fixture,
     pub tls: Tls,
     pub authority: Authority,
     folder: TempDir,
@@ -76,9 +76,9 @@ impl Secured {
             peer_share: 100,
             ..Settings::default()
         };
-        let bed = Bed::start(access, Some(tls.clone()), settings).await;
+        let fixture = Fixture::start(access, Some(tls.clone()), settings).await;
         Self {
-            bed,
+            fixture,
             tls,
             authority,
             folder,
@@ -86,21 +86,21 @@ impl Secured {
     }
 
     /// A caller that knows the server, and shows this certificate.
-    pub async fn caller(&self, own: Option<&Signed>) -> Result<Caller, tonic::transport::Error> {
+    pub async fn caller(&self, own: Option<&UnverifiedToken>) -> Result<Caller, tonic::transport::Error> {
         let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority.pem));
         if let Some(own) = own {
             tls = tls.identity(Identity::from_pem(&own.certificate, &own.key));
         }
-        let endpoint = Endpoint::from_shared(format!("https://{}", self.bed.address))?;
+        let endpoint = Endpoint::from_shared(format!("https://{}", self.fixture.address))?;
         let channel = endpoint.tls_config(tls)?.connect().await?;
         Ok(Caller { channel, bearer: None })
     }
 
     /// Whether a client with this certificate is served.
-    async fn serves(&self, own: Option<&Signed>) -> bool {
+    async fn serves(&self, own: Option<&UnverifiedToken>) -> bool {
         // A refusal may reach the client with its first call alone.
         match self.caller(own).await {
-            Ok(caller) => caller.look("jobs", "a").await.is_ok(),
+            Ok(caller) => caller.inspect("jobs", "a").await.is_ok(),
             Err(_) => false,
         }
     }
@@ -121,7 +121,7 @@ impl Secured {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let socket = TcpStream::connect(&self.bed.address).await?;
+        let socket = TcpStream::connect(&self.fixture.address).await?;
         let name = ServerName::try_from("localhost").expect("a name");
         TlsConnector::from(Arc::new(config)).connect(name, socket).await
     }
@@ -167,7 +167,7 @@ async fn a_client_that_does_not_say_that_it_speaks_http_2_is_refused() {
 async fn a_client_in_the_clear_is_refused_and_the_server_serves_on() {
     let secured = Secured::start(Access::default(), ClientAuth::None).await;
     for (number, word) in (1..).zip([&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], b"GET / HTTP/1.1\r\n\r\n"]) {
-        let mut socket = TcpStream::connect(&secured.bed.address).await.expect("a port");
+        let mut socket = TcpStream::connect(&secured.fixture.address).await.expect("a port");
         socket.write_all(word).await.expect("it is sent");
         let mut answer = Vec::new();
         let _ = socket.read_to_end(&mut answer).await;
@@ -195,7 +195,7 @@ fn hello_1_1() -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_tls_1_1_is_told_that_it_is_too_old() {
     let secured = Secured::start(Access::default(), ClientAuth::None).await;
-    let mut socket = TcpStream::connect(&secured.bed.address).await.expect("a port");
+    let mut socket = TcpStream::connect(&secured.fixture.address).await.expect("a port");
     socket.write_all(&hello_1_1()).await.expect("it is sent");
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer).await;
@@ -247,7 +247,7 @@ async fn half_open_handshakes_by_the_hundred_keep_nobody_out_and_are_counted() {
     let secured = Secured::on(Access::default(), terms).await;
     let mut half_open = Vec::new();
     for number in 0..300 {
-        let mut socket = TcpStream::connect(&secured.bed.address).await.expect("a port");
+        let mut socket = TcpStream::connect(&secured.fixture.address).await.expect("a port");
         if number % 2 == 0 {
             // The beginning of a record, and never the rest.
             socket.write_all(&[22, 3, 1, 2, 0, 1]).await.expect("it is sent");

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::asks::{living, reason, waiting};
-use super::bed::{Bed, Caller, PATIENCE, access, ask, bearer, detail, everything, rule, until};
+use super::fixture::{Fixture, Caller, PATIENCE, access, ask, bearer, detail, everything, rule, until};
 use super::signer::{Signer, claims, jwks, seconds_from_now};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -45,8 +45,8 @@ fn without() -> PolicySettings {
     }
 }
 
-fn goes_by(bed: &Bed, settings: &PolicySettings) {
-    bed.access.auth.replace(Some(Policy::open(settings).expect("a policy")));
+fn goes_by(fixture: &Fixture, settings: &PolicySettings) {
+    fixture.access.auth.replace(Some(Policy::open(settings).expect("a policy")));
 }
 
 type Waiting = JoinHandle<Result<Lease, Status>>;
@@ -60,7 +60,7 @@ async fn wait(caller: &Caller, name: &str, place: u32) -> Waiting {
 }
 
 async fn waiters(caller: &Caller, name: &str) -> u32 {
-    caller.look("jobs", name).await.map_or(0, |state| state.waiter_count)
+    caller.inspect("jobs", name).await.map_or(0, |state| state.waiter_count)
 }
 
 async fn hold(caller: &Caller, name: &str) -> Lease {
@@ -74,18 +74,18 @@ async fn end(waiting: Waiting) -> Result<Lease, Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is() {
-    let bed = Bed::open(access(&settings())).await;
-    let ops = bed.caller(Some("secret-ops")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
     let (ci, next) = (ops.showing("secret-ci"), ops.showing("secret-next"));
     for (name, after, why) in [
         ("token", without(), "UNAUTHENTICATED"),
         ("rule", reading(), "PERMISSION_DENIED"),
     ] {
-        goes_by(&bed, &settings());
+        goes_by(&fixture, &settings());
         let held = hold(&ops, name).await;
         let revoked = wait(&ci, name, 1).await;
         let behind = wait(&next, name, 2).await;
-        goes_by(&bed, &after);
+        goes_by(&fixture, &after);
         ops.release(&held).await.expect("it is held");
         let refused = end(revoked).await.expect_err("it may not");
         assert_eq!(reason(&refused), why);
@@ -98,19 +98,19 @@ async fn a_waiter_whose_token_or_rule_is_gone_is_not_granted_and_the_next_one_is
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_token_or_rule_is_gone_leaves_its_queue_within_seconds() {
-    let bed = Bed::open(access(&settings())).await;
-    let ops = bed.caller(Some("secret-ops")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
     let ci = ops.showing("secret-ci");
     for (name, after, why) in [
         ("token", without(), "UNAUTHENTICATED"),
         ("rule", reading(), "PERMISSION_DENIED"),
     ] {
-        goes_by(&bed, &settings());
+        goes_by(&fixture, &settings());
         hold(&ops, name).await;
         let revoked = wait(&ci, name, 1).await;
         let kept = wait(&ops.showing("secret-next"), name, 2).await;
         let begun = Instant::now();
-        goes_by(&bed, &after);
+        goes_by(&fixture, &after);
         let refused = end(revoked).await.expect_err("it may not");
         assert_eq!(reason(&refused), why);
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
@@ -121,15 +121,15 @@ async fn a_waiter_whose_token_or_rule_is_gone_leaves_its_queue_within_seconds() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_is_another_when_its_token_proves_another_name() {
-    let bed = Bed::open(access(&settings())).await;
-    let ops = bed.caller(Some("secret-ops")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
     hold(&ops, "name").await;
     let waiting = wait(&ops.showing("secret-ci"), "name", 1).await;
     let hash = <sha2::Sha256 as sha2::Digest>::digest("secret-ci");
     let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     let renamed = fencepost::auth::BearerHash::parse(&format!("other:{digits}")).expect("a static token");
     goes_by(
-        &bed,
+        &fixture,
         &PolicySettings {
             bearers: vec![bearer("ops"), renamed],
             ..settings()
@@ -150,12 +150,12 @@ async fn a_wait_ends_with_its_signed_token() {
         leeway: Duration::ZERO,
         ..JwtSettings::default()
     };
-    let bed = Bed::open(access(&PolicySettings {
+    let fixture = Fixture::open(access(&PolicySettings {
         jwt: Some(jwt),
         ..settings()
     }))
     .await;
-    let ops = bed.caller(Some("secret-ops")).await;
+    let ops = fixture.caller(Some("secret-ops")).await;
     hold(&ops, "signed").await;
     let mut short = claims("a");
     short["exp"] = json!(seconds_from_now(3));

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use super::asks::reason;
-use super::bed::{Bed, Caller, PATIENCE, access, bearer, detail, everything, rule};
+use super::fixture::{Fixture, Caller, PATIENCE, access, bearer, detail, everything, rule};
 use super::signer::{Signer, claims, jwks, seconds_from_now};
 use super::tls::Secured;
 
@@ -42,8 +42,8 @@ async fn end(mut seen: Streaming<WatchLockResponse>) -> Status {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_ends_with_the_rule_or_the_token_that_allowed_it() {
-    let bed = Bed::open(access(&settings())).await;
-    let ci = bed.caller(Some("secret-ci")).await;
+    let fixture = Fixture::open(access(&settings())).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
     let (first, second, mut kept) = (
         watch(&ci).await,
         watch(&ci.showing("secret-ops")).await,
@@ -51,7 +51,7 @@ async fn a_watch_ends_with_the_rule_or_the_token_that_allowed_it() {
     );
     let replaced = |settings: &PolicySettings| {
         let policy = Policy::open(settings).expect("a policy");
-        bed.access.auth.replace(Some(policy));
+        fixture.access.auth.replace(Some(policy));
     };
     // Without the token of one, and a rule for the other in another namespace.
     replaced(&PolicySettings {
@@ -85,14 +85,14 @@ async fn a_watch_ends_with_its_signed_token() {
         leeway: Duration::ZERO,
         ..JwtSettings::default()
     };
-    let bed = Bed::open(access(&PolicySettings {
+    let fixture = Fixture::open(access(&PolicySettings {
         jwt: Some(jwt),
         ..settings()
     }))
     .await;
     let mut short = claims("a");
     short["exp"] = json!(seconds_from_now(4));
-    let caller = bed.caller(Some(&signer.token(&short))).await;
+    let caller = fixture.caller(Some(&signer.token(&short))).await;
     let ended = end(watch(&caller).await).await;
     assert_eq!(
         (reason(&ended).as_str(), detail(&ended, "cause").as_str()),
@@ -112,6 +112,6 @@ async fn a_certificate_proves_nothing_after_its_end_on_an_open_connection_either
         (reason(&ended).as_str(), detail(&ended, "cause").as_str()),
         ("UNAUTHENTICATED", "expired")
     );
-    let refused = caller.look("jobs", "a").await.expect_err("it has expired");
+    let refused = caller.inspect("jobs", "a").await.expect_err("it has expired");
     assert_eq!(detail(&refused, "cause"), "expired");
 }

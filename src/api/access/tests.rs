@@ -50,7 +50,7 @@ async fn what_is_taken_by_force_counts_no_more_though_its_caller_left() {
     CountedGrant { granted, place }.deliver();
     assert!(enter().is_err(), "one is held");
 
-    let held = Held {
+    let held = HeldLease {
         locks,
         quotas: quotas.clone(),
     };

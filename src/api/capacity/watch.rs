@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Answers, Capacity, lock};
-use crate::api::connection::Told;
+use crate::api::connection::LogThrottle;
 
 /// How often it is looked who takes nothing.
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 impl Capacity {
     /// Keeps the bounds of unsent answers; never ready.
     pub(in crate::api) async fn watch(&self) {
-        let stalled = Told::default();
+        let stalled = LogThrottle::default();
         let mut seconds = interval(SECOND);
         // Whoever did not run for a while has not watched its clients either.
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -28,7 +28,7 @@ impl Capacity {
         }
     }
 
-    fn end_the_stalled(&self, told: &Told) {
+    fn end_the_stalled(&self, told: &LogThrottle) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let ended = self.open().iter().filter(|answers| answers.end_if_stalled(now)).count();
         for _ in 0..ended {

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 
 use super::socket::{Socket, Transport};
-use super::{Connection, Peer, Remote, Terms, Told};
+use super::{Connection, Peer, Remote, ConnectionSettings, LogThrottle};
 use crate::api::listen::Listener;
 use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
@@ -40,13 +40,13 @@ impl From<(Socket, Peer)> for Arrival {
 /// The connections of all listeners, until the stream is dropped, and the listeners with it.
 pub(in crate::api) fn incoming(
     listeners: Vec<Listener>,
-    terms: Terms,
+    terms: ConnectionSettings,
 ) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
         let terms = terms.clone();
         let listener = Accepting {
             listener,
-            told: Told::default(),
+            told: LogThrottle::default(),
         };
         let arrivals = arrivals(listener, terms.figures.clone());
         let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival)));
@@ -58,7 +58,7 @@ pub(in crate::api) fn incoming(
 /// A listener, and what the log was told of it.
 struct Accepting {
     listener: Listener,
-    told: Told,
+    told: LogThrottle,
 }
 
 fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {

@@ -6,12 +6,12 @@ use tokio::net::UnixStream;
 use super::*;
 use crate::api::settings::Settings;
 
-async fn pair(terms: &Terms) -> (UnixStream, Option<Connection>) {
+async fn pair(terms: &ConnectionSettings) -> (UnixStream, Option<Connection>) {
     let (client, server) = UnixStream::pair().unwrap();
     (client, terms.admit((Socket::Unix(server), Peer::Unix).into()))
 }
 
-fn terms(most: usize) -> (Terms, CancellationToken) {
+fn terms(most: usize) -> (ConnectionSettings, CancellationToken) {
     let cut = CancellationToken::new();
     let drain = CancellationToken::new();
     let settings = Settings {
@@ -21,7 +21,7 @@ fn terms(most: usize) -> (Terms, CancellationToken) {
     };
     let capacity = Capacity::new(&settings, None);
     (
-        Terms::new(most, Duration::from_secs(15), drain, cut.clone(), capacity),
+        ConnectionSettings::new(most, Duration::from_secs(15), drain, cut.clone(), capacity),
         cut,
     )
 }
@@ -161,7 +161,7 @@ async fn one_address_has_its_share_of_the_connections() {
         max_connections: 4,
         ..Settings::default()
     };
-    let terms = Terms::new(4, Duration::from_secs(15), drain, cut, Capacity::new(&settings, None));
+    let terms = ConnectionSettings::new(4, Duration::from_secs(15), drain, cut, Capacity::new(&settings, None));
     let (first, second) = (pair(&terms).await, pair(&terms).await);
     assert!(first.1.is_some() && second.1.is_some());
     assert!(pair(&terms).await.1.is_none(), "half of them is its share");

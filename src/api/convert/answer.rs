@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::settings::Settings;
 use super::proto;
-use crate::backend::{Change, ChangeKind, Guarantee, Health, Offers, Summary};
+use crate::backend::{Change, ChangeKind, Guarantee, Health, Capabilities, LockSummary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::limits::Limits;
 use crate::locks::{Lease, Locks};
@@ -70,7 +70,7 @@ pub(in crate::api) fn lock_state(
 }
 
 /// A lock of a list; the metadata of its holder is left to GetLock, so that a page stays small.
-pub(in crate::api) fn summary(summary: &Summary) -> proto::LockSummary {
+pub(in crate::api) fn summary(summary: &LockSummary) -> proto::LockSummary {
     proto::LockSummary {
         name: summary.lock.as_str().into(),
         holder_count: count(summary.holders),
@@ -104,19 +104,19 @@ pub(in crate::api) fn checked(holder: Option<&Holder>) -> proto::CheckTokenRespo
 
 /// One namespace, as operators see it.
 pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
-    let offers = locks.offers();
+    let capabilities = locks.capabilities();
     let (health, reason, quarantine_left) = health(&locks.health().borrow());
     proto::NamespaceInfo {
         name: locks.namespace().as_str().into(),
-        backend: offers.kind.into(),
-        guarantee: guarantee(offers.guarantee).into(),
+        backend: capabilities.kind.into(),
+        guarantee: guarantee(capabilities.guarantee).into(),
         limits: Some(limits(&locks.limits())),
         health: health.into(),
         reason,
         quarantine_left,
-        modes: modes(offers),
-        reentry: offers.reentry,
-        remembers_requests: offers.remembers_requests,
+        modes: modes(capabilities),
+        reentry: capabilities.reentry,
+        remembers_requests: capabilities.remembers_requests,
         nodes: locks.nodes().into_iter().map(node).collect(),
     }
 }
@@ -150,7 +150,7 @@ fn limits(limits: &Limits) -> proto::NamespaceLimits {
 fn health(health: &Health) -> (proto::NamespaceHealth, String, Option<prost_types::Duration>) {
     match health {
         Health::Serving => (proto::NamespaceHealth::Serving, String::new(), None),
-        Health::Away { reason } => (proto::NamespaceHealth::Away, reason.clone(), None),
+        Health::Unavailable { reason } => (proto::NamespaceHealth::Away, reason.clone(), None),
         Health::Quarantined { until, reason } => {
             let left = until.saturating_duration_since(Instant::now());
             (
@@ -163,9 +163,9 @@ fn health(health: &Health) -> (proto::NamespaceHealth, String, Option<prost_type
 }
 
 /// The modes that a backend offers.
-fn modes(offers: Offers) -> Vec<String> {
+fn modes(capabilities: Capabilities) -> Vec<String> {
     let words = ["exclusive", "shared", "semaphore"];
-    let offered = if offers.sharing { words.len() } else { 1 };
+    let offered = if capabilities.sharing { words.len() } else { 1 };
     words.iter().take(offered).map(ToString::to_string).collect()
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use prost::Message;
 
 use super::*;
-use crate::backend::Summary;
+use crate::backend::LockSummary;
 use crate::claim::{Holder, Queue, Waiter};
 use crate::name::{ClaimId, Namespace};
 
@@ -120,7 +120,7 @@ fn a_duration_is_normalised_in_range_and_not_negative() {
 #[test]
 fn a_page_has_a_default_and_a_largest_size() {
     for (asked, size) in [(0, 100), (1, 1), (1000, 1000), (i32::MAX, 1000)] {
-        assert_eq!(page(asked, "", "", PAGES), Ok(Page { after: None, size }));
+        assert_eq!(page(asked, "", "", PAGES), Ok(PageRequest { after: None, size }));
     }
     assert_eq!(page(-1, "", "", PAGES).unwrap_err().field, "page_size");
 }
@@ -169,7 +169,7 @@ proptest! {
     #[test]
     fn a_page_token_leads_back(next in "\\PC{0,80}") {
         let token = page_token(Some(&next));
-        prop_assert_eq!(page(0, &token, "", PAGES), Ok(Page { after: Some(next), size: PAGES.default }));
+        prop_assert_eq!(page(0, &token, "", PAGES), Ok(PageRequest { after: Some(next), size: PAGES.default }));
     }
 }
 
@@ -268,7 +268,7 @@ fn no_more_claims_are_shown_than_bounded() {
 
 #[test]
 fn the_largest_page_fits_into_an_answer() {
-    let lock = Summary {
+    let lock = LockSummary {
         lock: LockName::new(&"n".repeat(512)).unwrap(),
         holders: usize::MAX,
         waiters: usize::MAX,

@@ -55,9 +55,9 @@ async fn who_watches_sees_the_end_and_is_told_why() {
 #[tokio::test]
 async fn a_namespace_shows_each_change_of_its_store_once() {
     let (api, _drain) = api();
-    let away = || Health::Away { reason: "gone".into() };
+    let away = || Health::Unavailable { reason: "gone".into() };
     let (store, health) = watch::channel(Health::Serving);
-    let mut statuses = Box::pin(api.statuses(LOOK_AGAIN, move || Asked::Namespace(health.clone())));
+    let mut statuses = Box::pin(api.statuses(LOOK_AGAIN, move || HealthTarget::Namespace(health.clone())));
     assert_eq!(statuses.next().await, Some(ServingStatus::Serving));
     store.send(away()).unwrap();
     assert_eq!(statuses.next().await, Some(ServingStatus::NotServing));

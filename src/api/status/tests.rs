@@ -189,7 +189,7 @@ fn table() -> Vec<Row> {
             Some(("what", "r")),
         ),
         (
-            BackendError::Away { reason: reason() }.into(),
+            BackendError::Unavailable { reason: reason() }.into(),
             Unavailable,
             "BACKEND_UNAVAILABLE",
             None,

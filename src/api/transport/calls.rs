@@ -27,7 +27,7 @@ struct Call {
 
 /// The calls that came and were not begun.
 #[derive(Default)]
-struct Came {
+struct QueuedCalls {
     calls: std::collections::VecDeque<Call>,
     /// What ends the next one.
     cut: Option<CancellationToken>,
@@ -35,20 +35,20 @@ struct Came {
 
 /// What hyper hands the calls of a connection to.
 #[derive(Clone, Default)]
-pub(super) struct Beginning(Arc<Mutex<Came>>);
+pub(super) struct CallExecutor(Arc<Mutex<QueuedCalls>>);
 
-impl Beginning {
+impl CallExecutor {
     /// The call that comes next ends with `cut`.
     pub(super) fn ended_by(&self, cut: CancellationToken) {
         self.with(|came| came.cut = Some(cut));
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Came) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut QueuedCalls) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Beginning {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for CallExecutor {
     fn execute(&self, run: F) {
         let run = Box::pin(run);
         self.with(|came| {
@@ -61,15 +61,15 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Beginning {
 /// The calls of a connection that have not become tasks.
 #[derive(Default)]
 pub(super) struct Calls {
-    came: Beginning,
+    came: CallExecutor,
     /// Those whose message is not there yet. What wakes one puts it at the end of a line, so they go on in the
     /// order in which their messages came.
-    without_message: FuturesUnordered<UntilMessage>,
+    without_message: FuturesUnordered<AwaitMessage>,
 }
 
 impl Calls {
     /// Where they come in.
-    pub(super) fn beginning(&self) -> Beginning {
+    pub(super) fn beginning(&self) -> CallExecutor {
         self.came.clone()
     }
 
@@ -85,9 +85,9 @@ impl Calls {
             };
             // As a task it is polled again at once, and says then what wakes it.
             match step(&mut call, &mut Context::from_waker(Waker::noop())) {
-                Step::Ended => {}
-                Step::WithoutMessage => self.without_message.push(UntilMessage(Some(call))),
-                Step::Waits => spawn(call),
+                Polled::Ended => {}
+                Polled::WithoutMessage => self.without_message.push(AwaitMessage(Some(call))),
+                Polled::Waits => spawn(call),
             }
         }
         cx.waker().wake_by_ref();
@@ -105,9 +105,9 @@ impl Drop for Calls {
 }
 
 /// A call until its message is there, and the call again where it has more to do then.
-struct UntilMessage(Option<Call>);
+struct AwaitMessage(Option<Call>);
 
-impl Future for UntilMessage {
+impl Future for AwaitMessage {
     type Output = Option<Call>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Call>> {
@@ -115,29 +115,29 @@ impl Future for UntilMessage {
             return Poll::Ready(None);
         };
         match step(call, cx) {
-            Step::WithoutMessage => Poll::Pending,
-            Step::Ended => Poll::Ready(None),
-            Step::Waits => Poll::Ready(self.0.take()),
+            Polled::WithoutMessage => Poll::Pending,
+            Polled::Ended => Poll::Ready(None),
+            Polled::Waits => Poll::Ready(self.0.take()),
         }
     }
 }
 
 /// What a poll of a call came to.
-enum Step {
+enum Polled {
     Ended,
     WithoutMessage,
     Waits,
 }
 
-fn step(call: &mut Call, cx: &mut Context<'_>) -> Step {
+fn step(call: &mut Call, cx: &mut Context<'_>) -> Polled {
     // With the budget of its connection's task, one of many calls would wait for its turn, and lose its place.
     let mut run = tokio::task::unconstrained(call.run.as_mut());
     let polled = request::noting(|| catch_unwind(AssertUnwindSafe(|| Pin::new(&mut run).poll(cx))));
     match polled {
         // One that panicked is dropped, which resets it; the others go on.
-        (Ok(Poll::Ready(())) | Err(_), _) => Step::Ended,
-        (Ok(Poll::Pending), true) => Step::WithoutMessage,
-        (Ok(Poll::Pending), false) => Step::Waits,
+        (Ok(Poll::Ready(())) | Err(_), _) => Polled::Ended,
+        (Ok(Poll::Pending), true) => Polled::WithoutMessage,
+        (Ok(Poll::Pending), false) => Polled::Waits,
     }
 }
 

@@ -10,9 +10,9 @@ use tokio::sync::{Notify, watch};
 
 use super::clock::Clock;
 use super::file::{File, FileError};
-use super::machine::Machine;
+use super::state_machine::StateMachine;
 use crate::backend::{BackendError, Health};
-use crate::batch::{self, Batch, Bounds};
+use crate::batch::{self, BatchSender, BatchBounds};
 
 /// How long a broken file is left alone before it is opened anew.
 const REOPEN_EVERY: Duration = Duration::from_millis(500);
@@ -22,33 +22,33 @@ const QUIET: Duration = Duration::from_secs(2);
 /// How often a task that finds the memory locked lets others run before it waits.
 const PATIENCE: usize = 64;
 
-const BOUNDS: Bounds = Bounds {
-    turn: 1024,
-    turns: 1,
+const BOUNDS: BatchBounds = BatchBounds {
+    batch: 1024,
+    in_flight: 1,
     queue: 16 * 1024,
 };
 
-type Step = Box<dyn FnOnce(&mut Machine) + Send>;
+type Step = Box<dyn FnOnce(&mut StateMachine) + Send>;
 type Answer = Result<(), BackendError>;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Engine {
-    kind: Kind,
+    kind: EngineKind,
     clock: Arc<dyn Clock>,
-    alarm: Arc<Alarm>,
+    alarm: Arc<ExpiryTimer>,
     health: watch::Receiver<Health>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum EngineKind {
     Memory {
-        machine: Mutex<Machine>,
+        machine: Mutex<StateMachine>,
         /// Keeps `health` open.
         _health: watch::Sender<Health>,
     },
     Durable {
-        batch: RwLock<Option<Batch<Step, Answer>>>,
+        batch: RwLock<Option<BatchSender<Step, Answer>>>,
         thread: Mutex<Option<JoinHandle<()>>>,
     },
 }
@@ -57,8 +57,8 @@ impl Engine {
     /// A store without a file.
     pub fn memory(clock: Arc<dyn Clock>) -> Arc<Self> {
         let (sender, health) = watch::channel(Health::Serving);
-        let kind = Kind::Memory {
-            machine: Mutex::new(Machine::new(Arc::clone(&clock), false)),
+        let kind = EngineKind::Memory {
+            machine: Mutex::new(StateMachine::new(Arc::clone(&clock), false)),
             _health: sender,
         };
         Self::start(kind, clock, Arc::default(), health)
@@ -67,10 +67,10 @@ impl Engine {
     /// A store in a file.
     pub fn durable(path: &Path, clock: Arc<dyn Clock>) -> Result<Arc<Self>, FileError> {
         let (file, loaded) = File::open(path)?;
-        let mut machine = Machine::new(Arc::clone(&clock), true);
+        let mut machine = StateMachine::new(Arc::clone(&clock), true);
         machine.rebuild(loaded);
         let (health, seen) = watch::channel(Health::Serving);
-        let alarm = Arc::<Alarm>::default();
+        let alarm = Arc::<ExpiryTimer>::default();
         alarm.set(machine.due());
         let mut writer = Writer {
             path: path.into(),
@@ -92,14 +92,14 @@ impl Engine {
                 path: path.into(),
                 source,
             })?;
-        let kind = Kind::Durable {
+        let kind = EngineKind::Durable {
             batch: RwLock::new(Some(batch)),
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self::start(kind, clock, alarm, seen))
     }
 
-    fn start(kind: Kind, clock: Arc<dyn Clock>, alarm: Arc<Alarm>, health: watch::Receiver<Health>) -> Arc<Self> {
+    fn start(kind: EngineKind, clock: Arc<dyn Clock>, alarm: Arc<ExpiryTimer>, health: watch::Receiver<Health>) -> Arc<Self> {
         let engine = Arc::new(Self {
             kind,
             clock,
@@ -130,18 +130,18 @@ impl Engine {
     /// Runs a step and answers once it is durable.
     ///
     /// # Errors
-    /// [`BackendError::Unsent`] while the file cannot be used; [`BackendError::Away`] when it could not
+    /// [`BackendError::NotSent`] while the file cannot be used; [`BackendError::Unavailable`] when it could not
     /// be written: the step has not taken effect, or is not known to have.
     pub async fn run<R: Send + 'static>(
         &self,
-        step: impl FnOnce(&mut Machine) -> R + Send + 'static,
+        step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
     ) -> Result<R, BackendError> {
         match &self.kind {
-            Kind::Memory { machine, .. } => {
+            EngineKind::Memory { machine, .. } => {
                 let mut machine = without_blocking(machine).await;
                 Ok(self.run_in_memory(&mut machine, step))
             }
-            Kind::Durable { batch, .. } => {
+            EngineKind::Durable { batch, .. } => {
                 let batch = batch.read().unwrap_or_else(PoisonError::into_inner).clone();
                 let batch = batch.ok_or_else(|| unsent("the store is closed"))?;
                 run_durably(&batch, step).await
@@ -149,7 +149,7 @@ impl Engine {
         }
     }
 
-    fn run_in_memory<R>(&self, machine: &mut Machine, step: impl FnOnce(&mut Machine) -> R) -> R {
+    fn run_in_memory<R>(&self, machine: &mut StateMachine, step: impl FnOnce(&mut StateMachine) -> R) -> R {
         machine.begin();
         let answer = step(machine);
         machine.post();
@@ -160,8 +160,8 @@ impl Engine {
     /// Whether it runs no more steps, for good.
     pub fn is_closed(&self) -> bool {
         match &self.kind {
-            Kind::Memory { .. } => false,
-            Kind::Durable { batch, .. } => {
+            EngineKind::Memory { .. } => false,
+            EngineKind::Durable { batch, .. } => {
                 let batch = batch.read().unwrap_or_else(PoisonError::into_inner);
                 batch.is_none()
             }
@@ -171,7 +171,7 @@ impl Engine {
     /// Finishes the turns under way and lets go of the file.
     pub async fn close(&self) {
         self.alarm.ring.notify_one();
-        let Kind::Durable { batch, thread } = &self.kind else {
+        let EngineKind::Durable { batch, thread } = &self.kind else {
             return;
         };
         drop(batch.write().unwrap_or_else(PoisonError::into_inner).take());
@@ -190,8 +190,8 @@ impl Drop for Engine {
 }
 
 async fn run_durably<R: Send + 'static>(
-    batch: &Batch<Step, Answer>,
-    step: impl FnOnce(&mut Machine) -> R + Send + 'static,
+    batch: &BatchSender<Step, Answer>,
+    step: impl FnOnce(&mut StateMachine) -> R + Send + 'static,
 ) -> Result<R, BackendError> {
     let slot = Arc::new(Mutex::new(None));
     let filled = Arc::clone(&slot);
@@ -220,11 +220,11 @@ async fn without_blocking<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn away(reason: impl Into<String>) -> BackendError {
-    BackendError::Away { reason: reason.into() }
+    BackendError::Unavailable { reason: reason.into() }
 }
 
 fn unsent(reason: impl Into<String>) -> BackendError {
-    BackendError::Unsent { reason: reason.into() }
+    BackendError::NotSent { reason: reason.into() }
 }
 
 /// What callers are told of an error: where the file lies is for the log alone.
@@ -243,12 +243,12 @@ fn shown(error: &FileError) -> String {
 
 /// Wakes the timer only when a turn is due earlier than it thinks.
 #[derive(Debug, Default)]
-struct Alarm {
+struct ExpiryTimer {
     due: Mutex<Option<Duration>>,
     ring: Notify,
 }
 
-impl Alarm {
+impl ExpiryTimer {
     fn set(&self, due: Option<Duration>) {
         let Some(due) = due else { return };
         let mut set = lock(&self.due);
@@ -284,12 +284,12 @@ struct Writer {
     path: PathBuf,
     /// Which file it is: another one that appears in its place is not ours.
     inode: (u64, u64),
-    machine: Machine,
+    machine: StateMachine,
     /// Nothing while it cannot be used.
     file: Option<File>,
     health: watch::Sender<Health>,
     clock: Arc<dyn Clock>,
-    alarm: Arc<Alarm>,
+    alarm: Arc<ExpiryTimer>,
     reopen_at: Duration,
     /// When the last step came that was more than the timer's.
     busy_at: Duration,
@@ -300,7 +300,7 @@ struct Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         // Also when a bug ends the thread: nobody may go on believing in the store.
-        self.health.send_replace(Health::Away {
+        self.health.send_replace(Health::Unavailable {
             reason: "the store has stopped".into(),
         });
     }
@@ -358,13 +358,13 @@ impl Writer {
         self.reopen_at = self.clock.now() + REOPEN_EVERY;
         let _ = self.machine.take_writes();
         let reason = shown(error);
-        self.health.send_replace(Health::Away { reason: reason.clone() });
+        self.health.send_replace(Health::Unavailable { reason: reason.clone() });
         away(reason)
     }
 
     fn broken(&self) -> BackendError {
         match &*self.health.borrow() {
-            Health::Away { reason } => unsent(reason.clone()),
+            Health::Unavailable { reason } => unsent(reason.clone()),
             _ => unsent("the file is closed"),
         }
     }

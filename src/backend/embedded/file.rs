@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
-use super::desk::{Slot, SpaceId, Writes};
+use super::txn_context::{RecordKey, NamespaceId, WriteSet};
 use super::lock::Claim;
-use super::memory::Ended;
+use super::history::Ended;
 use super::record::{self, RecordError};
 use crate::name::{LockName, Namespace, Secret};
 
@@ -230,28 +230,28 @@ impl File {
     }
 
     /// Makes a turn's changes durable: one commit, one fsync.
-    pub fn commit<'a>(&self, writes: Writes, name: impl Fn(SpaceId) -> &'a Namespace) -> Result<(), FileError> {
+    pub fn commit<'a>(&self, writes: WriteSet, name: impl Fn(NamespaceId) -> &'a Namespace) -> Result<(), FileError> {
         self.check_place()?;
         Ok(self.write(writes, name)?)
     }
 
-    fn write<'a>(&self, writes: Writes, name: impl Fn(SpaceId) -> &'a Namespace) -> Result<(), redb::Error> {
+    fn write<'a>(&self, writes: WriteSet, name: impl Fn(NamespaceId) -> &'a Namespace) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
         {
             let mut holders = transaction.open_table(HOLDERS)?;
             let mut finished = transaction.open_table(FINISHED)?;
             for (slot, record) in &writes.records {
                 match (slot, record) {
-                    (Slot::Holder(space, lock, place), Some(record)) => {
+                    (RecordKey::Holder(space, lock, place), Some(record)) => {
                         holders.insert((name(*space).as_str(), lock.as_str(), *place), record.as_slice())?;
                     }
-                    (Slot::Holder(space, lock, place), None) => {
+                    (RecordKey::Holder(space, lock, place), None) => {
                         holders.remove((name(*space).as_str(), lock.as_str(), *place))?;
                     }
-                    (Slot::Finished(space, secret), Some(record)) => {
+                    (RecordKey::Finished(space, secret), Some(record)) => {
                         finished.insert((name(*space).as_str(), *secret), record.as_slice())?;
                     }
-                    (Slot::Finished(space, secret), None) => {
+                    (RecordKey::Finished(space, secret), None) => {
                         finished.remove((name(*space).as_str(), *secret))?;
                     }
                 }

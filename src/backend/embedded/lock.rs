@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Ahead, ClaimLimits, Grant, Most, NewClaim};
+use crate::backend::{QueuePosition, ClaimLimits, Grant, InspectLimit, NewClaim};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
@@ -343,15 +343,15 @@ impl Lock {
     }
 
     /// What the waiter at this place knows of those ahead.
-    pub fn ahead(&self, place: u64, now: Duration) -> Ahead {
+    pub fn ahead(&self, place: u64, now: Duration) -> QueuePosition {
         let first_end = self
             .claims
             .values()
             .next()
             .and_then(|claim| claim.holding())
             .map(|holding| holding.ends);
-        Ahead {
-            turn: place,
+        QueuePosition {
+            position: place,
             frees_in: first_end.map(|ends| ends.saturating_sub(now)),
         }
     }
@@ -372,7 +372,7 @@ impl Lock {
     }
 
     /// The queue as others may see it, as much of it as `most` says.
-    pub fn view(&self, now: Duration, most: Most) -> Queue {
+    pub fn view(&self, now: Duration, most: InspectLimit) -> Queue {
         let prefix = self.claims.range(..self.edge).map(|(_, claim)| claim);
         let all = self.claims.values();
         Queue {

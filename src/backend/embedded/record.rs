@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::lock::{Claim, Hold, Holding, Stage};
-use super::memory::Ended;
+use super::history::Ended;
 use crate::backend::ClaimLimits;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, LockName, Metadata, Mode, Owner, Secret};

@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::mpsc;
 
-use crate::backend::{Change, Seen, Wake};
+use crate::backend::{Change, WatchEvent, Notification};
 use crate::name::LockName;
 
-/// How many wakes wait to be read before the rest is summed up in a [`Wake::Gap`].
+/// How many wakes wait to be read before the rest is summed up in a [`Notification::Gap`].
 const WAKES: usize = 16 * 1024;
 /// How many changes wait for a slow watcher before it is given the full state anew.
 const CHANGES: usize = 256;
 
 /// Where a namespace's wakes are posted, from the first one on.
 #[derive(Debug)]
-pub struct Post {
-    line: Option<mpsc::Sender<Wake>>,
+pub struct NotificationSender {
+    line: Option<mpsc::Sender<Notification>>,
     /// Until somebody reads.
-    unread: Option<mpsc::Receiver<Wake>>,
+    unread: Option<mpsc::Receiver<Notification>>,
     lost: Arc<AtomicBool>,
 }
 
-impl Default for Post {
+impl Default for NotificationSender {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(WAKES);
         Self {
@@ -35,9 +35,9 @@ impl Default for Post {
     }
 }
 
-impl Post {
+impl NotificationSender {
     /// The stream of all that is posted; it is had once.
-    pub fn open(&mut self) -> BoxStream<'static, Wake> {
+    pub fn open(&mut self) -> BoxStream<'static, Notification> {
         let Some(receiver) = self.unread.take() else {
             return stream::empty().boxed();
         };
@@ -48,7 +48,7 @@ impl Post {
                 // Wakes are lost only while the line is full, so another one is read after that.
                 let wake = receiver.recv().await?;
                 let wake = if lost.swap(false, Ordering::AcqRel) {
-                    Wake::Gap
+                    Notification::Gap
                 } else {
                     wake
                 };
@@ -58,7 +58,7 @@ impl Post {
         .boxed()
     }
 
-    pub fn send(&self, wake: Wake) {
+    pub fn send(&self, wake: Notification) {
         let Some(line) = &self.line else { return };
         // The loss is noted before the line is tried once more: the reader may empty it right after it
         // was found full, and would wait for a note that came too late.
@@ -67,7 +67,7 @@ impl Post {
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
                 // If there is room by now, nothing else may come to make the reader look.
-                let _ = line.try_send(Wake::Gap);
+                let _ = line.try_send(Notification::Gap);
             }
         }
     }
@@ -87,11 +87,11 @@ pub struct Watchers {
 struct Watcher {
     /// It has seen all changes up to this one in its full state.
     seen: u64,
-    line: mpsc::Sender<Seen>,
+    line: mpsc::Sender<WatchEvent>,
 }
 
 impl Watchers {
-    pub fn add(&mut self, name: &LockName, seen: u64) -> mpsc::Receiver<Seen> {
+    pub fn add(&mut self, name: &LockName, seen: u64) -> mpsc::Receiver<WatchEvent> {
         self.by_lock.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.line.is_closed());
             !watchers.is_empty()
@@ -115,7 +115,7 @@ impl Watchers {
             return;
         };
         watchers
-            .retain(|watcher| watcher.seen >= number || watcher.line.try_send(Seen::Change(change.clone())).is_ok());
+            .retain(|watcher| watcher.seen >= number || watcher.line.try_send(WatchEvent::Change(change.clone())).is_ok());
         if watchers.is_empty() {
             self.by_lock.remove(name);
         }
@@ -134,27 +134,27 @@ mod tests {
     use super::*;
     use crate::name::ClaimId;
 
-    fn next(number: usize) -> Wake {
+    fn next(number: usize) -> Notification {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&number.to_be_bytes());
-        Wake::Next(LockName::new("a").unwrap(), ClaimId::from_bytes(id))
+        Notification::Next(LockName::new("a").unwrap(), ClaimId::from_bytes(id))
     }
 
     /// What can be read without waiting.
-    fn all(wakes: &mut BoxStream<'static, Wake>) -> Vec<Wake> {
-        std::iter::from_fn(|| wakes.next().now_or_never().flatten()).collect()
+    fn all(notifications: &mut BoxStream<'static, Notification>) -> Vec<Notification> {
+        std::iter::from_fn(|| notifications.next().now_or_never().flatten()).collect()
     }
 
     #[test]
     fn wakes_that_do_not_fit_are_summed_up_in_a_gap() {
-        let mut post = Post::default();
-        let mut wakes = post.open();
-        let is_gap = |wake: &Wake| matches!(wake, Wake::Gap);
+        let mut post = NotificationSender::default();
+        let mut notifications = post.open();
+        let is_gap = |wake: &Notification| matches!(wake, Notification::Gap);
         (0..WAKES).for_each(|number| post.send(next(number)));
-        assert!(!all(&mut wakes).iter().any(is_gap), "all of them fit");
+        assert!(!all(&mut notifications).iter().any(is_gap), "all of them fit");
         (0..=WAKES).for_each(|number| post.send(next(number)));
-        assert!(all(&mut wakes).iter().any(is_gap), "one was lost");
+        assert!(all(&mut notifications).iter().any(is_gap), "one was lost");
         post.send(next(0));
-        assert!(matches!(all(&mut wakes)[..], [Wake::Next(..)]), "the gap is told once");
+        assert!(matches!(all(&mut notifications)[..], [Notification::Next(..)]), "the gap is told once");
     }
 }

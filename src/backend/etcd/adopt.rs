@@ -5,40 +5,40 @@ use std::time::Duration;
 use etcd_client::{Compare, PutOptions, TxnOp};
 
 use super::Replica;
-use super::ends;
-use super::enter::{Coming, Tried};
+use super::history;
+use super::acquire::{EnqueueRequest, EnqueueStep};
 use super::grant::{absent, grant_of, unchanged};
 use super::leases::{seconds, span};
-use super::link::Failure;
-use super::packing::Company;
+use super::cluster_client::Failure;
+use super::batch_packing::BatchClass;
 use super::record::{Claim, Hold};
-use super::survey::Survey;
+use super::snapshot::Snapshot;
 use super::view::{Entry, View};
-use crate::backend::{Patience, Place, Refusal};
+use crate::backend::{WaitPolicy, AcquireOutcome, Refusal};
 
 impl Replica {
     /// Takes over a claim of the same request that waits.
-    pub async fn adopt_waiter(&self, coming: &Coming<'_>, view: &View, entry: &Entry) -> Result<Tried, Failure> {
-        let Coming {
+    pub async fn adopt_waiter(&self, coming: &EnqueueRequest<'_>, view: &View, entry: &Entry) -> Result<EnqueueStep, Failure> {
+        let EnqueueRequest {
             name,
             lock,
             new,
             ticket,
         } = coming;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(Tried::Placed(Place::Refused(Refusal::OtherParameters { field })));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters { field })));
         }
         if view.is_next(&new.id) {
             return Ok(
                 match self.grant_waiting(*ticket, name, new, (entry, view.revision)).await? {
-                    Ok(grant) => Tried::Placed(Place::Held(grant)),
-                    Err(survey) => Tried::Again(Some(survey)),
+                    Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
+                    Err(survey) => EnqueueStep::Again(Some(survey)),
                 },
             );
         }
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(lock.waiter(new.id), entry));
-        if new.patience == Patience::Try {
+        if new.wait_policy == WaitPolicy::Try {
             return self.take_out(coming, view, entry, when).await;
         }
         let adopted = Claim {
@@ -53,12 +53,12 @@ impl Replica {
     /// call.
     async fn take_out(
         &self,
-        coming: &Coming<'_>,
+        coming: &EnqueueRequest<'_>,
         view: &View,
         entry: &Entry,
         when: Vec<Compare>,
-    ) -> Result<Tried, Failure> {
-        let Coming {
+    ) -> Result<EnqueueStep, Failure> {
+        let EnqueueRequest {
             name,
             lock,
             new,
@@ -69,41 +69,41 @@ impl Replica {
             let on_session = PutOptions::new().with_lease(ticket.session);
             then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
         }
-        let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
+        let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
         let answer = self
-            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
             .await?;
         if answer.succeeded {
-            return Ok(Tried::Placed(Place::Busy(self.first_holder(view).await?)));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(self.first_holder(view).await?)));
         }
         let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
-        Ok(Tried::Again(Some(survey)))
+        Ok(EnqueueStep::Again(Some(survey)))
     }
 
     /// Notes on a hold of the same request that two calls know it.
-    pub async fn adopt_hold(&self, coming: &Coming<'_>, entry: &Entry) -> Result<Tried, Failure> {
+    pub async fn adopt_hold(&self, coming: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
         let new = coming.new;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(Tried::Placed(Place::Refused(Refusal::OtherParameters { field })));
+            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters { field })));
         }
         let mut entry = entry.clone();
         let Some(hold) = entry.claim.holds.iter_mut().find(|hold| hold.id == new.id) else {
-            return Ok(Tried::Again(None));
+            return Ok(EnqueueStep::Again(None));
         };
         let secret = hold.secret;
         // The same step sent twice is not a second call.
         if hold.call != new.call && !hold.adopted {
             hold.adopted = true;
-            entry.claim.entangled = true;
+            entry.claim.not_poolable = true;
             // That it has not ended since is said by its key.
             if let Err(survey) = self.rewrite(coming, &mut entry, Vec::new()).await? {
-                return Ok(Tried::Again(Some(survey)));
+                return Ok(EnqueueStep::Again(Some(survey)));
             }
         }
         let Some(left) = self.remaining(&entry).await? else {
-            return Ok(Tried::Again(None));
+            return Ok(EnqueueStep::Again(None));
         };
-        Ok(Tried::Placed(Place::Held(grant_of(
+        Ok(EnqueueStep::Placed(AcquireOutcome::Held(grant_of(
             &entry,
             secret,
             left,
@@ -112,9 +112,9 @@ impl Replica {
     }
 
     /// One more hold on a claim of the same owner.
-    pub async fn reenter(&self, coming: &Coming<'_>, entry: &Entry) -> Result<Tried, Failure> {
+    pub async fn reenter(&self, coming: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
         let new = coming.new;
-        let refused = |refusal| Ok(Tried::Placed(Place::Refused(refusal)));
+        let refused = |refusal| Ok(EnqueueStep::Placed(AcquireOutcome::Refused(refusal)));
         if let Some(field) = entry.claim.differs(new) {
             return refused(Refusal::OtherParameters { field });
         }
@@ -125,8 +125,8 @@ impl Replica {
         }
         let mut entry = entry.clone();
         entry.claim.holds.push(Hold::of(new));
-        entry.claim.entangled = true;
-        if entry.claim.memory == 0 && ends::is_remembered(new) {
+        entry.claim.not_poolable = true;
+        if entry.claim.memory == 0 && history::is_remembered(new) {
             entry.claim.memory = self.leases.memory(entry.claim.span_s).await?;
         }
         let longer = seconds(new.ttl.get()) > entry.claim.span_s;
@@ -145,19 +145,19 @@ impl Replica {
             self.leases.keep_memory(memory)
         );
         if let Err(survey) = written? {
-            return Ok(Tried::Again(Some(survey)));
+            return Ok(EnqueueStep::Again(Some(survey)));
         }
         if !alive? {
-            return Err(Failure::Away("etcd: a lease ended with a re-entry".into()));
+            return Err(Failure::Unavailable("etcd: a lease ended with a re-entry".into()));
         }
         let mut ttl = span(entry.claim.span_s);
         if longer {
             let Some((moved, span)) = self.move_lease(coming.name, &entry, new.ttl.get()).await? else {
-                return Err(Failure::Away("etcd: a holder changed while its lease did".into()));
+                return Err(Failure::Unavailable("etcd: a holder changed while its lease did".into()));
             };
             (entry, ttl) = (moved, span);
         }
-        Ok(Tried::Placed(Place::Held(grant_of(
+        Ok(EnqueueStep::Placed(AcquireOutcome::Held(grant_of(
             &entry,
             new.secret,
             ttl,
@@ -168,11 +168,11 @@ impl Replica {
     /// Writes a holder's record anew on its lease, if it is what was read, the call may and all this is so.
     async fn rewrite(
         &self,
-        coming: &Coming<'_>,
+        coming: &EnqueueRequest<'_>,
         entry: &mut Entry,
         and: Vec<Compare>,
-    ) -> Result<Result<(), Survey>, Failure> {
-        let Coming {
+    ) -> Result<Result<(), Snapshot>, Failure> {
+        let EnqueueRequest {
             name,
             lock,
             new,
@@ -189,9 +189,9 @@ impl Replica {
         );
         let mut then = vec![put];
         then.extend(self.ends.hold(&entry.claim, new.id));
-        let otherwise = Survey::ops(&self.keys, name, lock, new, *ticket);
+        let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
         let answer = self
-            .step_of(new.call, lock, Company::Alone, when, (then, otherwise))
+            .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
             .await?;
         if !answer.succeeded {
             return Ok(Err(self.surveyed((*ticket, lock, name, new), &answer).await?));

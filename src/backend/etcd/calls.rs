@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::leases::Lease;
-use super::link::Failure;
+use super::cluster_client::Failure;
 use crate::backend::MARKS_KEPT;
 use crate::name::CallId;
 
@@ -30,17 +30,17 @@ const LEFT: usize = 1 << 18;
 #[derive(Debug, Default)]
 pub struct Calls {
     with_steps: Mutex<HashMap<CallId, Call>>,
-    left: Mutex<Left>,
+    left: Mutex<LeftCalls>,
 }
 
 /// The calls that left within the last [`MARKS_KEPT`], at most [`LEFT`] of them.
 #[derive(Debug, Default)]
-struct Left {
+struct LeftCalls {
     calls: HashSet<CallId>,
     by_time: VecDeque<(Instant, CallId)>,
 }
 
-impl Left {
+impl LeftCalls {
     fn insert(&mut self, call: CallId) {
         if self.calls.insert(call) {
             self.by_time.push_back((Instant::now(), call));
@@ -84,7 +84,7 @@ impl Calls {
     }
 
     /// A call leaves: no step of it is sent any more.
-    pub fn leave(&self, call: CallId) {
+    pub fn release(&self, call: CallId) {
         self.left().insert(call);
     }
 
@@ -105,19 +105,19 @@ impl Calls {
     ///
     /// # Cancellation safety
     /// Dropped, nothing is lost.
-    pub async fn settle(&self, call: CallId, patience: Duration) -> bool {
+    pub async fn settle(&self, call: CallId, wait_policy: Duration) -> bool {
         let ended = async {
             loop {
                 let (now, ended) = self.state(call);
                 let ended = ended.map(Notify::notified_owned);
                 match (now, ended) {
-                    (State::UnderWay, Some(ended)) if self.state(call).0 == State::UnderWay => ended.await,
-                    (State::UnderWay, _) => {}
+                    (State::InFlight, Some(ended)) if self.state(call).0 == State::InFlight => ended.await,
+                    (State::InFlight, _) => {}
                     (now, _) => return now,
                 }
             }
         };
-        timeout(patience, ended).await == Ok(State::Answered)
+        timeout(wait_policy, ended).await == Ok(State::Answered)
     }
 
     /// Whether all steps of a call were answered.
@@ -142,7 +142,7 @@ impl Calls {
     fn state(&self, call: CallId) -> (State, Option<Arc<Notify>>) {
         match self.lock().get(&call) {
             None => (State::Answered, None),
-            Some(state) if state.under_way > 0 => (State::UnderWay, Some(Arc::clone(&state.ended))),
+            Some(state) if state.under_way > 0 => (State::InFlight, Some(Arc::clone(&state.ended))),
             Some(state) if state.lost => (State::Lost, None),
             Some(_) => (State::Answered, None),
         }
@@ -152,7 +152,7 @@ impl Calls {
         self.with_steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn left(&self) -> MutexGuard<'_, Left> {
+    fn left(&self) -> MutexGuard<'_, LeftCalls> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -160,7 +160,7 @@ impl Calls {
 /// Where the steps of a call are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    UnderWay,
+    InFlight,
     Answered,
     Lost,
 }
@@ -178,8 +178,8 @@ impl Sent {
     /// Its answer is here.
     pub fn answered<T>(mut self, answer: &Result<T, Failure>) {
         self.is_known = match answer {
-            Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::Unsent(_)) => true,
-            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Away(_)) => false,
+            Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::NotSent(_)) => true,
+            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Unavailable(_)) => false,
         };
     }
 }
@@ -263,7 +263,7 @@ mod tests {
             second.answered(&Err::<(), _>(Failure::LeaseGone));
         };
         assert!(tokio::join!(settles, answers).0);
-        other.answered(&Err::<(), _>(Failure::Away("lost".into())));
+        other.answered(&Err::<(), _>(Failure::Unavailable("lost".into())));
         assert!(!calls.settle(call(2), PATIENCE).await && !calls.is_settled(call(2)));
         calls.over(call(2));
         assert!(calls.lock().is_empty(), "nothing is left of them");
@@ -301,14 +301,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_left_sends_no_step_for_as_long_as_marks_are_kept() {
         let calls = Arc::new(Calls::default());
-        calls.leave(call(1));
+        calls.release(call(1));
         assert!(calls.has_left(call(1)) && calls.begin(call(1), None).is_none());
         assert!(calls.begin(call(2), None).is_some(), "another call goes on");
         tokio::time::advance(MARKS_KEPT - Duration::from_millis(1)).await;
-        calls.leave(call(3));
+        calls.release(call(3));
         assert!(calls.has_left(call(1)));
         tokio::time::advance(Duration::from_millis(1)).await;
-        calls.leave(call(4));
+        calls.release(call(4));
         assert!(!calls.has_left(call(1)) && calls.has_left(call(3)));
     }
 }

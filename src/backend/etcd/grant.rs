@@ -9,18 +9,18 @@ use tokio::time::Instant;
 
 use super::Replica;
 use super::calls::Finishing;
-use super::ends;
+use super::history;
 use super::keys::{LockKeys, behind};
 use super::leases::{Lease, Leases, span};
-use super::link::Failure;
-use super::packing::{Company, Step};
+use super::cluster_client::Failure;
+use super::batch_packing::{BatchClass, Step};
 use super::record::Claim;
-use super::scenes;
-use super::session::{Session, Ticket};
-use super::survey::Survey;
-use super::turns::{Answer, Turns};
+use super::lock_watch;
+use super::session::{Session, SessionEpoch};
+use super::snapshot::Snapshot;
+use super::batches::{Answer, StepBatcher};
 use super::view::Entry;
-use crate::backend::{Grant, NewClaim, Patience};
+use crate::backend::{Grant, NewClaim, WaitPolicy};
 use crate::name::{CallId, ClaimId, LockName, Mode, Secret};
 
 /// How old a lease's last sign of life is at most, for a grant to count from that one.
@@ -31,7 +31,7 @@ pub struct Granting<'a> {
     pub name: &'a LockName,
     pub lock: &'a LockKeys,
     pub new: &'a NewClaim,
-    pub company: Company,
+    pub company: BatchClass,
     /// What must be so beside the call's own conditions.
     pub when: Vec<Compare>,
     /// What is done with it.
@@ -134,7 +134,7 @@ async fn sign_of_life(
 }
 
 /// One transaction of a lock, together with those of others that come at the same time.
-async fn ask(turns: &Turns, session: &Session, step: Step) -> Result<Answer, Failure> {
+async fn ask(turns: &StepBatcher, session: &Session, step: Step) -> Result<Answer, Failure> {
     if step.puts() {
         // Old servers let nested writes pass.
         session.has_space()?;
@@ -151,7 +151,7 @@ impl Replica {
     pub async fn step(
         &self,
         lock: &LockKeys,
-        company: Company,
+        company: BatchClass,
         when: Vec<Compare>,
         then: Vec<TxnOp>,
         otherwise: Vec<TxnOp>,
@@ -165,7 +165,7 @@ impl Replica {
         &self,
         call: CallId,
         lock: &LockKeys,
-        company: Company,
+        company: BatchClass,
         when: Vec<Compare>,
         (then, otherwise): (Vec<TxnOp>, Vec<TxnOp>),
     ) -> Result<Answer, Failure> {
@@ -183,7 +183,7 @@ impl Replica {
         let sent = self.calls.begin(call, lease);
         async move {
             let Some(sent) = sent else {
-                return Err(Failure::Unsent("the call has left".into()));
+                return Err(Failure::NotSent("the call has left".into()));
             };
             let answer = ask(&turns, &session, step).await;
             sent.answered(&answer);
@@ -192,7 +192,7 @@ impl Replica {
     }
 
     /// That a call of this replica may still take effect.
-    pub fn fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
+    pub fn fence(&self, ticket: SessionEpoch, new: &NewClaim) -> Vec<Compare> {
         vec![
             present(self.keys.session(ticket.session)),
             absent(self.keys.mark(new.call)),
@@ -200,7 +200,7 @@ impl Replica {
     }
 
     /// What must be so for a grant of this call, besides.
-    fn grant_fence(&self, ticket: Ticket, new: &NewClaim) -> Vec<Compare> {
+    fn grant_fence(&self, ticket: SessionEpoch, new: &NewClaim) -> Vec<Compare> {
         let mut when = self.fence(ticket, new);
         when.push(Compare::value(
             self.keys.base(),
@@ -215,10 +215,10 @@ impl Replica {
     /// The lease's sign of life goes out beside the transaction, no earlier than what `waited`
     /// counts to; the lease counts from its sending, and both must succeed. A lease that had one just
     /// now, while the call waited, needs no other: `waited` counts to that one.
-    pub async fn grant(&self, ticket: Ticket, granting: Granting<'_>) -> Result<Granted, Failure> {
+    pub async fn grant(&self, ticket: SessionEpoch, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
-        let remembered = ends::is_remembered(granting.new);
+        let remembered = history::is_remembered(granting.new);
         let lease = match self.leases.take(ttl, remembered).await {
             Err(Failure::Full(reason)) => {
                 self.session.is_full();
@@ -238,7 +238,7 @@ impl Replica {
 
     async fn grant_on(
         &self,
-        ticket: Ticket,
+        ticket: SessionEpoch,
         granting: &Granting<'_>,
         lease: Lease,
         sent: Instant,
@@ -278,7 +278,7 @@ impl Replica {
             );
             let is_unused = match &answer {
                 Ok(answer) => !answer.succeeded,
-                Err(failure) => matches!(failure, Failure::Unsent(_)),
+                Err(failure) => matches!(failure, Failure::NotSent(_)),
             };
             if is_unused {
                 // No key is on it: the answer says so, or nothing was sent.
@@ -303,10 +303,10 @@ impl Replica {
             return Ok(Granted::No(answer));
         }
         let Some(alive) = alive? else {
-            return Err(Failure::Away("etcd: a lease ended with its grant".into()));
+            return Err(Failure::Unavailable("etcd: a lease ended with its grant".into()));
         };
         if !is_connected {
-            return Err(Failure::Away("etcd: the connection broke under a grant".into()));
+            return Err(Failure::Unavailable("etcd: the connection broke under a grant".into()));
         }
         entry.created = answer.revision;
         entry.modified = entry.created;
@@ -320,11 +320,11 @@ impl Replica {
     /// Makes a waiting claim that a view has shown within the prefix a holder.
     pub async fn grant_waiting(
         &self,
-        ticket: Ticket,
+        ticket: SessionEpoch,
         name: &LockName,
         new: &NewClaim,
         seen: (&Entry, i64),
-    ) -> Result<Result<Grant, Survey>, Failure> {
+    ) -> Result<Result<Grant, Snapshot>, Failure> {
         let lock = self.keys.lock(name);
         let (entry, revision) = seen;
         let mut when = guard(&lock, new.mode, revision);
@@ -333,20 +333,20 @@ impl Replica {
             name,
             lock: &lock,
             new,
-            company: Company::Host,
+            company: BatchClass::Host,
             when,
             with: vec![TxnOp::delete(lock.waiter(new.id), None)],
-            otherwise: Survey::ops(&self.keys, name, &lock, new, ticket),
+            otherwise: Snapshot::ops(&self.keys, name, &lock, new, ticket),
         };
         self.granted_or_survey(ticket, &lock, granting).await
     }
 
     pub async fn granted_or_survey(
         &self,
-        ticket: Ticket,
+        ticket: SessionEpoch,
         lock: &LockKeys,
         granting: Granting<'_>,
-    ) -> Result<Result<Grant, Survey>, Failure> {
+    ) -> Result<Result<Grant, Snapshot>, Failure> {
         let (name, new) = (granting.name, granting.new);
         match self.grant(ticket, granting).await? {
             Granted::Yes(grant) => {
@@ -358,9 +358,9 @@ impl Replica {
     }
 
     /// Reads all that a call needs to know.
-    pub async fn survey(&self, ticket: Ticket, name: &LockName, new: &NewClaim) -> Result<Survey, Failure> {
+    pub async fn survey(&self, ticket: SessionEpoch, name: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
         let lock = self.keys.lock(name);
-        let ops = Survey::ops(&self.keys, name, &lock, new, ticket);
+        let ops = Snapshot::ops(&self.keys, name, &lock, new, ticket);
         let answer = self.link.txn(Txn::new().and_then(ops)).await?;
         self.surveyed((ticket, &lock, name, new), &Answer::of(&answer)).await
     }
@@ -369,10 +369,10 @@ impl Replica {
     /// after it what else the call needs to know: so nothing that ended a claim of the view is missed.
     pub async fn surveyed(
         &self,
-        (ticket, lock, name, new): (Ticket, &LockKeys, &LockName, &NewClaim),
+        (ticket, lock, name, new): (SessionEpoch, &LockKeys, &LockName, &NewClaim),
         answer: &Answer,
-    ) -> Result<Survey, Failure> {
-        let survey = Survey::read(lock, answer)?;
+    ) -> Result<Snapshot, Failure> {
+        let survey = Snapshot::read(lock, answer)?;
         // Holders come first, so all of them are in it where a waiter is.
         if survey.is_whole || (is_plain_try(new) && survey.view.waiters.len() > 0) {
             return Ok(survey);
@@ -380,21 +380,21 @@ impl Replica {
         if is_plain_try(new) {
             let view = self.oldest_holder(lock).await?;
             if view.len() > 0 {
-                return Ok(Survey { view, ..survey });
+                return Ok(Snapshot { view, ..survey });
             }
         }
-        let view = scenes::read(&self.link, lock).await?;
-        let ops = Survey::ops(&self.keys, name, lock, new, ticket);
+        let view = lock_watch::read(&self.link, lock).await?;
+        let ops = Snapshot::ops(&self.keys, name, lock, new, ticket);
         let answer = self.link.txn(Txn::new().and_then(ops)).await?;
-        Ok(Survey {
+        Ok(Snapshot {
             view,
             is_whole: true,
-            ..Survey::read(lock, &Answer::of(&answer))?
+            ..Snapshot::read(lock, &Answer::of(&answer))?
         })
     }
 
     /// Follows what a survey says of the session and the base; whether both are as the ticket says.
-    pub fn holds_good(&self, ticket: Ticket, survey: &Survey) -> bool {
+    pub fn holds_good(&self, ticket: SessionEpoch, survey: &Snapshot) -> bool {
         if !survey.in_session {
             self.session.is_over(ticket);
         }
@@ -415,5 +415,5 @@ impl Replica {
 
 /// Whether the first claim of a lock tells a call all that it needs to know: any keeps it out, and it joins none.
 fn is_plain_try(new: &NewClaim) -> bool {
-    new.patience == Patience::Try && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
+    new.wait_policy == WaitPolicy::Try && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
 }

@@ -81,7 +81,7 @@ pub struct LockKeys {
 
 /// What a key of a lock stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stand {
+pub enum KeyRole {
     /// A claim that holds.
     Holder(ClaimId),
     /// A claim that waits.
@@ -128,14 +128,14 @@ impl LockKeys {
     }
 
     /// What one of these keys stands for.
-    pub fn stand(&self, key: &[u8]) -> Option<Stand> {
+    pub fn stand(&self, key: &[u8]) -> Option<KeyRole> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (stage, claim) = rest.rsplit_once('/')?;
         let id = u128::from_str_radix(claim, 16).ok()?;
         let claim = ClaimId::from_bytes(id.to_be_bytes());
         Some(match stage {
-            "q" => Stand::Waiter(claim),
-            _ => Stand::Holder(claim),
+            "q" => KeyRole::Waiter(claim),
+            _ => KeyRole::Holder(claim),
         })
     }
 }
@@ -186,8 +186,8 @@ mod tests {
         let lock = keys.lock(&name("../h/x"));
         let id = ClaimId::from_bytes([9; 16]);
         let holder = lock.holder(Kind::Shared, id);
-        assert_eq!(lock.stand(holder.as_bytes()), Some(Stand::Holder(id)));
-        assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(Stand::Waiter(id)));
+        assert_eq!(lock.stand(holder.as_bytes()), Some(KeyRole::Holder(id)));
+        assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
         assert_eq!(keys.name_of(holder.as_bytes()), Some(name("../h/x")));
         assert_eq!(keys.lock(&name("..")).stand(holder.as_bytes()), None);
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::calls::Finishing;
-use super::link::{Failure, Link};
-use super::pulse::Pulse;
+use super::cluster_client::{Failure, ClusterClient};
+use super::lease_keep_alive::LeaseKeepAlive;
 use crate::backend::FINISHED_KEPT;
 
 /// How many leases of one TTL are kept.
@@ -35,8 +35,8 @@ pub struct Lease {
 /// Leases for holders.
 #[derive(Debug)]
 pub struct Leases {
-    link: Arc<Link>,
-    pulse: Pulse,
+    link: Arc<ClusterClient>,
+    pulse: LeaseKeepAlive,
     /// Each with the time at which it came.
     pool: Mutex<HashMap<Kind, Vec<(Lease, Instant)>>>,
 }
@@ -71,9 +71,9 @@ pub fn span(seconds: i64) -> Duration {
 
 impl Leases {
     /// Must be called within a tokio runtime.
-    pub fn new(link: Arc<Link>) -> Self {
+    pub fn new(link: Arc<ClusterClient>) -> Self {
         Self {
-            pulse: Pulse::begin(&link),
+            pulse: LeaseKeepAlive::begin(&link),
             link,
             pool: Mutex::default(),
         }
@@ -106,7 +106,7 @@ impl Leases {
             Ok::<_, Failure>(Made { leases, lease })
         });
         let mut made = made.await?;
-        let lost = || Failure::Away("etcd: a lease was lost".into());
+        let lost = || Failure::Unavailable("etcd: a lease was lost".into());
         made.lease.take().ok_or_else(lost)
     }
 

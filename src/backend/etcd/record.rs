@@ -79,7 +79,7 @@ pub struct Claim {
     /// The lease that it is about to move to; zero where there is none.
     pub moving_to: i64,
     /// More than its own call may count on its lease, which is therefore never used again.
-    pub entangled: bool,
+    pub not_poolable: bool,
     pub holds: Vec<Hold>,
     /// When it came to its replica, as that one counts: the order of those that were queued in one transaction.
     pub place: u64,
@@ -102,7 +102,7 @@ impl Claim {
             base: 0,
             span_s: 0,
             moving_to: 0,
-            entangled: false,
+            not_poolable: false,
             holds: vec![Hold::of(new)],
             place: 0,
             memory: 0,
@@ -149,7 +149,7 @@ impl Claim {
             base: self.base,
             span_s: self.span_s,
             moving_to: self.moving_to,
-            entangled: self.entangled,
+            not_poolable: self.not_poolable,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
         };
         // A release that knows of no place, or of no memory, does not read on.
@@ -184,7 +184,7 @@ impl Claim {
             base: record.base,
             span_s: record.span_s,
             moving_to: record.moving_to,
-            entangled: record.entangled,
+            not_poolable: record.not_poolable,
             holds: record.holds.into_iter().map(Hold::from).collect(),
         })
     }
@@ -327,7 +327,7 @@ struct ClaimRecord {
     base: u64,
     span_s: i64,
     moving_to: i64,
-    entangled: bool,
+    not_poolable: bool,
     holds: Vec<HoldRecord>,
 }
 
@@ -381,7 +381,7 @@ mod tests {
             base: 0,
             span_s: 0,
             moving_to: 0,
-            entangled: false,
+            not_poolable: false,
             holds: Vec::new(),
             place,
             memory,

@@ -9,12 +9,12 @@ use super::Replica;
 use super::grant::{grant_of, unchanged};
 use super::keys::{LockKeys, behind};
 use super::leases::{seconds, span};
-use super::link::Failure;
-use super::packing::Company;
+use super::cluster_client::Failure;
+use super::batch_packing::BatchClass;
 use super::record::Claim;
-use super::scenes;
+use super::lock_watch;
 use super::view::{Entry, View};
-use crate::backend::Renewal;
+use crate::backend::RenewOutcome;
 use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
 
 /// How often a renewal is tried against others that change the holder meanwhile.
@@ -22,14 +22,14 @@ const TRIES: usize = 16;
 
 impl Replica {
     /// See [`crate::backend::Backend::renew`].
-    pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Renewal, Failure> {
+    pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
         let mut known = match self.ends.known(lease) {
             Some(known) => Some(known),
             None => self.holder(lease).await?,
         };
         for _ in 0..TRIES {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
-                return Ok(Renewal::Gone(self.ends.of(lease).await?));
+                return Ok(RenewOutcome::Gone(self.ends.of(lease).await?));
             };
             let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
             let alive = alive?;
@@ -38,7 +38,7 @@ impl Replica {
             if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
                 && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
             {
-                return Ok(Renewal::Renewed(grant_of(&entry, lease.secret, left, Duration::ZERO)?));
+                return Ok(RenewOutcome::Renewed(grant_of(&entry, lease.secret, left, Duration::ZERO)?));
             }
             if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
                 // Dead for good, and its key is about to go.
@@ -48,7 +48,7 @@ impl Replica {
             }
             known = now;
         }
-        Err(Failure::Away("etcd: the holder changes too fast".into()))
+        Err(Failure::Unavailable("etcd: the holder changes too fast".into()))
     }
 
     /// What is left of a holder's lease, or of the one that it may be moved to if that is less; nothing
@@ -119,7 +119,7 @@ impl Replica {
     ) -> Result<Option<(Entry, Duration)>, Failure> {
         let lease = self.leases.fresh(ttl).await?;
         let mut entry = entry.clone();
-        entry.claim.entangled = true;
+        entry.claim.not_poolable = true;
         entry.claim.moving_to = lease.id;
         if entry.claim.memory().is_some() {
             entry.claim.memory = self.leases.memory(lease.span_s).await?;
@@ -158,7 +158,7 @@ impl Replica {
         if lease != entry.lease {
             then.extend(self.ends.holds(&entry.claim));
         }
-        let answer = match self.step(&lock, Company::Host, when, then, Vec::new()).await {
+        let answer = match self.step(&lock, BatchClass::Host, when, then, Vec::new()).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };
@@ -178,7 +178,7 @@ impl Replica {
 
     /// A lock as it is now.
     pub async fn view(&self, name: &LockName) -> Result<View, Failure> {
-        scenes::read(&self.link, &self.keys.lock(name)).await
+        lock_watch::read(&self.link, &self.keys.lock(name)).await
     }
 }
 

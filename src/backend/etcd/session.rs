@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::keep_alive::{Alive, Beat, beat_on, breaks};
-use super::checks::Condition;
+use super::cluster_checks::Condition;
 use super::clock::{micros, wall};
 use super::keys::Keys;
 use super::leases::Leases;
-use super::link::{Failure, Link, failure};
-use super::names::Names;
+use super::cluster_client::{Failure, ClusterClient, failure};
+use super::key_pool::KeyPool;
 use crate::backend::Health;
 
 mod keep_alive;
@@ -36,7 +36,7 @@ const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted
 
 /// A session and the base, as a step is sent under them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket {
+pub struct SessionEpoch {
     /// The session's lease.
     pub session: i64,
     /// What is added to a grant's revision.
@@ -48,7 +48,7 @@ pub struct Ticket {
 /// Where this replica stands.
 #[derive(Debug, Clone, Copy, Default)]
 struct Standing {
-    ticket: Option<Ticket>,
+    ticket: Option<SessionEpoch>,
     /// How many connections have broken: the store may have been restored behind the next one.
     connection: u64,
 }
@@ -57,11 +57,11 @@ struct Standing {
 #[derive(Debug)]
 pub struct Session {
     keys: Keys,
-    link: Arc<Link>,
+    link: Arc<ClusterClient>,
     leases: Arc<Leases>,
-    names: Arc<Names>,
+    names: Arc<KeyPool>,
     ttl: Duration,
-    patience: Duration,
+    wait_policy: Duration,
     standing: watch::Sender<Standing>,
     health: watch::Sender<Health>,
     /// The store takes no writes.
@@ -72,10 +72,10 @@ pub struct Session {
 impl Session {
     pub fn new(
         keys: Keys,
-        link: Arc<Link>,
-        (leases, names): (Arc<Leases>, Arc<Names>),
+        link: Arc<ClusterClient>,
+        (leases, names): (Arc<Leases>, Arc<KeyPool>),
         ttl: Duration,
-        patience: Duration,
+        wait_policy: Duration,
     ) -> Self {
         let reason = "etcd: not connected yet".into();
         Self {
@@ -84,9 +84,9 @@ impl Session {
             leases,
             names,
             ttl,
-            patience,
+            wait_policy,
             standing: watch::Sender::default(),
-            health: watch::Sender::new(Health::Away { reason }),
+            health: watch::Sender::new(Health::Unavailable { reason }),
             full: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
@@ -99,34 +99,34 @@ impl Session {
     }
 
     /// The session that lives now; waits for one for as long as a request may take.
-    pub async fn ticket(&self) -> Result<Ticket, Failure> {
+    pub async fn ticket(&self) -> Result<SessionEpoch, Failure> {
         if self.closed.is_cancelled() {
-            return Err(Failure::Away("the namespace is closed".into()));
+            return Err(Failure::Unavailable("the namespace is closed".into()));
         }
         let mut standing = self.standing.subscribe();
         let proven = standing.wait_for(|standing| self.proven(standing).is_some());
-        let proven = timeout(self.patience, proven).await;
+        let proven = timeout(self.wait_policy, proven).await;
         match proven
             .ok()
             .and_then(Result::ok)
             .and_then(|standing| self.proven(&standing))
         {
             Some(ticket) => Ok(ticket),
-            None => Err(Failure::Away(self.trouble())),
+            None => Err(Failure::Unavailable(self.trouble())),
         }
     }
 
     /// The session that a call may enter under.
     ///
     /// # Errors
-    /// [`Failure::Unsent`]: nothing was sent for the call.
-    pub async fn ready(&self) -> Result<Ticket, Failure> {
+    /// [`Failure::NotSent`]: nothing was sent for the call.
+    pub async fn ready(&self) -> Result<SessionEpoch, Failure> {
         self.has_space().map_err(Failure::unsent)?;
         self.ticket().await.map_err(Failure::unsent)
     }
 
     /// The ticket, if its base was proven since the last connection broke.
-    fn proven(&self, standing: &Standing) -> Option<Ticket> {
+    fn proven(&self, standing: &Standing) -> Option<SessionEpoch> {
         let connection = standing.connection + self.link.proving.broken();
         standing.ticket.filter(|ticket| ticket.connection == connection)
     }
@@ -138,13 +138,13 @@ impl Session {
 
     fn trouble(&self) -> String {
         match &*self.health.borrow() {
-            Health::Away { reason } => reason.clone(),
+            Health::Unavailable { reason } => reason.clone(),
             _ => "etcd: no session".into(),
         }
     }
 
     /// The store says that this session is over.
-    pub fn is_over(&self, ticket: Ticket) {
+    pub fn is_over(&self, ticket: SessionEpoch) {
         self.standing.send_if_modified(|standing| {
             let over = standing.ticket.take_if(|current| current.session == ticket.session);
             over.is_some()
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Whether the connection has not broken since.
-    pub fn is_connected(&self, ticket: Ticket) -> bool {
+    pub fn is_connected(&self, ticket: SessionEpoch) -> bool {
         self.connection() == ticket.connection
     }
 
@@ -172,7 +172,7 @@ impl Session {
                 return false;
             };
             let connection = proven_over.unwrap_or(ticket.connection);
-            let noted = Ticket {
+            let noted = SessionEpoch {
                 base,
                 connection,
                 ..*ticket
@@ -201,7 +201,7 @@ impl Session {
     /// The session lives: so it serves, if there is space.
     fn well(&self) {
         let health = match self.full.load(Ordering::Acquire) {
-            true => Health::Away {
+            true => Health::Unavailable {
                 reason: NO_SPACE.into(),
             },
             false => Health::Serving,
@@ -257,7 +257,7 @@ impl Session {
                         lost();
                     }
                     Err(failure) => {
-                        self.health.send_replace(Health::Away {
+                        self.health.send_replace(Health::Unavailable {
                             reason: failure.to_string(),
                         });
                         sleep(AGAIN).await;
@@ -290,19 +290,19 @@ impl Session {
         }
     }
 
-    async fn open(&self) -> Result<Ticket, Failure> {
+    async fn open(&self) -> Result<SessionEpoch, Failure> {
         let connection = self.connection();
         let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
         self.has_space()?;
         // A read that needs a quorum, and a write that needs the right to write.
-        let base = self.prove().await?;
+        let base = self.establish_token_base().await?;
         let lease = self.leases.fresh(self.ttl).await?;
         let key = self.keys.session(lease.id);
         let put = TxnOp::put(key, "1", Some(PutOptions::new().with_lease(lease.id)));
         self.link.txn(Txn::new().and_then([put])).await?;
-        Ok(Ticket {
+        Ok(SessionEpoch {
             session: lease.id,
             base,
             connection,
@@ -311,7 +311,7 @@ impl Session {
 
     /// Makes sure, before the first grant over a connection, that tokens lie above all that were
     /// given before, even if the store was restored from an old snapshot meanwhile.
-    async fn prove(&self) -> Result<u64, Failure> {
+    async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let seen = self.link.revision();
             let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
@@ -352,7 +352,7 @@ impl Session {
 
     /// Keeps the session alive over the connection of the calls, and notes when that breaks. Returns when the session
     /// is over.
-    async fn keep(&self, ticket: Ticket, alive: &Alive) {
+    async fn keep(&self, ticket: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut answered = Instant::now();
         let mut stream = None;
@@ -368,7 +368,7 @@ impl Session {
                 Ok(Ok(false)) => return,
                 Ok(Err(failure)) => self.trouble_with(&mut stream, &failure),
                 Err(_) => {
-                    let late = Failure::Away("etcd: a sign of life was not answered".into());
+                    let late = Failure::Unavailable("etcd: a sign of life was not answered".into());
                     self.trouble_with(&mut stream, &late);
                 }
             }
@@ -392,7 +392,7 @@ impl Session {
         *stream = None;
         self.note_break(failure);
         self.link.turn_away();
-        self.health.send_replace(Health::Away {
+        self.health.send_replace(Health::Unavailable {
             reason: failure.to_string(),
         });
     }
@@ -401,14 +401,14 @@ impl Session {
     /// the account) the connection is whole.
     fn note_break(&self, failure: &Failure) {
         tracing::debug!(%failure, "the session's stream broke");
-        if matches!(failure, Failure::Away(_)) {
+        if matches!(failure, Failure::Unavailable(_)) {
             self.broke();
         }
     }
 
     /// One sign of life on the session's own stream; it is opened again where it broke, with its member
     /// or with the token of the account.
-    async fn beat(&self, stream: &mut Option<Beat>, ticket: Ticket) -> Result<bool, Failure> {
+    async fn beat(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
         if let Some(mut open) = stream.take() {
             match beat_on(&mut open).await {
                 Ok(alive) => {
@@ -423,7 +423,7 @@ impl Session {
         // fallen, for with it the waiters would lose their places.
         self.abandon();
         let connection = self.connection();
-        self.note_base(self.prove().await?, Some(connection));
+        self.note_base(self.establish_token_base().await?, Some(connection));
         let mut client = self.link.streaming().await?;
         match client.lease_keep_alive(ticket.session).await {
             Ok(opened) => *stream = Some(opened),

@@ -22,12 +22,12 @@ pub struct Settings {
     /// How long this replica's waiting claims outlive it.
     pub session_ttl: Duration,
     /// What proves this server to the members, until it is replaced.
-    pub proof: Proof,
+    pub proof: Credentials,
 }
 
 /// What proves this server to the members, and them to it.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Proof {
+pub struct Credentials {
     /// Who this server is to etcd.
     pub login: Option<Login>,
     /// How the members are recognised.
@@ -63,23 +63,23 @@ impl Settings {
             timeout: Duration::from_secs(3),
             connect_timeout: Duration::from_secs(2),
             session_ttl: Duration::from_secs(5),
-            proof: Proof::default(),
+            proof: Credentials::default(),
         }
     }
 
     /// How a connection is made, but for what proves this server.
     pub(super) fn options(&self) -> ConnectOptions {
-        let (interval, patience) = SIGN_OF_LIFE;
+        let (interval, wait_policy) = SIGN_OF_LIFE;
         ConnectOptions::new()
             .with_connect_timeout(self.connect_timeout)
-            .with_keep_alive(interval, patience)
+            .with_keep_alive(interval, wait_policy)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true)
             .with_auto_token_refresh(true)
     }
 }
 
-impl Proof {
+impl Credentials {
     pub(super) fn over(&self, mut options: ConnectOptions) -> ConnectOptions {
         if let Some(login) = &self.login {
             options = options.with_user(&login.user, &login.password);
@@ -104,7 +104,7 @@ impl Tls {
     }
 }
 
-impl fmt::Debug for Proof {
+impl fmt::Debug for Credentials {
     /// Without what is secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proof")

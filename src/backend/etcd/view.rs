@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use etcd_client::{Event, EventType, KeyValue};
 
-use super::keys::{LockKeys, Stand};
+use super::keys::{LockKeys, KeyRole};
 use super::record::{Claim, Hold, RecordError};
 use crate::backend::NewClaim;
 use crate::claim::Prefix;
@@ -53,12 +53,12 @@ impl Entry {
 
 /// The claims of one stage, by their order.
 #[derive(Debug, Clone, Default)]
-pub struct Line {
+pub struct OrderedClaims {
     by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
     places: HashMap<ClaimId, (i64, u64)>,
 }
 
-impl Line {
+impl OrderedClaims {
     fn insert(&mut self, entry: Entry) {
         self.remove(&entry.id);
         let (created, place) = (entry.created, entry.claim.place);
@@ -97,8 +97,8 @@ pub struct View {
     pub revision: i64,
     /// The revision of the read that it began with.
     read_at: i64,
-    pub holders: Line,
-    pub waiters: Line,
+    pub holders: OrderedClaims,
+    pub waiters: OrderedClaims,
     /// Holders that are known to be gone ahead of their events, each with its grant's revision.
     gone: HashSet<(ClaimId, i64)>,
 }
@@ -131,7 +131,7 @@ impl View {
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, RecordError> {
         Ok(match keys.stand(kv.key()) {
-            Some(Stand::Holder(id)) => {
+            Some(KeyRole::Holder(id)) => {
                 let entry = Entry::read(id, kv)?;
                 if self.gone.contains(&(id, entry.created)) {
                     return Ok(Step::Nothing);
@@ -146,7 +146,7 @@ impl View {
                 self.holders.insert(entry);
                 if known { Step::Changed(id) } else { Step::Granted(id) }
             }
-            Some(Stand::Waiter(id)) => {
+            Some(KeyRole::Waiter(id)) => {
                 let entry = Entry::read(id, kv)?;
                 if self.knows_later(&id, entry.modified) {
                     return Ok(Step::Nothing);
@@ -181,7 +181,7 @@ impl View {
             return self.put(keys, kv);
         }
         let step = match keys.stand(kv.key()) {
-            Some(Stand::Holder(id)) => {
+            Some(KeyRole::Holder(id)) => {
                 let at = kv.mod_revision();
                 self.gone.retain(|(gone, created)| *gone != id || *created > at);
                 if self.knows_later(&id, at) {
@@ -189,7 +189,7 @@ impl View {
                 }
                 self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
             }
-            Some(Stand::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
+            Some(KeyRole::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))

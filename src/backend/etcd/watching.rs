@@ -8,12 +8,12 @@ use etcd_client::{Event, EventType, GetOptions, WatchStream};
 use tokio::time::sleep;
 
 use super::Replica;
-use super::keys::{LockKeys, Stand};
-use super::link::{Failure, failure};
+use super::keys::{LockKeys, KeyRole};
+use super::cluster_client::{Failure, failure};
 use super::record::End;
-use super::scenes;
+use super::lock_watch;
 use super::view::{Entry, Step, View};
-use crate::backend::{Change, ChangeKind, Most, Seen};
+use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
 use crate::name::{ClaimId, FencingToken, LockName, Owner};
 
@@ -31,7 +31,7 @@ pub struct Watching {
     keys: LockKeys,
     /// Nothing at first, and after the stream broke.
     open: Option<(WatchStream, View)>,
-    ready: VecDeque<Seen>,
+    ready: VecDeque<WatchEvent>,
 }
 
 impl Watching {
@@ -49,7 +49,7 @@ impl Watching {
     ///
     /// # Errors
     /// When the store stays away.
-    pub async fn next(&mut self) -> Result<Seen, Failure> {
+    pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
         let mut tries = 0;
         loop {
             if let Some(seen) = self.ready.pop_front() {
@@ -72,7 +72,7 @@ impl Watching {
         };
         let message = stream.message().await.map_err(|error| failure(&error))?;
         let message = message.filter(|message| !message.canceled());
-        let message = message.ok_or_else(|| Failure::Away("etcd: a watch ended".into()))?;
+        let message = message.ok_or_else(|| Failure::Unavailable("etcd: a watch ended".into()))?;
         for events in by_revision(message.events()) {
             self.turn(&events).await?;
         }
@@ -81,11 +81,11 @@ impl Watching {
 
     async fn begin(&mut self) -> Result<(), Failure> {
         self.replica.session.ticket().await?;
-        let stream = scenes::open(&self.replica.link, &self.keys).await?;
-        let view = scenes::read(&self.replica.link, &self.keys).await?;
-        let state = self.replica.show(&view, Most::of_each(SHOWN)).await?;
+        let stream = lock_watch::open(&self.replica.link, &self.keys).await?;
+        let view = lock_watch::read(&self.replica.link, &self.keys).await?;
+        let state = self.replica.show(&view, InspectLimit::of_each(SHOWN)).await?;
         self.open = Some((stream, view));
-        self.ready.push_back(Seen::State(state));
+        self.ready.push_back(WatchEvent::State(state));
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Watching {
 
     fn granted(&self, event: &Event) -> Option<ClaimId> {
         match self.keys.stand(event.kv()?.key()) {
-            Some(Stand::Holder(id)) if event.event_type() == EventType::Put => Some(id),
+            Some(KeyRole::Holder(id)) if event.event_type() == EventType::Put => Some(id),
             _ => None,
         }
     }
@@ -126,7 +126,7 @@ impl Watching {
     fn rank(&self, event: &Event) -> u8 {
         let holder = event
             .kv()
-            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(Stand::Holder(_))));
+            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(KeyRole::Holder(_))));
         match (event.event_type(), holder) {
             (EventType::Delete, true) => 0,
             (EventType::Delete, false) => 1,
@@ -158,7 +158,7 @@ impl Watching {
         let Some((_, view)) = &self.open else {
             return;
         };
-        self.ready.push_back(Seen::Change(Change {
+        self.ready.push_back(WatchEvent::Change(Change {
             kind,
             owner,
             token,

@@ -6,8 +6,8 @@ use redis::{FromRedisValue, Value, from_redis_value};
 use tokio::time::Instant;
 
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::shown::Shown;
-use crate::backend::{Ahead, BackendError, Departure, Found, Grant, Most, NewClaim, Place, Refusal, Renewal};
+use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::{QueuePosition, BackendError, ReleaseOutcome, Released, Grant, InspectLimit, NewClaim, AcquireOutcome, Refusal, RenewOutcome};
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
 
@@ -15,7 +15,7 @@ type Answer<T> = Result<T, BackendError>;
 
 /// What `look.lua` returns.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct InspectAnswer {
     /// The queue.
     pub queue: Queue,
     /// The number of the last change that was published.
@@ -28,12 +28,12 @@ pub struct Look {
     pub shape: u64,
 }
 
-impl Look {
+impl InspectAnswer {
     /// How many holders and waiters are to be shown and are not yet.
-    pub fn missing(&self, most: Most) -> Most {
+    pub fn missing(&self, most: InspectLimit) -> InspectLimit {
         let missing = |most: usize, count: usize, shown: usize| most.min(count).saturating_sub(shown);
         let queue = &self.queue;
-        Most {
+        InspectLimit {
             holders: missing(most.holders, queue.holder_count, queue.holders.len()),
             waiters: missing(most.waiters, queue.waiter_count, queue.waiters.len()),
         }
@@ -119,7 +119,7 @@ impl Values {
 
     fn shown(&mut self) -> Answer<(Owner, Identity, Metadata)> {
         let bytes: Vec<u8> = self.next()?;
-        let shown = Shown::read(&bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
+        let shown = ClaimDescription::read(&bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
         let owner = Owner::new(&shown.owner).map_err(broken)?;
         let metadata = Metadata::new(shown.metadata).map_err(broken)?;
         Ok((owner, Identity::proven(&shown.identity), metadata))
@@ -140,7 +140,7 @@ pub fn cause(letter: &str) -> Option<Cause> {
 
 /// What a waiting claim's replica compares with each beat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct WaiterState {
     /// When the lock's hash was born.
     pub born: u64,
     /// How many waiters of the lock others than their calls have taken out.
@@ -154,34 +154,34 @@ pub fn is_word(answer: &Value, word: &str) -> bool {
     matches!(values.as_slice(), [Value::BulkString(found)] if found == word.as_bytes())
 }
 
-/// What `enter.lua` and `take_up.lua` return, and what to compare beats with if the claim waits.
-pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Place, Option<Seen>)> {
+/// What `enter.lua` and `promote.lua` return, and what to compare beats with if the claim waits.
+pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
     let mut values = Values::of(answer)?;
     let word: String = values.next()?;
     let place = match word.as_str() {
-        "held" => Place::Held(grant(&mut values, claim, sent)?),
+        "held" => AcquireOutcome::Held(grant(&mut values, claim, sent)?),
         "waiting" => return waiting(&mut values),
-        "busy" => Place::Busy(values.any().ok().map(holder).transpose()?.map(Box::new)),
-        "full" => Place::Refused(Refusal::Full { limit: values.next()? }),
-        "mismatch" => Place::Refused(Refusal::LimitMismatch { there: values.mode()? }),
-        "other" => Place::Refused(other(&mut values, claim)?),
-        "finished" => Place::Finished(values.cause()?.ok_or_else(|| broken("no such cause"))?),
-        "left" => Place::Left,
-        "superseded" => Place::Superseded,
-        "gone" => Place::Gone,
+        "busy" => AcquireOutcome::Busy(values.any().ok().map(holder).transpose()?.map(Box::new)),
+        "full" => AcquireOutcome::Refused(Refusal::Full { limit: values.next()? }),
+        "mismatch" => AcquireOutcome::Refused(Refusal::LimitMismatch { there: values.mode()? }),
+        "other" => AcquireOutcome::Refused(other(&mut values, claim)?),
+        "finished" => AcquireOutcome::Finished(values.cause()?.ok_or_else(|| broken("no such cause"))?),
+        "left" => AcquireOutcome::Cancelled,
+        "superseded" => AcquireOutcome::Superseded,
+        "gone" => AcquireOutcome::Gone,
         _ => return Err(broken(format!("no such place: {word}"))),
     };
     Ok((place, None))
 }
 
-fn waiting(values: &mut Values) -> Answer<(Place, Option<Seen>)> {
+fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
     let (turn, frees_in) = (values.next()?, values.next::<i64>()?);
-    let seen = Seen {
+    let seen = WaiterState {
         born: values.next()?,
         lost: values.next()?,
     };
     let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
-    Ok((Place::Waiting(Ahead { turn, frees_in }), Some(seen)))
+    Ok((AcquireOutcome::Waiting(QueuePosition { position: turn, frees_in }), Some(seen)))
 }
 
 fn grant(values: &mut Values, claim: &NewClaim, sent: Instant) -> Answer<Grant> {
@@ -216,31 +216,31 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
 }
 
 /// What `leave.lua` returns, and whether the store knows `next` no more.
-pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(Departure, bool)> {
+pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
     let mut values = Values::of(answer)?;
     let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
     let found = match (word.as_str(), cause) {
-        ("ended", Some(cause)) => Found::Ended(cause),
-        ("before", Some(cause)) => Found::EndedBefore(cause),
-        ("adopted", _) => Found::Adopted,
-        ("nothing", _) => Found::Nothing,
+        ("ended", Some(cause)) => Released::Ended(cause),
+        ("before", Some(cause)) => Released::EndedBefore(cause),
+        ("adopted", _) => Released::Adopted,
+        ("nothing", _) => Released::Nothing,
         _ => return Err(broken(format!("no such departure: {word}"))),
     };
     let next = next.map(|next| place(values.any()?, next, sent)).transpose()?;
     let (next, is_unknown) = match next.map(|(place, _)| place) {
-        Some(Place::Held(grant)) => (Some(grant), false),
-        None | Some(Place::Waiting(_)) => (None, false),
+        Some(AcquireOutcome::Held(grant)) => (Some(grant), false),
+        None | Some(AcquireOutcome::Waiting(_)) => (None, false),
         Some(_) => (None, true),
     };
-    Ok((Departure { found, next }, is_unknown))
+    Ok((ReleaseOutcome { found, next }, is_unknown))
 }
 
 /// What `renew.lua` returns.
-pub fn renewal(answer: Value, lease: &LeaseKey) -> Answer<Renewal> {
+pub fn renewal(answer: Value, lease: &LeaseKey) -> Answer<RenewOutcome> {
     let mut values = Values::of(answer)?;
     let word: String = values.next()?;
     if word == "gone" {
-        return Ok(Renewal::Gone(values.cause()?));
+        return Ok(RenewOutcome::Gone(values.cause()?));
     }
     // The owner comes last, behind the mark of a fresh grant.
     let owner = Owner::new("-").map_err(broken)?;
@@ -248,7 +248,7 @@ pub fn renewal(answer: Value, lease: &LeaseKey) -> Answer<Renewal> {
     let _fresh: u8 = values.next()?;
     grant.owner = values.shown()?.0;
     grant.secret = lease.secret;
-    Ok(Renewal::Renewed(grant))
+    Ok(RenewOutcome::Renewed(grant))
 }
 
 /// What `tidy.lua` returns.
@@ -279,14 +279,14 @@ impl Tidied {
 }
 
 /// What `look.lua` returns.
-pub fn look(answer: Value) -> Answer<Look> {
+pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
     let mut values = Values::of(answer)?;
     let (holder_count, waiter_count) = (values.next()?, values.next()?);
     let holders = Values::of(values.any()?)?.0.map(holder).collect::<Answer<_>>()?;
     let waiters = Values::of(values.any()?)?.0.map(waiter).collect::<Answer<_>>()?;
     let (changes, idle, frees_in): (u64, i64, i64) = (values.next()?, values.next()?, values.next()?);
     let maybe = |micros: i64| u64::try_from(micros).ok().map(Duration::from_micros);
-    Ok(Look {
+    Ok(InspectAnswer {
         queue: Queue {
             holders,
             waiters,

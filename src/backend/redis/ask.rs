@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::answer::Look;
-use crate::backend::redis_server::shown::Shown;
-use crate::backend::{Leaving, Most, NewClaim, Patience};
+use super::answer::InspectAnswer;
+use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::{ReleaseTarget, InspectLimit, NewClaim, WaitPolicy};
 use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
 
 /// One namespace's keys and channels, and the replica that speaks.
 #[derive(Debug)]
-pub struct Space {
+pub struct KeySpace {
     prefix: String,
     replica: String,
 }
 
-impl Space {
+impl KeySpace {
     /// The space of a namespace under the store's prefix, for one replica.
     pub fn new(prefix: &str, namespace: &Namespace) -> Self {
         let mut random = [0; 16];
@@ -37,7 +37,7 @@ impl Space {
     }
 
     /// The channel on which this replica's waiters are told.
-    pub fn wakes(&self) -> String {
+    pub fn notifications(&self) -> String {
         format!("{}w:{}", self.prefix, self.replica)
     }
 
@@ -51,7 +51,7 @@ impl Space {
     }
 
     /// The arguments of `enter.lua`.
-    pub fn enter(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
+    pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
         let (letter, permits, limit) = words(claim.mode);
         let mut args = self.common(lock);
         args.extend([
@@ -64,9 +64,9 @@ impl Space {
             number(limit),
             flag(claim.reentrant),
             micros(claim.ttl.get()),
-            Shown::of(claim),
+            ClaimDescription::of(claim),
             whose(claim),
-            flag(claim.patience == Patience::Wait),
+            flag(claim.wait_policy == WaitPolicy::Wait),
             number(claim.limits.queue),
             number(claim.limits.finished),
             number(claim.limits.holds),
@@ -74,27 +74,27 @@ impl Space {
         args
     }
 
-    /// The arguments of `take_up.lua`.
-    pub fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
+    /// The arguments of `promote.lua`.
+    pub fn promote(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend(call_of(&claim.id, claim.call));
         args
     }
 
     /// The arguments of `leave.lua`.
-    pub fn leave(&self, lock: &LockName, who: Leaving<'_>, next: Option<&NewClaim>) -> Vec<Vec<u8>> {
+    pub fn release(&self, lock: &LockName, who: ReleaseTarget<'_>, next: Option<&NewClaim>) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend(match who {
-            Leaving::Hold(lease) => {
+            ReleaseTarget::Hold(lease) => {
                 let claim = lease.claim.as_bytes().to_vec();
                 let secret = lease.secret.as_bytes().to_vec();
                 [text("H"), claim, number(lease.token.get()), secret]
             }
-            Leaving::Call(id, call) => {
+            ReleaseTarget::Call(id, call) => {
                 let [id, call] = call_of(id, call);
                 [text("C"), id, call, Vec::new()]
             }
-            Leaving::Forced(token) => [text("F"), Vec::new(), number(token.get()), Vec::new()],
+            ReleaseTarget::Forced(token) => [text("F"), Vec::new(), number(token.get()), Vec::new()],
         });
         args.extend(next.map_or_else(Default::default, |next| call_of(&next.id, next.call)));
         args
@@ -121,7 +121,7 @@ impl Space {
     }
 
     /// The arguments of `look.lua`, which goes on behind `seen`.
-    pub fn look(&self, lock: &LockName, most: Most, watching: Duration, seen: Option<&Look>) -> Vec<Vec<u8>> {
+    pub fn inspect(&self, lock: &LockName, most: InspectLimit, watching: Duration, seen: Option<&InspectAnswer>) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([
             number(most.holders as u64),

@@ -14,13 +14,13 @@ use redis::from_redis_value;
 use tokio::time::{Instant, sleep};
 
 use super::Core;
-use super::answer::{Look, Tidied};
-use super::ask::Space;
+use super::answer::{InspectAnswer, Tidied};
+use super::ask::KeySpace;
 use super::scripts;
 use crate::backend::redis_server::failure::{broken, is_of_record};
-use crate::backend::redis_server::topology::Needs;
+use crate::backend::redis_server::topology::StepRequirements;
 use crate::backend::redis_server::unreadable::Unreadable;
-use crate::backend::{BackendError, Listing, Most, Page, Summary};
+use crate::backend::{BackendError, LockPage, InspectLimit, PageRequest, LockSummary};
 use crate::name::LockName;
 
 /// For how long a name that was added is not added again.
@@ -38,24 +38,24 @@ const PAGE: usize = 100;
 const PAGES: usize = 200;
 
 /// What a summary shows of a lock.
-const SUMMARY: Most = Most { holders: 1, waiters: 0 };
+const SUMMARY: InspectLimit = InspectLimit { holders: 1, waiters: 0 };
 
 /// The names that this replica has added lately.
 #[derive(Debug)]
 pub struct Index {
     key: Vec<u8>,
-    fresh: Mutex<Fresh>,
+    fresh: Mutex<RecentName>,
     unreadable: Unreadable,
 }
 
 #[derive(Debug, Default)]
-struct Fresh {
+struct RecentName {
     added: HashMap<LockName, Instant>,
     /// When those that are not fresh any more were last forgotten.
     swept: Option<Instant>,
 }
 
-impl Fresh {
+impl RecentName {
     fn has(&self, lock: &LockName, now: Instant) -> bool {
         self.added.get(lock).is_some_and(|at| now - *at < FRESH)
     }
@@ -75,7 +75,7 @@ impl Fresh {
 
 impl Index {
     /// The index of a namespace.
-    pub fn new(space: &Space) -> Self {
+    pub fn new(space: &KeySpace) -> Self {
         Self {
             key: space.index(),
             fresh: Mutex::default(),
@@ -83,7 +83,7 @@ impl Index {
         }
     }
 
-    fn fresh(&self) -> MutexGuard<'_, Fresh> {
+    fn fresh(&self) -> MutexGuard<'_, RecentName> {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,15 +108,15 @@ impl Index {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn list(&self, core: &Core, prefix: &str, page: &Page) -> Result<Listing, BackendError> {
-        let mut listing = Listing::default();
+    pub async fn list(&self, core: &Core, prefix: &str, page: &PageRequest) -> Result<LockPage, BackendError> {
+        let mut listing = LockPage::default();
         let mut after = page.after.clone();
         let mut read = 0;
         while read < READ {
             let names = self
                 .names(core, prefix, after.as_deref(), page.size.min(100) + 1)
                 .await?;
-            let looks = join_all(names.iter().map(|name| self.look(core, name))).await;
+            let looks = join_all(names.iter().map(|name| self.inspect(core, name))).await;
             read += names.len();
             let last = names.len() <= page.size.min(100);
             for (name, look) in names.into_iter().zip(looks) {
@@ -138,9 +138,9 @@ impl Index {
     }
 
     /// What a name of the index stands for; nothing where that cannot be read, which is no reason to show nobody else.
-    async fn look(&self, core: &Core, name: &str) -> Result<Option<(LockName, Look)>, BackendError> {
+    async fn inspect(&self, core: &Core, name: &str) -> Result<Option<(LockName, InspectAnswer)>, BackendError> {
         let looked = match LockName::new(name) {
-            Ok(lock) => core.look(&lock, SUMMARY, Duration::ZERO).await.map(|look| (lock, look)),
+            Ok(lock) => core.inspect(&lock, SUMMARY, Duration::ZERO).await.map(|look| (lock, look)),
             Err(error) => Err(broken(error)),
         };
         self.unless_unreadable(name, looked)
@@ -174,10 +174,10 @@ impl Index {
         from_redis_value(answer).map_err(broken)
     }
 
-    async fn judge(&self, core: &Core, name: LockName, look: Look, listing: &mut Listing) -> Result<(), BackendError> {
+    async fn judge(&self, core: &Core, name: LockName, look: InspectAnswer, listing: &mut LockPage) -> Result<(), BackendError> {
         let queue = look.queue;
         if queue.holder_count + queue.waiter_count > 0 {
-            listing.locks.push(Summary {
+            listing.locks.push(LockSummary {
                 lock: name,
                 holders: queue.holder_count,
                 waiters: queue.waiter_count,
@@ -215,7 +215,7 @@ impl Index {
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
         let args = core.space.beat(name);
         loop {
-            let answer = core.call(&scripts::TIDY, name, &args, Needs::Nothing).await?;
+            let answer = core.call(&scripts::TIDY, name, &args, StepRequirements::Nothing).await?;
             let tidied = Tidied::read(answer.value)?;
             if tidied.more {
                 continue;
@@ -233,7 +233,7 @@ impl Index {
         let mut remove = redis::cmd("ZREM");
         remove.arg(&self.key).arg(name.as_str());
         core.shared.topology.command(&self.key, &remove).await?;
-        let queue = core.look(name, SUMMARY, Duration::ZERO).await?.queue;
+        let queue = core.inspect(name, SUMMARY, Duration::ZERO).await?.queue;
         if queue.holder_count + queue.waiter_count > 0 {
             self.add(core, name).await?;
         }

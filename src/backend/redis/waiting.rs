@@ -20,10 +20,10 @@ use redis::{Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::answer::Seen;
+use super::answer::WaiterState;
 use super::{Core, scripts};
-use crate::backend::redis_server::topology::Needs;
-use crate::backend::{Ahead, BackendError, NewClaim, Wake};
+use crate::backend::redis_server::topology::StepRequirements;
+use crate::backend::{QueuePosition, BackendError, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
 /// How often a lock with waiters here is told; `BEAT` in `prelude.lua`.
@@ -36,15 +36,15 @@ const AT_ONCE: usize = 64;
 /// The waiting claims.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    lines: Mutex<Lines>,
+    lines: Mutex<AllWaiters>,
     /// Those that may be in the store, and whose answer is not there yet.
-    entering: Mutex<HashMap<ClaimId, OnTheWay>>,
+    entering: Mutex<HashMap<ClaimId, AcquiresInFlight>>,
     sooner: Notify,
 }
 
 /// The calls that are entering one claim.
 #[derive(Debug, Default)]
-struct OnTheWay {
+struct AcquiresInFlight {
     calls: u32,
     /// Whether the store has said meanwhile that the claim is gone.
     gone: bool,
@@ -52,19 +52,19 @@ struct OnTheWay {
 
 /// The lines, and when the first of them is due as far as the beat knows.
 #[derive(Debug, Default)]
-struct Lines {
-    by_lock: HashMap<LockName, Line>,
+struct AllWaiters {
+    by_lock: HashMap<LockName, LockWaiters>,
     planned: Option<Instant>,
 }
 
 /// A claim on its way into the store, until this is dropped.
 #[derive(Debug)]
-pub struct Entering<'a> {
+pub struct AcquireGuard<'a> {
     waiting: &'a Waiting,
     id: ClaimId,
 }
 
-impl Drop for Entering<'_> {
+impl Drop for AcquireGuard<'_> {
     fn drop(&mut self) {
         if let Entry::Occupied(mut times) = self.waiting.all_entering().entry(self.id) {
             times.get_mut().calls -= 1;
@@ -77,15 +77,15 @@ impl Drop for Entering<'_> {
 
 /// Those of one lock, and when it is told next.
 #[derive(Debug)]
-struct Line {
+struct LockWaiters {
     /// By claim and call: a retry enters a claim that an older call here still waits for.
-    claims: BTreeMap<(ClaimId, CallId), Entered>,
+    claims: BTreeMap<(ClaimId, CallId), WaitingClaim>,
     next: Instant,
     /// Whether a beat was not answered: another server may serve since, without the last waiters.
     in_doubt: bool,
 }
 
-impl Default for Line {
+impl Default for LockWaiters {
     fn default() -> Self {
         Self {
             claims: BTreeMap::new(),
@@ -95,7 +95,7 @@ impl Default for Line {
     }
 }
 
-impl Line {
+impl LockWaiters {
     fn has(&self, id: &ClaimId) -> bool {
         let first = (*id, CallId::from_bytes([0; 16]));
         self.claims
@@ -111,24 +111,24 @@ impl Line {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entered {
-    seen: Seen,
+struct WaitingClaim {
+    seen: WaiterState,
     at: Instant,
 }
 
 impl Waiting {
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, AllWaiters> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, OnTheWay>> {
+    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, AcquiresInFlight>> {
         self.entering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A claim is about to be entered.
-    pub fn entering(&self, id: ClaimId) -> Entering<'_> {
+    pub fn entering(&self, id: ClaimId) -> AcquireGuard<'_> {
         self.all_entering().entry(id).or_default().calls += 1;
-        Entering { waiting: self, id }
+        AcquireGuard { waiting: self, id }
     }
 
     /// Whether a claim in the store's queue is this replica's to serve.
@@ -143,7 +143,7 @@ impl Waiting {
     }
 
     /// A claim waits, in a hash that was seen so. One that is gone by now was told so, and does not.
-    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: Ahead, seen: Seen) {
+    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: QueuePosition, seen: WaiterState) {
         let at = Instant::now();
         let entering = self.all_entering();
         if entering.get(&claim.id).is_some_and(|one| one.gone) {
@@ -152,7 +152,7 @@ impl Waiting {
         let mut lines = self.lines();
         drop(entering);
         let line = lines.by_lock.entry(lock.clone()).or_default();
-        line.claims.insert((claim.id, claim.call), Entered { seen, at });
+        line.claims.insert((claim.id, claim.call), WaitingClaim { seen, at });
         line.no_later_than(ahead.frees_in);
         let next = line.next;
         self.plan(&mut lines, next);
@@ -160,7 +160,7 @@ impl Waiting {
 
     /// Wakes the beat if it would come too late. Each time would be once a claim, and each time all
     /// lines are looked through.
-    fn plan(&self, lines: &mut Lines, next: Instant) {
+    fn plan(&self, lines: &mut AllWaiters, next: Instant) {
         if lines.planned.is_none_or(|planned| next < planned) {
             lines.planned = Some(next);
             self.sooner.notify_one();
@@ -221,8 +221,8 @@ impl Waiting {
 
     /// Takes in the answer to a beat that was sent then, and takes out the claims that the lock's hash
     /// does not have. Of those that were entered later the answer tells nothing.
-    fn told(&self, lock: &LockName, beat: &Beat, sent: Instant) -> Told {
-        let (mut lines, mut told) = (self.lines(), Told::default());
+    fn told(&self, lock: &LockName, beat: &HeartbeatAnswer, sent: Instant) -> HeartbeatMessage {
+        let (mut lines, mut told) = (self.lines(), HeartbeatMessage::default());
         let Some(line) = lines.by_lock.get_mut(lock) else {
             return told;
         };
@@ -253,7 +253,7 @@ impl Waiting {
 
 /// What a beat tells of the claims that wait.
 #[derive(Debug, Default)]
-struct Told {
+struct HeartbeatMessage {
     /// They were lost with the data.
     lost: Vec<ClaimId>,
     /// They may have been taken out since the last beat.
@@ -262,20 +262,20 @@ struct Told {
 
 /// What `beat.lua` returns.
 #[derive(Debug)]
-struct Beat {
-    seen: Seen,
+struct HeartbeatAnswer {
+    seen: WaiterState,
     frees_in: Option<Duration>,
     turns: Vec<ClaimId>,
     more: bool,
 }
 
-impl Beat {
+impl HeartbeatAnswer {
     fn read(answer: Value) -> Option<Self> {
         let (born, frees_in, turns, lost, more): (u64, i64, Vec<Vec<u8>>, u64, u8) = from_redis_value(answer).ok()?;
         let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
         let turns = turns.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
         Some(Self {
-            seen: Seen { born, lost },
+            seen: WaiterState { born, lost },
             frees_in,
             turns: turns.collect::<Option<_>>()?,
             more: more == 1,
@@ -301,15 +301,15 @@ async fn tell(core: &Arc<Core>, lock: LockName) {
     // A store that is away the waiters ride out by themselves, once the first has asked.
     let Ok(Some(beat)) = ask(core, &lock).await else {
         core.waiting.doubt(&lock);
-        core.wakes.send(Wake::Changed(lock));
+        core.notifications.send(Notification::Changed(lock));
         return;
     };
     let told = core.waiting.told(&lock, &beat, sent);
     for id in told.lost {
-        core.wakes.send(Wake::Gone(lock.clone(), id));
+        core.notifications.send(Notification::Gone(lock.clone(), id));
     }
     for id in told.doubtful.iter().chain(&beat.turns) {
-        core.wakes.send(Wake::Next(lock.clone(), *id));
+        core.notifications.send(Notification::Next(lock.clone(), *id));
     }
     let disown = async {
         for id in &beat.turns {
@@ -330,28 +330,28 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
         return Ok(());
     }
     let args = core.space.disown(lock, id);
-    core.call(&scripts::LEAVE, lock, &args, Needs::Nothing).await.map(drop)
+    core.call(&scripts::LEAVE, lock, &args, StepRequirements::Nothing).await.map(drop)
 }
 
-async fn ask(core: &Core, lock: &LockName) -> Result<Option<Beat>, BackendError> {
+async fn ask(core: &Core, lock: &LockName) -> Result<Option<HeartbeatAnswer>, BackendError> {
     let args = core.space.beat(lock);
-    let asked = core.call(&scripts::BEAT, lock, &args, Needs::Nothing);
+    let asked = core.call(&scripts::BEAT, lock, &args, StepRequirements::Nothing);
     let answer = timeout(BEAT, asked).await.ok().transpose()?;
-    Ok(answer.and_then(|answer| Beat::read(answer.value)))
+    Ok(answer.and_then(|answer| HeartbeatAnswer::read(answer.value)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SEEN: Seen = Seen { born: 1, lost: 0 };
+    const SEEN: WaiterState = WaiterState { born: 1, lost: 0 };
 
     #[tokio::test]
     async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
         let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
         let claim = NewClaim::numbered(1);
-        let ahead = Ahead {
-            turn: 1,
+        let ahead = QueuePosition {
+            position: 1,
             frees_in: None,
         };
         let entering = waiting.entering(claim.id);
@@ -370,16 +370,16 @@ mod tests {
     async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_back() {
         let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
         for number in 1..=3 {
-            let ahead = Ahead {
-                turn: number,
+            let ahead = QueuePosition {
+                position: number,
                 frees_in: None,
             };
-            let seen = Seen { lost: 5, ..SEEN };
+            let seen = WaiterState { lost: 5, ..SEEN };
             waiting.add(&lock, &NewClaim::numbered(number as u8), ahead, seen);
         }
         let told = |lost| {
-            let beat = Beat {
-                seen: Seen { lost, ..SEEN },
+            let beat = HeartbeatAnswer {
+                seen: WaiterState { lost, ..SEEN },
                 frees_in: None,
                 turns: Vec::new(),
                 more: false,

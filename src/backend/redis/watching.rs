@@ -12,11 +12,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::answer::cause;
-use super::{Core, answer::Look};
+use super::{Core, answer::InspectAnswer};
 use crate::backend::redis_server::failure::away;
-use crate::backend::redis_server::hub::Heard;
-use crate::backend::redis_server::shown::Shown;
-use crate::backend::{BackendError, Change, ChangeKind, Most, Seen};
+use crate::backend::redis_server::subscriptions::SubscriptionEvent;
+use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::name::{FencingToken, LockName, Owner};
 
 /// For how long one says that one watches, and how often.
@@ -29,13 +29,13 @@ const LATE: Duration = Duration::from_millis(500);
 /// How long it may take until messages are heard; while the store is away nothing is.
 const IN_TIME: Duration = Duration::from_secs(5);
 /// How many holders and waiters a state names at most.
-const MOST: Most = Most {
+const MOST: InspectLimit = InspectLimit {
     holders: 1_000,
     waiters: 1_000,
 };
 
 /// Watches a lock: the state, then its changes.
-pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
     let watching = Watching {
         core,
         lock,
@@ -54,7 +54,7 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen,
 struct Watching {
     core: Arc<Core>,
     lock: LockName,
-    heard: Option<mpsc::Receiver<Heard>>,
+    heard: Option<mpsc::Receiver<SubscriptionEvent>>,
     /// The number of the last change that was seen; nothing when the state must be read anew.
     at: Option<u64>,
     renew: Instant,
@@ -63,7 +63,7 @@ struct Watching {
 }
 
 impl Watching {
-    async fn next(&mut self) -> Result<Seen, BackendError> {
+    async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         loop {
             if self.at.is_none() {
                 return self.state().await;
@@ -73,12 +73,12 @@ impl Watching {
                 continue;
             };
             match timeout_at(self.renew, heard.recv()).await {
-                Ok(Some(Heard::Message(message))) => {
+                Ok(Some(SubscriptionEvent::Message(message))) => {
                     if let Some(change) = self.change(&message) {
-                        return Ok(Seen::Change(change));
+                        return Ok(WatchEvent::Change(change));
                     }
                 }
-                Ok(Some(Heard::Gap)) => self.at = None,
+                Ok(Some(SubscriptionEvent::Gap)) => self.at = None,
                 Ok(None) => (self.heard, self.at) = (None, None),
                 Err(_) => {
                     if let Some(seen) = self.look_again().await? {
@@ -89,16 +89,16 @@ impl Watching {
         }
     }
 
-    async fn state(&mut self) -> Result<Seen, BackendError> {
+    async fn state(&mut self) -> Result<WatchEvent, BackendError> {
         if self.heard.is_none() {
             let begun = timeout(IN_TIME, self.listen()).await;
             self.heard = Some(begun.map_err(|_| away("no messages can be heard"))??);
         }
-        let look = self.look().await?;
+        let look = self.inspect().await?;
         Ok(self.take(look))
     }
 
-    async fn listen(&self) -> Result<mpsc::Receiver<Heard>, BackendError> {
+    async fn listen(&self) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
         let channel = self.core.space.changes(&self.lock);
         let mut heard = self.core.shared.hub.listen(channel).await?;
         // What is heard first is that the channel is heard from now on.
@@ -106,8 +106,8 @@ impl Watching {
         Ok(heard)
     }
 
-    async fn look(&mut self) -> Result<Look, BackendError> {
-        let look = self.core.look(&self.lock, MOST, WATCHED).await?;
+    async fn inspect(&mut self) -> Result<InspectAnswer, BackendError> {
+        let look = self.core.inspect(&self.lock, MOST, WATCHED).await?;
         self.renew = Instant::now() + AGAIN;
         self.no_later_than(look.frees_in);
         Ok(look)
@@ -120,12 +120,12 @@ impl Watching {
 
     /// Looks as it is time to. Changes that this finds are on their way as messages; only if they
     /// have not come by the next time, the state is what is told.
-    async fn look_again(&mut self) -> Result<Option<Seen>, BackendError> {
+    async fn look_again(&mut self) -> Result<Option<WatchEvent>, BackendError> {
         let missing = self
             .coming
             .take()
             .is_some_and(|coming| self.at.is_none_or(|at| at < coming));
-        let look = self.look().await?;
+        let look = self.inspect().await?;
         if missing {
             return Ok(Some(self.take(look)));
         }
@@ -136,9 +136,9 @@ impl Watching {
         Ok(None)
     }
 
-    fn take(&mut self, look: Look) -> Seen {
+    fn take(&mut self, look: InspectAnswer) -> WatchEvent {
         self.at = Some(look.changes);
-        Seen::State(look.queue)
+        WatchEvent::State(look.queue)
     }
 
     /// Reads a change. One that the state has told already is skipped; behind a missing one the
@@ -171,7 +171,7 @@ fn read(message: &[u8]) -> Option<(u64, Option<Duration>, Option<Change>)> {
     let change = || {
         Some(Change {
             kind: kind?,
-            owner: Owner::new(&Shown::read(&message[end + 1..])?.owner).ok()?,
+            owner: Owner::new(&ClaimDescription::read(&message[end + 1..])?.owner).ok()?,
             token: FencingToken::new(token.parse().ok()?).ok(),
             holders: holders.parse().ok()?,
             waiters: waiters.parse().ok()?,

@@ -16,11 +16,11 @@ use super::empty_masters::empty_masters;
 use super::failure::{away, of_script, unsent};
 use super::marker::Marker;
 use super::node::{Node, connect};
-use super::proof::located;
+use super::credentials::located;
 use super::script::{Answer, Ask, Script, Scripts};
 use super::sentinel::Finder;
 use super::settings::Settings;
-use super::topology::{Needs, check};
+use super::topology::{StepRequirements, check};
 use crate::backend::{BackendError, Health};
 
 /// How many slots a Cluster has.
@@ -37,7 +37,7 @@ pub struct Cluster {
     settings: Arc<Settings>,
     seeds: Vec<ConnectionInfo>,
     scripts: Scripts,
-    map: Mutex<Map>,
+    map: Mutex<SlotMap>,
     stale: Notify,
     health: watch::Sender<Health>,
 }
@@ -45,7 +45,7 @@ pub struct Cluster {
 type Address = (String, u16);
 
 #[derive(Default)]
-struct Map {
+struct SlotMap {
     nodes: HashMap<Address, Arc<Node>>,
     ranges: Ranges,
     /// What redirections have said since the map was read.
@@ -72,7 +72,7 @@ pub fn slot(key: &[u8]) -> u16 {
 impl Cluster {
     /// Begins to watch over the Cluster that any of the seeds belongs to.
     pub fn start(settings: Arc<Settings>, seeds: Vec<ConnectionInfo>, scripts: Scripts) -> Arc<Self> {
-        let (health, _) = watch::channel(Health::Away {
+        let (health, _) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
         let cluster = Arc::new(Self {
@@ -146,7 +146,7 @@ impl Cluster {
         script: &'static Script,
         key: &[u8],
         args: &[Vec<u8>],
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
         let mut way = self.way(slot(key))?;
         for _ in 0..REDIRECTS {
@@ -192,16 +192,16 @@ impl Cluster {
         self.way(slot(key))?.node.may_grant()
     }
 
-    fn way(&self, slot: u16) -> Result<Way, BackendError> {
+    fn way(&self, slot: u16) -> Result<Route, BackendError> {
         let node = self.map().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
             unsent(format!("no node is known to serve slot {slot}"))
         })?;
-        Ok(Way { node, asking: false })
+        Ok(Route { node, asking: false })
     }
 
-    async fn redirect(&self, way: Way, slot: u16, error: &RedisError) -> Result<Way, BackendError> {
+    async fn redirect(&self, way: Route, slot: u16, error: &RedisError) -> Result<Route, BackendError> {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {}
             ErrorKind::Server(ServerErrorKind::TryAgain) => {
@@ -221,7 +221,7 @@ impl Cluster {
             self.map().moved.insert(slot, to);
             self.stale.notify_one();
         }
-        Ok(Way { node, asking })
+        Ok(Route { node, asking })
     }
 
     /// The node at an address, met before or now.
@@ -236,7 +236,7 @@ impl Cluster {
         node
     }
 
-    fn node(&self, map: &mut Map, at: Address) -> Arc<Node> {
+    fn node(&self, map: &mut SlotMap, at: Address) -> Arc<Node> {
         let made = map.nodes.entry(at).or_insert_with_key(|(host, port)| {
             let seed = &self.seeds[0];
             let info = seed.clone().set_addr(located(seed.addr(), host.clone(), *port));
@@ -251,7 +251,7 @@ impl Cluster {
         Arc::clone(made)
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
+    fn map(&self) -> MutexGuard<'_, SlotMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -288,15 +288,15 @@ impl Cluster {
     /// The widest map that a node tells, or else a seed: the first one that is whole ends the search.
     /// One who was removed from the Cluster knows of no slots at all.
     async fn read(&self) -> Result<Ranges, BackendError> {
-        let (nodes, seeds) = (self.all(), self.seeds.iter().map(Teller::Seed));
-        let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(Teller::Node);
+        let (nodes, seeds) = (self.all(), self.seeds.iter().map(MapSource::Seed));
+        let nodes = nodes.iter().filter(|node| node.live().is_ok()).map(MapSource::Node);
         match self.widest(nodes).await {
             Ok(ranges) => Ok(ranges),
             Err(_) => self.widest(seeds).await,
         }
     }
 
-    async fn widest<'a>(&self, tellers: impl Iterator<Item = Teller<'a>>) -> Result<Ranges, BackendError> {
+    async fn widest<'a>(&self, tellers: impl Iterator<Item = MapSource<'a>>) -> Result<Ranges, BackendError> {
         let mut ask = redis::cmd("CLUSTER");
         ask.arg("SLOTS");
         let (mut widest, mut last) = (Ranges::new(), away("nobody tells of any slots"));
@@ -323,11 +323,11 @@ impl Cluster {
             .find(|health| *health != Health::Serving);
         let health = match (refreshed, bad) {
             (_, Some(bad)) => bad,
-            (Err(error), None) => Health::Away {
+            (Err(error), None) => Health::Unavailable {
                 reason: error.to_string(),
             },
             (Ok(()), None) if self.map().is_whole() => Health::Serving,
-            (Ok(()), None) => Health::Away {
+            (Ok(()), None) => Health::Unavailable {
                 reason: "some slots are served by nobody".into(),
             },
         };
@@ -339,7 +339,7 @@ impl Cluster {
     }
 }
 
-impl Map {
+impl SlotMap {
     fn master(&self, slot: u16) -> Option<Arc<Node>> {
         let range = || {
             let (first, at) = self.ranges.range(slot..).next()?.1;
@@ -369,12 +369,12 @@ fn served(ranges: &Ranges) -> u32 {
 }
 
 /// Who may tell the map.
-enum Teller<'a> {
+enum MapSource<'a> {
     Node(&'a Arc<Node>),
     Seed(&'a ConnectionInfo),
 }
 
-impl Teller<'_> {
+impl MapSource<'_> {
     async fn tell(&self, settings: &Settings, ask: &Cmd) -> Result<Value, BackendError> {
         let answer = match self {
             Self::Node(node) => node.command(ask).await?,
@@ -388,7 +388,7 @@ impl Teller<'_> {
     }
 }
 
-struct Way {
+struct Route {
     node: Arc<Node>,
     asking: bool,
 }

@@ -6,14 +6,14 @@ use crate::backend::BackendError;
 
 /// The store cannot be used, for this reason.
 pub fn away(reason: impl ToString) -> BackendError {
-    BackendError::Away {
+    BackendError::Unavailable {
         reason: reason.to_string(),
     }
 }
 
 /// The store cannot be used, for this reason, and was not asked: the step has had no effect.
 pub fn unsent(reason: impl ToString) -> BackendError {
-    BackendError::Unsent {
+    BackendError::NotSent {
         reason: reason.to_string(),
     }
 }
@@ -34,7 +34,7 @@ const UNREADABLE: &str = "the lock's record cannot be read";
 pub fn is_of_record(error: &BackendError) -> bool {
     match error {
         BackendError::Broken { .. } => true,
-        BackendError::Away { reason } => reason.starts_with(UNREADABLE),
+        BackendError::Unavailable { reason } => reason.starts_with(UNREADABLE),
         _ => false,
     }
 }

@@ -20,7 +20,7 @@ use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::script::{Ask, Script};
 use super::settings::FirstStart;
-use super::voter::{Asks, Judged, Voter, Word};
+use super::quorum_member::{MarkerQuery, MarkerVerdict, QuorumMember, MemberState};
 use crate::backend::BackendError;
 
 static MARKER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("marker.lua")));
@@ -39,9 +39,9 @@ pub enum Trust {
 
 /// What this replica knows of one server's marker.
 pub struct Marker {
-    place: Place,
+    place: MarkerKey,
     /// Where the server is one of several that vote.
-    voter: Option<Voter>,
+    voter: Option<QuorumMember>,
     first_start: FirstStart,
     longest_ttl: Duration,
     known: Mutex<Known>,
@@ -49,7 +49,7 @@ pub struct Marker {
 
 /// Where the marker lies.
 #[derive(Debug)]
-enum Place {
+enum MarkerKey {
     /// Under this key.
     Fixed(Vec<u8>),
     /// Under this prefix, in the first slot of the node that stays there. It is chosen anew each time:
@@ -101,7 +101,7 @@ impl Known {
     }
 }
 
-impl Place {
+impl MarkerKey {
     async fn key(&self, connection: &mut MultiplexedConnection) -> Result<Option<Vec<u8>>, BackendError> {
         let prefix = match self {
             Self::Fixed(key) => return Ok(Some(key.clone())),
@@ -150,23 +150,23 @@ impl Marker {
     /// A marker under this key. `longest_ttl` is the longest that anybody may have granted: no
     /// quarantine is shorter.
     pub fn new(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration) -> Self {
-        Self::at(Place::Fixed(key), first_start, longest_ttl)
+        Self::at(MarkerKey::Fixed(key), first_start, longest_ttl)
     }
 
     /// A marker of one node of a Cluster, in a slot that this node serves.
     pub fn in_cluster(prefix: &str, first_start: FirstStart, longest_ttl: Duration) -> Self {
-        Self::at(Place::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
+        Self::at(MarkerKey::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
     }
 
     /// A marker of one of several servers that vote.
-    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, voter: Voter) -> Self {
+    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, voter: QuorumMember) -> Self {
         Self {
             voter: Some(voter),
             ..Self::new(key, first_start, longest_ttl)
         }
     }
 
-    fn at(place: Place, first_start: FirstStart, longest_ttl: Duration) -> Self {
+    fn at(place: MarkerKey, first_start: FirstStart, longest_ttl: Duration) -> Self {
         Self {
             place,
             voter: None,
@@ -197,7 +197,7 @@ impl Marker {
     /// # Errors
     /// Away when the server does not answer.
     pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
-        if let (Some(voter), Place::Fixed(key)) = (&self.voter, &self.place) {
+        if let (Some(voter), MarkerKey::Fixed(key)) = (&self.voter, &self.place) {
             let judged = voter.see(connection, key, &self.voter_asks(facts)).await?;
             return Ok(self.judged(facts, judged));
         }
@@ -228,9 +228,9 @@ impl Marker {
         }
     }
 
-    fn voter_asks(&self, facts: &Facts) -> Asks {
+    fn voter_asks(&self, facts: &Facts) -> MarkerQuery {
         let known = self.known();
-        Asks {
+        MarkerQuery {
             run_id: facts.run_id.clone(),
             by_hand: known.is_by_hand(facts),
             may_be_new: self.first_start == FirstStart::Admit && known.run_id.is_none(),
@@ -239,14 +239,14 @@ impl Marker {
         }
     }
 
-    fn judged(&self, facts: &Facts, judged: Judged) -> Trust {
+    fn judged(&self, facts: &Facts, judged: MarkerVerdict) -> Trust {
         let longest = Duration::from_millis(judged.longest_ms);
         match judged.word {
-            Word::Admitted => {
+            MemberState::Admitted => {
                 self.known().epoch = Some(judged.name);
                 self.admitted(facts, longest)
             }
-            Word::Pending => {
+            MemberState::Pending => {
                 self.known().epoch = None;
                 self.pending(facts, judged.name, longest)
             }

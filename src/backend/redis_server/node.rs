@@ -14,15 +14,15 @@ use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::confirming::Confirming;
+use super::confirmed::ConfirmedConnection;
 use super::failure::{away, is_suspect, of_script, unsent};
 use super::handshake::{Facts, prove_messages};
 use super::marker::{MOVED, Marker, Trust};
-use super::proof::Proven;
+use super::credentials::CredentialedServer;
 use super::script::{Answer, Ask, Script, Scripts, load};
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
-use super::topology::Needs;
+use super::topology::StepRequirements;
 use crate::backend::{BackendError, Health};
 
 /// How often a server is asked again.
@@ -37,7 +37,7 @@ pub const UNWRITTEN: usize = 65_536;
 
 /// A connection that has passed the handshake.
 #[derive(Clone)]
-pub struct Live {
+pub struct LiveConnection {
     /// Where it leads.
     pub info: ConnectionInfo,
     /// What the server said of itself.
@@ -48,12 +48,12 @@ pub struct Live {
     bare: Option<String>,
     connection: MultiplexedConnection,
     /// Where steps go that replicas must have taken.
-    confirming: Option<Confirming>,
+    confirming: Option<ConfirmedConnection>,
 }
 
 enum State {
-    Away(String),
-    Live(Arc<Live>),
+    Unavailable(String),
+    LiveConnection(Arc<LiveConnection>),
 }
 
 /// One server.
@@ -68,8 +68,8 @@ pub struct Node {
 impl Node {
     /// Begins to watch over the server that `finder` finds, which is to know these scripts.
     pub fn start(settings: Arc<Settings>, finder: Finder, marker: Marker, scripts: Scripts) -> Self {
-        let (state_out, state) = watch::channel(State::Away("not connected yet".into()));
-        let (health_out, health) = watch::channel(Health::Away {
+        let (state_out, state) = watch::channel(State::Unavailable("not connected yet".into()));
+        let (health_out, health) = watch::channel(Health::Unavailable {
             reason: "not connected yet".into(),
         });
         let (marker, look) = (Arc::new(marker), Arc::new(Notify::new()));
@@ -100,10 +100,10 @@ impl Node {
     ///
     /// # Errors
     /// Unsent, with the reason, while there is none.
-    pub fn live(&self) -> Result<Arc<Live>, BackendError> {
+    pub fn live(&self) -> Result<Arc<LiveConnection>, BackendError> {
         match &*self.state.borrow() {
-            State::Away(reason) => Err(unsent(reason)),
-            State::Live(live) => Ok(Arc::clone(live)),
+            State::Unavailable(reason) => Err(unsent(reason)),
+            State::LiveConnection(live) => Ok(Arc::clone(live)),
         }
     }
 
@@ -117,10 +117,10 @@ impl Node {
     }
 
     /// Waits until the server is as `wanted`: with its connection, or nothing while there is none.
-    pub async fn until(&self, wanted: impl Fn(Option<&Live>) -> bool) {
+    pub async fn until(&self, wanted: impl Fn(Option<&LiveConnection>) -> bool) {
         let live = |state: &State| match state {
-            State::Away(_) => wanted(None),
-            State::Live(live) => wanted(Some(live)),
+            State::Unavailable(_) => wanted(None),
+            State::LiveConnection(live) => wanted(Some(live)),
         };
         if self.state.clone().wait_for(live).await.is_err() {
             std::future::pending().await
@@ -140,12 +140,12 @@ impl Node {
         &self,
         script: &'static Script,
         ask: &Ask<'_>,
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<redis::RedisResult<Answer>, BackendError> {
         let live = self.live()?;
         let call = async {
             match (&live.confirming, needs) {
-                (Some(confirming), Needs::Grant | Needs::Replicas) => confirming.call(script, ask).await,
+                (Some(confirming), StepRequirements::Grant | StepRequirements::Replicas) => confirming.call(script, ask).await,
                 _ => script.call(&mut live.connection.clone(), ask).await.map(Answer::from),
             }
         };
@@ -194,7 +194,7 @@ impl Drop for Node {
     }
 }
 
-impl Live {
+impl LiveConnection {
     /// Whether there is nothing new in `other`.
     fn is_as(&self, other: &Self) -> bool {
         self.facts.run_id == other.facts.run_id
@@ -261,7 +261,7 @@ impl Watcher {
             Some(replicas) => Some(self.confirming(replicas, &info, &facts, &closed).await?),
             None => None,
         };
-        let live = Live {
+        let live = LiveConnection {
             bare: self.bare(&facts),
             info,
             facts,
@@ -279,7 +279,7 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
-    ) -> Result<Confirming, BackendError> {
+    ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
         let mut connection = open(&settings, info, closed).await?;
@@ -288,7 +288,7 @@ impl Watcher {
         if other.run_id != facts.run_id {
             return Err(away("the server was replaced while it was connected to"));
         }
-        Ok(Confirming::over(connection, replicas, settings.response_timeout))
+        Ok(ConfirmedConnection::over(connection, replicas, settings.response_timeout))
     }
 
     fn bare(&self, facts: &Facts) -> Option<String> {
@@ -303,7 +303,7 @@ impl Watcher {
         let seen = self.marker.see(connection, &facts).await;
         let trust = match seen {
             // Once more, under another key.
-            Err(BackendError::Away { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
+            Err(BackendError::Unavailable { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
             other => other?,
         };
         Ok((facts, trust))
@@ -333,20 +333,20 @@ impl Watcher {
 
     fn tell_away(&self, error: &BackendError) {
         let reason = match error {
-            BackendError::Away { reason } | BackendError::Broken { reason } => reason.clone(),
+            BackendError::Unavailable { reason } | BackendError::Broken { reason } => reason.clone(),
             other => other.to_string(),
         };
-        self.state.send_replace(State::Away(reason.clone()));
-        self.tell_health(Health::Away { reason });
+        self.state.send_replace(State::Unavailable(reason.clone()));
+        self.tell_health(Health::Unavailable { reason });
     }
 
-    fn tell_live(&self, live: &Live) {
-        if !matches!(&*self.state.borrow(), State::Live(old) if old.is_as(live)) {
-            self.state.send_replace(State::Live(Arc::new(live.clone())));
+    fn tell_live(&self, live: &LiveConnection) {
+        if !matches!(&*self.state.borrow(), State::LiveConnection(old) if old.is_as(live)) {
+            self.state.send_replace(State::LiveConnection(Arc::new(live.clone())));
         }
         self.tell_health(match (live.trust.clone(), live.bare.clone()) {
             (Trust::Admitted, None) => Health::Serving,
-            (Trust::Admitted, Some(reason)) => Health::Away { reason },
+            (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
             (Trust::Quarantined { until }, _) => Health::Quarantined {
                 until,
                 reason: quarantine_reason(&live.facts),
@@ -375,7 +375,7 @@ fn again(trust: &Trust) -> Duration {
 }
 
 struct Link {
-    live: Live,
+    live: LiveConnection,
     closed: Arc<Notify>,
 }
 
@@ -400,7 +400,7 @@ async fn open(
 /// Away when it cannot be opened in time.
 pub async fn connect(
     settings: &Settings,
-    to: Proven,
+    to: CredentialedServer,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, BackendError> {
     let config = AsyncConnectionConfig::new()

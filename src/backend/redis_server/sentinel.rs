@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::away;
 use super::node::connect;
-use super::proof::located;
+use super::credentials::located;
 use super::settings::Settings;
 use crate::backend::BackendError;
 

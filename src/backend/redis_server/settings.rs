@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisResult};
 
-use super::proof::Proof;
+use super::credentials::Credentials;
 
 /// Which servers hold the locks.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub struct Settings {
     /// Which ones.
     pub servers: Servers,
     /// What proves this server to them.
-    pub proof: Proof,
+    pub proof: Credentials,
     /// What every key begins with.
     pub prefix: String,
     /// What a store without a marker means.
@@ -78,7 +78,7 @@ impl Settings {
     pub fn new(servers: Servers) -> Self {
         Self {
             servers,
-            proof: Proof::default(),
+            proof: Credentials::default(),
             prefix: "fencepost".into(),
             first_start: FirstStart::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
@@ -95,7 +95,7 @@ pub struct Quorum {
     /// The masters: 3, 5 or 7.
     pub nodes: Vec<ConnectionInfo>,
     /// What proves this server to them.
-    pub proof: Proof,
+    pub proof: Credentials,
     /// What every key begins with.
     pub prefix: String,
     /// What a node without a marker means.
@@ -111,7 +111,7 @@ impl Quorum {
     pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
         Self {
             nodes,
-            proof: Proof::default(),
+            proof: Credentials::default(),
             prefix: "fencepost".into(),
             first_start: FirstStart::default(),
             longest_ttl: Duration::from_secs(24 * 3600),

@@ -25,7 +25,7 @@ pub enum Topology {
 
 /// What a step asks of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum StepRequirements {
     /// It may grant a lease, or lets one live on: the server must be trusted with it, and its replicas
     /// must have it where that is asked for.
     Grant,
@@ -67,7 +67,7 @@ impl Topology {
         script: &'static Script,
         key: &[u8],
         args: &[Vec<u8>],
-        needs: Needs,
+        needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
         match self {
             Self::Single(node) => {
@@ -164,9 +164,9 @@ impl Topology {
 ///
 /// # Errors
 /// Quarantined, or away.
-pub fn check(node: &Node, needs: Needs) -> Result<(), BackendError> {
+pub fn check(node: &Node, needs: StepRequirements) -> Result<(), BackendError> {
     match needs {
-        Needs::Grant => node.may_grant(),
-        Needs::Replicas | Needs::Nothing => Ok(()),
+        StepRequirements::Grant => node.may_grant(),
+        StepRequirements::Replicas | StepRequirements::Nothing => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::backend::BackendError;
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::shown::Shown;
+use crate::backend::redis_server::description::ClaimDescription;
 use crate::claim::{Cause, Holder};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Metadata, Mode, Owner};
 
@@ -38,7 +38,7 @@ impl Values {
 
 /// Who holds at one node, as that node says.
 #[derive(Debug, Clone)]
-pub struct Placed {
+pub struct NodeHolder {
     /// The claim.
     pub claim: ClaimId,
     /// The call that brought it.
@@ -52,7 +52,7 @@ pub struct Placed {
     shown: Vec<u8>,
 }
 
-impl Placed {
+impl NodeHolder {
     /// Reads claim, call, number, remaining time, since and what it shows.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Placed {
 /// # Errors
 /// Broken where it cannot be read.
 pub fn shown(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
-    let shown = Shown::read(bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
+    let shown = ClaimDescription::read(bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
     let owner = Owner::new(&shown.owner).map_err(broken)?;
     let metadata = Metadata::new(shown.metadata).map_err(broken)?;
     Ok((owner, Identity::proven(&shown.identity), metadata))

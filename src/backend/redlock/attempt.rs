@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{Placed, Values, asked, micros};
+use super::answer::{NodeHolder, Values, asked, micros};
 use super::clock::Clocks;
-use super::voters::{Question, Round, Said};
+use super::nodes::{Question, Round, Reply};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
-use crate::backend::redis_server::shown::Shown;
-use crate::backend::{BackendError, Grant, NewClaim, Patience};
+use crate::backend::redis_server::description::ClaimDescription;
+use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{FencingToken, LockName};
 
@@ -19,18 +19,18 @@ use crate::name::{FencingToken, LockName};
 const AGREEING: Duration = Duration::from_millis(1);
 
 /// What came of an attempt.
-pub enum Attempted {
+pub enum AttemptOutcome {
     /// A majority holds.
     Held(Grant),
     /// Somebody is in the way.
-    Busy(InTheWay),
+    Busy(Conflict),
     /// The call has left.
     Left,
 }
 
 /// Who was in the way of an attempt.
 #[derive(Debug, Default)]
-pub struct InTheWay {
+pub struct Conflict {
     /// The holder, if a majority of nodes named one; otherwise attempts were in each other's way.
     pub holder: Option<Holder>,
     /// When the first node may be free.
@@ -44,7 +44,7 @@ struct Votes {
     given: Vec<(usize, u64)>,
     /// Those whose numbers are too far ahead to count.
     too_far: Vec<(usize, u64)>,
-    busy: Vec<Placed>,
+    busy: Vec<NodeHolder>,
     quarantined: usize,
     left: bool,
 }
@@ -73,19 +73,19 @@ impl Votes {
         self.too_far = self.given.extract_if(.., |(_, number)| *number > bound).collect();
     }
 
-    fn take(&mut self, node: usize, said: Said, clocks: &Clocks) -> Result<(), BackendError> {
+    fn take(&mut self, node: usize, said: Reply, clocks: &Clocks) -> Result<(), BackendError> {
         match said {
-            Said::Word(word, rest) => {
+            Reply::Word(word, rest) => {
                 let mut values = Values::of(rest);
                 match word.as_str() {
                     "ok" => self.give(node, values.take()?, clocks),
-                    "busy" => self.busy.push(Placed::read(&mut values)?),
+                    "busy" => self.busy.push(NodeHolder::read(&mut values)?),
                     "left" => self.left = true,
                     _ => return Err(broken(format!("no such vote: {word}"))),
                 }
             }
-            Said::Quarantined => self.quarantined += 1,
-            Said::Unreadable(_) | Said::Nothing => {}
+            Reply::Quarantined => self.quarantined += 1,
+            Reply::Unreadable(_) | Reply::Nothing => {}
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Core {
         claim: &NewClaim,
         round: u32,
         awaited: bool,
-    ) -> Result<Attempted, BackendError> {
+    ) -> Result<AttemptOutcome, BackendError> {
         let voters = &self.shared.voters;
         voters.may_vote()?;
         let majority = voters.majority();
@@ -137,7 +137,7 @@ impl Core {
                     self.level(lock, claim, round, token, &votes);
                 }
                 let token = FencingToken::new(token).map_err(broken)?;
-                Ok(Attempted::Held(grant(claim, token, sent)))
+                Ok(AttemptOutcome::Held(grant(claim, token, sent)))
             }
             _ => {
                 if !clean {
@@ -160,8 +160,8 @@ impl Core {
             claim.call.as_bytes().to_vec(),
             micros(asked(claim.ttl.get())),
             number(self.shared.voters.clocks.hint()),
-            Shown::of(claim),
-            number(u64::from(claim.patience == Patience::Wait)),
+            ClaimDescription::of(claim),
+            number(u64::from(claim.wait_policy == WaitPolicy::Wait)),
             number(claim.limits.finished.into()),
             number(awaited.into()),
         ]
@@ -181,7 +181,7 @@ impl Core {
         let mut answers = voters.ask_some(&question, |at| !lacks.contains(&at));
         while have.len() < voters.majority() {
             match answers.next().await {
-                Some((at, Said::Word(word, _))) if word == "ok" => have.push(at),
+                Some((at, Reply::Word(word, _))) if word == "ok" => have.push(at),
                 Some(_) => {}
                 None => return false,
             }
@@ -217,7 +217,7 @@ impl Core {
 
     /// Takes an attempt back, at all nodes: also at those that did not answer.
     async fn cancel(&self, lock: &LockName, claim: &NewClaim, round: u32) {
-        let args = super::ending::args(
+        let args = super::release::args(
             "A",
             claim.secret.as_bytes(),
             &[],
@@ -231,22 +231,22 @@ impl Core {
         let (mut answers, mut answered) = (voters.ask(&question), 0);
         while answered < voters.majority() {
             match answers.next().await {
-                Some((_, Said::Word(..))) => answered += 1,
+                Some((_, Reply::Word(..))) => answered += 1,
                 Some(_) => {}
                 None => return,
             }
         }
     }
 
-    fn failed(&self, votes: &Votes, answered: usize) -> Result<Attempted, BackendError> {
+    fn failed(&self, votes: &Votes, answered: usize) -> Result<AttemptOutcome, BackendError> {
         if votes.left {
-            return Ok(Attempted::Left);
+            return Ok(AttemptOutcome::Left);
         }
         let voters = &self.shared.voters;
         if answered < voters.majority() {
             return Err(voters.trouble_with(&votes.too_far));
         }
-        Ok(Attempted::Busy(InTheWay {
+        Ok(AttemptOutcome::Busy(Conflict {
             holder: holder(&votes.busy, voters.majority())?,
             frees_in: votes.busy.iter().map(|one| one.left).min(),
         }))
@@ -274,8 +274,8 @@ impl Core {
 ///
 /// # Errors
 /// Broken where what it shows cannot be read.
-pub fn holder(placed: &[Placed], majority: usize) -> Result<Option<Holder>, BackendError> {
-    let same = |one: &Placed| placed.iter().filter(|other| other.is_as(one)).count();
+pub fn holder(placed: &[NodeHolder], majority: usize) -> Result<Option<Holder>, BackendError> {
+    let same = |one: &NodeHolder| placed.iter().filter(|other| other.is_as(one)).count();
     let Some(one) = placed.iter().find(|one| same(one) >= majority) else {
         return Ok(None);
     };
@@ -301,7 +301,7 @@ async fn gather(answers: &mut Round, majority: usize, clocks: &Clocks) -> Result
         let enough = votes.given.len() >= majority || votes.busy.len() >= majority;
         if enough && !hurried {
             hurried = true;
-            answers.hurry(answers.sent.elapsed().max(AGREEING));
+            answers.shorten_deadline(answers.sent.elapsed().max(AGREEING));
         }
     }
     Ok(votes)

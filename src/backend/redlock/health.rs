@@ -6,11 +6,11 @@ use futures::future::select_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::voters::Voters;
+use super::nodes::Nodes;
 use crate::backend::Health;
 
 /// Sums the nodes' health up, and logs what happens to each.
-pub async fn watch_over(voters: Arc<Voters>, told: watch::Sender<Health>) {
+pub async fn watch_over(voters: Arc<Nodes>, told: watch::Sender<Health>) {
     let mut all: Vec<watch::Receiver<Health>> = voters.all.iter().map(|voter| voter.node.health()).collect();
     let mut before: Vec<Option<Health>> = vec![None; all.len()];
     loop {
@@ -24,7 +24,7 @@ pub async fn watch_over(voters: Arc<Voters>, told: watch::Sender<Health>) {
                         let left = until.saturating_duration_since(Instant::now());
                         tracing::warn!(%node, ?left, %reason, "the node is in quarantine");
                     }
-                    Health::Away { reason } => tracing::warn!(%node, %reason, "the node is away"),
+                    Health::Unavailable { reason } => tracing::warn!(%node, %reason, "the node is away"),
                 }
                 *was = Some(is.clone());
             }

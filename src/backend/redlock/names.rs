@@ -8,7 +8,7 @@ use redis::Value;
 use tokio::time::sleep;
 
 use super::answer::Values;
-use super::voters::{Question, Said};
+use super::nodes::{Question, Reply};
 use super::{Core, scripts};
 use crate::backend::BackendError;
 use crate::name::LockName;
@@ -53,7 +53,7 @@ impl Core {
         let (mut answers, mut answered) = (voters.ask(&question), 0);
         let mut all = Names::default();
         while let Some((_, said)) = answers.next().await {
-            let Said::Word(_, rest) = said else { continue };
+            let Reply::Word(_, rest) = said else { continue };
             answered += 1;
             let mut one = self.read(rest)?;
             all.names.append(&mut one.names);
@@ -63,7 +63,7 @@ impl Core {
                 (one, other) => one.or(other),
             };
             if answered >= voters.majority() {
-                answers.hurry(answers.sent.elapsed());
+                answers.shorten_deadline(answers.sent.elapsed());
             }
         }
         if answered < voters.majority() {

@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Core;
 use super::answer::{asked, granted};
-use crate::backend::redis_server::wakes::Wakes;
-use crate::backend::{Ahead, CLAIM_LIMIT, Grant, NewClaim, Place, Refusal, Wake};
+use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::{QueuePosition, CLAIM_LIMIT, Grant, NewClaim, AcquireOutcome, Refusal, Notification};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, ClaimId, LockName, Mode};
 
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_millis(1);
 
 /// One waiting call.
 #[derive(Debug)]
-struct Entry {
+struct WaitingCall {
     claim: NewClaim,
     /// The number of its last attempt.
     round: u32,
@@ -40,8 +40,8 @@ struct Entry {
 
 /// The waiters of one lock, by turn.
 #[derive(Debug, Default)]
-struct Line {
-    queue: BTreeMap<u64, Entry>,
+struct LockWaiters {
+    queue: BTreeMap<u64, WaitingCall>,
     /// Who contends now; the others of this replica let it.
     contends: Option<CallId>,
     /// Whether the lock may have been freed since that began.
@@ -51,7 +51,7 @@ struct Line {
     frees_at: Option<Instant>,
 }
 
-impl Line {
+impl LockWaiters {
     fn begin(&mut self, call: CallId) {
         (self.contends, self.missed) = (Some(call), false);
     }
@@ -67,9 +67,9 @@ impl Line {
             .map(|(turn, _)| *turn)
     }
 
-    fn ahead(&self, turn: u64) -> Ahead {
-        Ahead {
-            turn,
+    fn ahead(&self, turn: u64) -> QueuePosition {
+        QueuePosition {
+            position: turn,
             // No more than the lease shows of itself.
             frees_in: self
                 .frees_at
@@ -79,8 +79,8 @@ impl Line {
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    by_lock: HashMap<LockName, Line>,
+struct AllWaiters {
+    by_lock: HashMap<LockName, LockWaiters>,
     turns: u64,
     waiting: u32,
 }
@@ -88,17 +88,17 @@ struct Lines {
 /// All lines of a namespace.
 #[derive(Debug)]
 pub struct Waiting {
-    lines: Mutex<Lines>,
-    wakes: Arc<Wakes>,
+    lines: Mutex<AllWaiters>,
+    notifications: Arc<NotificationSender>,
     sooner: Notify,
 }
 
 /// What a newcomer, or one that asks again, may do.
-pub enum Turn<'a> {
+pub enum NextAction<'a> {
     /// Contend, as nobody else does here.
-    Contend(Contending<'a>),
+    Contend(AttemptPermit<'a>),
     /// Wait behind others of this replica.
-    Wait(Ahead),
+    Wait(QueuePosition),
     /// Not even that.
     Refused(Refusal),
     /// It is not in the line.
@@ -106,7 +106,7 @@ pub enum Turn<'a> {
 }
 
 /// The one of a line that contends, until this is dropped.
-pub struct Contending<'a> {
+pub struct AttemptPermit<'a> {
     waiting: &'a Waiting,
     lock: LockName,
     call: CallId,
@@ -122,45 +122,45 @@ pub struct Contending<'a> {
 
 impl Waiting {
     /// Nobody waits.
-    pub fn new(wakes: Arc<Wakes>) -> Self {
+    pub fn new(notifications: Arc<NotificationSender>) -> Self {
         Self {
             lines: Mutex::default(),
-            wakes,
+            notifications,
             sooner: Notify::new(),
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
+    fn lines(&self) -> MutexGuard<'_, AllWaiters> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A newcomer that would wait.
-    pub fn enter(&self, lock: &LockName, claim: &NewClaim) -> Turn<'_> {
+    pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> NextAction<'_> {
         let mut lines = self.lines();
         if lines.waiting >= CLAIM_LIMIT {
-            return Turn::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
+            return NextAction::Refused(Refusal::StoreFull { limit: CLAIM_LIMIT });
         }
         lines.turns += 1;
         let turn = lines.turns;
         let line = lines.by_lock.entry(lock.clone()).or_default();
         if line.queue.is_empty() && line.contends.is_none() {
             line.begin(claim.call);
-            return Turn::Contend(self.contending(lock, claim.call, turn, None));
+            return NextAction::Contend(self.contending(lock, claim.call, turn, None));
         }
         // Whoever holds counts too.
         let limit = claim.limits.queue;
         let there = line.queue.len() + 1;
         if u32::try_from(there).is_ok_and(|there| there >= limit) {
-            return Turn::Refused(Refusal::Full { limit });
+            return NextAction::Refused(Refusal::Full { limit });
         }
         line.queue.insert(turn, entry(claim, false));
         let ahead = line.ahead(turn);
         lines.waiting += 1;
-        Turn::Wait(ahead)
+        NextAction::Wait(ahead)
     }
 
     /// A newcomer that would not wait: nothing where others of this replica come before it.
-    pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<Contending<'_>> {
+    pub fn try_once(&self, lock: &LockName, claim: &NewClaim) -> Option<AttemptPermit<'_>> {
         let mut lines = self.lines();
         lines.turns += 1;
         let turn = lines.turns;
@@ -173,13 +173,13 @@ impl Waiting {
     }
 
     /// One that asks again.
-    pub fn again(&self, lock: &LockName, call: CallId) -> Turn<'_> {
+    pub fn again(&self, lock: &LockName, call: CallId) -> NextAction<'_> {
         let mut lines = self.lines();
         let Some(line) = lines.by_lock.get_mut(lock) else {
-            return Turn::Unknown;
+            return NextAction::Unknown;
         };
         let Some(turn) = line.turn_of(call) else {
-            return Turn::Unknown;
+            return NextAction::Unknown;
         };
         let first = line.queue.first_entry().filter(|first| *first.key() == turn);
         match first {
@@ -189,15 +189,15 @@ impl Waiting {
                 entry.contended = true;
                 let round = entry.round;
                 line.begin(call);
-                Turn::Contend(self.contending(lock, call, turn, Some(round)))
+                NextAction::Contend(self.contending(lock, call, turn, Some(round)))
             }
-            _ => Turn::Wait(line.ahead(turn)),
+            _ => NextAction::Wait(line.ahead(turn)),
         }
     }
 
     /// `round`: of one in the line.
-    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: Option<u32>) -> Contending<'_> {
-        Contending {
+    fn contending(&self, lock: &LockName, call: CallId, turn: u64, round: Option<u32>) -> AttemptPermit<'_> {
+        AttemptPermit {
             waiting: self,
             lock: lock.clone(),
             call,
@@ -211,12 +211,12 @@ impl Waiting {
 
     fn tell(&self, lock: &LockName, next: Option<ClaimId>) {
         if let Some(next) = next {
-            self.wakes.send(Wake::Next(lock.clone(), next));
+            self.notifications.send(Notification::Next(lock.clone(), next));
         }
     }
 
     /// Takes a waiting call out; whether it was in the line, and has contended before.
-    pub fn leave(&self, lock: &LockName, call: CallId) -> Option<bool> {
+    pub fn release(&self, lock: &LockName, call: CallId) -> Option<bool> {
         let mut lines = self.lines();
         let line = lines.by_lock.get_mut(lock)?;
         let turn = line.turn_of(call)?;
@@ -254,7 +254,7 @@ impl Waiting {
             line.missed = true;
         }
         if lines.waiting > 0 {
-            self.wakes.send(Wake::Gap);
+            self.notifications.send(Notification::Gap);
         }
     }
 
@@ -305,14 +305,14 @@ impl Waiting {
     }
 }
 
-impl Contending<'_> {
+impl AttemptPermit<'_> {
     /// The attempt failed: its call waits, and is told when somebody may be gone. One that has left the line
     /// meanwhile stays out of it.
-    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> Place {
+    pub fn waits(mut self, claim: &NewClaim, frees_in: Option<Duration>) -> AcquireOutcome {
         self.over = true;
         let mut lines = self.waiting.lines();
         let Some(line) = lines.by_lock.get_mut(&self.lock) else {
-            return Place::Gone;
+            return AcquireOutcome::Gone;
         };
         line.contends = None;
         let frees_in = if line.missed { Some(SOON) } else { frees_in };
@@ -323,12 +323,12 @@ impl Contending<'_> {
             tidy(&mut lines, &self.lock);
             drop(lines);
             self.waiting.tell(&self.lock, next);
-            return Place::Left;
+            return AcquireOutcome::Cancelled;
         }
         let limit = claim.limits.queue;
         if !known && u32::try_from(line.queue.len() + 1).is_ok_and(|there| there >= limit) {
             tidy(&mut lines, &self.lock);
-            return Place::Refused(Refusal::Full { limit });
+            return AcquireOutcome::Refused(Refusal::Full { limit });
         }
         line.queue.entry(self.turn).or_insert_with(|| entry(claim, true));
         if let Some(entry) = line.queue.get_mut(&self.turn) {
@@ -338,7 +338,7 @@ impl Contending<'_> {
         lines.waiting += u32::from(!known);
         drop(lines);
         self.waiting.sooner.notify_one();
-        Place::Waiting(ahead)
+        AcquireOutcome::Waiting(ahead)
     }
 
     /// Whether others of this replica wait behind it: the nodes are to be told with its attempt.
@@ -384,7 +384,7 @@ impl Contending<'_> {
     }
 }
 
-impl Drop for Contending<'_> {
+impl Drop for AttemptPermit<'_> {
     /// The attempt was dropped, or failed with the store: the first of the line may contend. Where that is
     /// its own call, the call asks again in its own time, as the store is in trouble.
     fn drop(&mut self) {
@@ -408,8 +408,8 @@ impl Drop for Contending<'_> {
     }
 }
 
-fn entry(claim: &NewClaim, contended: bool) -> Entry {
-    Entry {
+fn entry(claim: &NewClaim, contended: bool) -> WaitingCall {
+    WaitingCall {
         claim: claim.clone(),
         round: 0,
         contended,
@@ -417,7 +417,7 @@ fn entry(claim: &NewClaim, contended: bool) -> Entry {
     }
 }
 
-fn shown(entry: &Entry) -> Waiter {
+fn shown(entry: &WaitingCall) -> Waiter {
     let claim = &entry.claim;
     Waiter {
         claim: claim.id,
@@ -429,8 +429,8 @@ fn shown(entry: &Entry) -> Waiter {
     }
 }
 
-fn tidy(lines: &mut Lines, lock: &LockName) {
-    let idle = |line: &Line| line.queue.is_empty() && line.contends.is_none();
+fn tidy(lines: &mut AllWaiters, lock: &LockName) {
+    let idle = |line: &LockWaiters| line.queue.is_empty() && line.contends.is_none();
     if lines.by_lock.get(lock).is_some_and(idle) {
         lines.by_lock.remove(lock);
     }

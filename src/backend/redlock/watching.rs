@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Core;
 use super::answer::LastEnd;
-use crate::backend::{BackendError, Change, ChangeKind, Most, Seen};
+use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::{Cause, Queue, Waiter};
 use crate::name::{FencingToken, LockName, Owner};
 
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How long after a holder's time one looks.
 const PAST_THE_END: Duration = Duration::from_millis(20);
 /// How many waiters a state names at most.
-const MOST: Most = Most {
+const MOST: InspectLimit = InspectLimit {
     holders: 1,
     waiters: 1_000,
 };
@@ -70,7 +70,7 @@ impl Watchers {
 }
 
 /// Watches a lock: the state, then its changes.
-pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
     let bell = Arc::new(Notify::new());
     core.watchers.add(&lock, &bell);
     let watching = Watching {
@@ -90,7 +90,7 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Seen,
 
 /// What one look showed.
 #[derive(Debug, Clone)]
-struct Shot {
+struct Snapshot {
     queue: Queue,
     last: Option<LastEnd>,
 }
@@ -99,9 +99,9 @@ struct Watching {
     core: Arc<Core>,
     lock: LockName,
     bell: Option<Arc<Notify>>,
-    before: Option<Shot>,
+    before: Option<Snapshot>,
     again: Instant,
-    told: VecDeque<Seen>,
+    told: VecDeque<WatchEvent>,
 }
 
 impl Drop for Watching {
@@ -112,7 +112,7 @@ impl Drop for Watching {
 }
 
 impl Watching {
-    async fn next(&mut self) -> Result<Seen, BackendError> {
+    async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         loop {
             if let Some(seen) = self.told.pop_front() {
                 return Ok(seen);
@@ -121,22 +121,22 @@ impl Watching {
                 // Either way it is time to look.
                 let _ = timeout_at(self.again, bell.notified()).await;
             }
-            self.look().await?;
+            self.inspect().await?;
         }
     }
 
-    async fn look(&mut self) -> Result<(), BackendError> {
-        let mut look = self.core.look(&self.lock, WATCHED).await?;
+    async fn inspect(&mut self) -> Result<(), BackendError> {
+        let mut look = self.core.inspect(&self.lock, WATCHED).await?;
         let frees_in = look.frees_in.map_or(AGAIN, |left| left + PAST_THE_END);
         self.again = Instant::now() + frees_in.min(AGAIN);
         let last = look.last.take();
         let queue = self.core.with_waiters(&self.lock, MOST, look);
-        let now = Shot { queue, last };
+        let now = Snapshot { queue, last };
         match self.before.replace(now.clone()) {
-            None => self.told.push_back(Seen::State(now.queue)),
+            None => self.told.push_back(WatchEvent::State(now.queue)),
             Some(before) => match changes(&before, &now) {
-                Some(changes) => self.told.extend(changes.into_iter().map(Seen::Change)),
-                None => self.told.push_back(Seen::State(now.queue)),
+                Some(changes) => self.told.extend(changes.into_iter().map(WatchEvent::Change)),
+                None => self.told.push_back(WatchEvent::State(now.queue)),
             },
         }
         Ok(())
@@ -144,10 +144,10 @@ impl Watching {
 }
 
 /// What happened between two looks; nothing where that cannot be said in full.
-fn changes(before: &Shot, now: &Shot) -> Option<Vec<Change>> {
+fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
     let (was, is) = (before.queue.holders.first(), now.queue.holders.first());
     let same = was.map(|one| one.token) == is.map(|one| one.token);
-    let last_token = |shot: &Shot| shot.last.as_ref().map(|last| last.token);
+    let last_token = |shot: &Snapshot| shot.last.as_ref().map(|last| last.token);
     let mut story = Story {
         holders: before.queue.holder_count,
         waiters: before.queue.waiter_count,

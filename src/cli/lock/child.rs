@@ -20,7 +20,7 @@ const UNSEEN: usize = 16;
 
 /// What happened to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happened {
+pub enum ChildEvent {
     /// It was stopped by this signal.
     Stopped(Signal),
     /// It ended with this code.
@@ -47,7 +47,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Child {
     group: Group,
-    happened: mpsc::Receiver<Happened>,
+    happened: mpsc::Receiver<ChildEvent>,
     ended: bool,
 }
 
@@ -91,11 +91,11 @@ impl Child {
     ///
     /// # Cancellation safety
     /// Dropped, nothing is missed.
-    pub async fn next(&mut self) -> Happened {
+    pub async fn next(&mut self) -> ChildEvent {
         match self.happened.recv().await {
-            Some(Happened::Ended(code)) => {
+            Some(ChildEvent::Ended(code)) => {
                 self.ended = true;
-                Happened::Ended(code)
+                ChildEvent::Ended(code)
             }
             Some(stopped) => stopped,
             // Only after its end: there is nothing more to tell.
@@ -125,16 +125,16 @@ fn not_started(program: impl Into<OsString>, source: io::Error) -> Failure {
 }
 
 /// Waits for what happens to a process, until it has ended. The thread ends with it.
-fn wait(leader: Pid, tell: &mpsc::Sender<Happened>) {
+fn wait(leader: Pid, tell: &mpsc::Sender<ChildEvent>) {
     loop {
         let happened = match waitpid(leader, Some(WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::Exited(_, code)) => Happened::Ended(u8::try_from(code).unwrap_or(u8::MAX)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => Happened::Ended(code_of(signal)),
-            Ok(WaitStatus::Stopped(_, signal)) => Happened::Stopped(signal),
+            Ok(WaitStatus::Exited(_, code)) => ChildEvent::Ended(u8::try_from(code).unwrap_or(u8::MAX)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => ChildEvent::Ended(code_of(signal)),
+            Ok(WaitStatus::Stopped(_, signal)) => ChildEvent::Stopped(signal),
             Ok(_) | Err(Errno::EINTR) => continue,
-            Err(_) => Happened::Ended(exit::LOCK_FAILED),
+            Err(_) => ChildEvent::Ended(exit::LOCK_FAILED),
         };
-        if tell.blocking_send(happened).is_err() || matches!(happened, Happened::Ended(_)) {
+        if tell.blocking_send(happened).is_err() || matches!(happened, ChildEvent::Ended(_)) {
             return;
         }
     }

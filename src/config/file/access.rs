@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{QuotaCount, SECOND, YEAR, period_s, rate};
-use crate::config::access_config::{BearerText, ClientCertificates, DoorWord, Encrypted, PatternText, VerbWord};
+use crate::config::access_config::{BearerText, ClientCertificates, AnonymousAccessName, Encrypted, PatternText, VerbName};
 use crate::config::section::section;
 use crate::config::value::{Count, Period};
 use crate::quota::Quota;
@@ -44,9 +44,9 @@ section! {
         /// A file with more of them, one a line; a line that begins with # is a comment.
         bearer_file: Option<PathBuf> = None,
         /// Who may ask for health: "open" for everybody, "closed" for whoever is authenticated.
-        health: DoorWord = DoorWord::Open,
+        health: AnonymousAccessName = AnonymousAccessName::Open,
         /// Who may ask for reflection.
-        reflection: DoorWord = DoorWord::Closed,
+        reflection: AnonymousAccessName = AnonymousAccessName::Closed,
     }
     tables {
         /// Signed tokens.
@@ -90,7 +90,7 @@ section! {
         locks: Vec<String> = vec![String::new()],
         /// What: "acquire" (Acquire, Renew, Release), "read" (GetLock, ListLocks, WatchLock,
         /// CheckToken), "admin" (ForceRelease, and Admit where locks has "").
-        verbs: Vec<VerbWord> = Vec::new(),
+        verbs: Vec<VerbName> = Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Encryption, authentication and limits.
 
 use super::*;
-use crate::auth::{Door, Missing, Verb, rules::Reach};
+use crate::auth::{AnonymousAccess, Missing, Verb, rules::Reach};
 use crate::name::Identity;
 use crate::quota::{Quota, Rate};
 use crate::tls::ClientAuth;
@@ -81,7 +81,7 @@ fn a_policy_says_who_may_do_what() {
          verbs = ['admin']\n[namespaces.jobs]"
     ));
     let policy = config.policy.expect("a policy");
-    assert_eq!((policy.health, policy.reflection), (Door::Open, Door::Open));
+    assert_eq!((policy.health, policy.reflection), (AnonymousAccess::Open, AnonymousAccess::Open));
     assert!(!policy.certificates, "nobody is asked for one");
     let missing = |who: &str, verb, name| {
         let denied = policy

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{Place, Wake};
+use crate::backend::{AcquireOutcome, Notification};
 
 /// The memory store; while the gate is shut, whoever wants to leave or to close it stands before it.
 #[derive(Debug)]
@@ -79,14 +79,14 @@ impl Gated {
 }
 
 fn unplugged() -> BackendError {
-    BackendError::Away {
+    BackendError::Unavailable {
         reason: "unplugged".into(),
     }
 }
 
 #[async_trait]
 impl Backend for Gated {
-    async fn enter(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         self.enters.fetch_add(1, Ordering::SeqCst);
         let enters_in = *self.enters_in.lock().unwrap();
         if !enters_in.is_zero() {
@@ -95,58 +95,58 @@ impl Backend for Gated {
         let refusal = self.refusal.lock().unwrap().clone();
         match refusal {
             Some(refusal) => Err(refusal),
-            None => self.store.enter(lock, claim).await,
+            None => self.store.acquire(lock, claim).await,
         }
     }
 
-    async fn take_up(&self, lock: &LockName, claim: &NewClaim) -> Result<Place, BackendError> {
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         self.take_ups.fetch_add(1, Ordering::SeqCst);
         self.fails()?;
         if self.forgets.swap(false, Ordering::SeqCst) {
             self.store
-                .leave(lock, Leaving::Call(&claim.id, claim.call), None)
+                .release(lock, ReleaseTarget::Call(&claim.id, claim.call), None)
                 .await?;
-            return Ok(Place::Gone);
+            return Ok(AcquireOutcome::Gone);
         }
-        self.store.take_up(lock, claim).await
+        self.store.promote(lock, claim).await
     }
 
-    async fn leave(
+    async fn release(
         &self,
         lock: &LockName,
-        who: Leaving<'_>,
+        who: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
-    ) -> Result<Departure, BackendError> {
+    ) -> Result<ReleaseOutcome, BackendError> {
         self.fails()?;
         self.gate().await;
-        self.store.leave(lock, who, next).await
+        self.store.release(lock, who, next).await
     }
 
-    async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<Renewal, BackendError> {
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<crate::name::Ttl>) -> Result<RenewOutcome, BackendError> {
         self.store.renew(lease, ttl).await
     }
 
-    async fn look(&self, lock: &LockName, most: Most) -> Result<Queue, BackendError> {
-        self.store.look(lock, most).await
+    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
+        self.store.inspect(lock, most).await
     }
 
-    async fn list(&self, prefix: &str, page: Page) -> Result<Listing, BackendError> {
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
         self.store.list(prefix, page).await
     }
 
-    fn wakes(&self) -> BoxStream<'static, Wake> {
+    fn notifications(&self) -> BoxStream<'static, Notification> {
         if self.mute {
             return stream::pending().boxed();
         }
-        self.store.wakes()
+        self.store.notifications()
     }
 
-    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<Seen, BackendError>> {
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         self.store.watch(lock)
     }
 
-    fn offers(&self) -> Offers {
-        self.store.offers()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     fn health(&self) -> watch::Receiver<Health> {
@@ -204,13 +204,13 @@ async fn a_wait_that_runs_out_on_a_slow_store_ends_on_time_and_is_undone_later()
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_runs_out_while_the_store_is_away_says_so() {
-    let store = Gated::shut(Health::Away {
+    let store = Gated::shut(Health::Unavailable {
         reason: "unplugged".into(),
     });
     let (error, took, locks) = waits_in_vain(&store).await;
     assert_eq!(
         error,
-        Error::Backend(BackendError::Away {
+        Error::Backend(BackendError::Unavailable {
             reason: "unplugged".into()
         })
     );
@@ -257,8 +257,8 @@ async fn a_wait_shorter_than_the_answer_of_the_store_is_not_worse_than_a_try() {
 #[tokio::test(start_paused = true)]
 async fn what_was_refused_without_effect_is_not_undone() {
     let reason = || "unplugged".to_owned();
-    let unsent = BackendError::Unsent { reason: reason() };
-    let unknown = BackendError::Away { reason: reason() };
+    let unsent = BackendError::NotSent { reason: reason() };
+    let unknown = BackendError::Unavailable { reason: reason() };
     for (refusal, undos) in [(unsent, 0), (unknown, 1)] {
         for wait in [Duration::ZERO, SECOND] {
             let store = Gated::shut(Health::Serving);
@@ -266,7 +266,7 @@ async fn what_was_refused_without_effect_is_not_undone() {
             let locks = over(&store);
             let refused = locks.acquire(ask("a", wait)).await.map(Granted::delivered).unwrap_err();
             assert_eq!(refused, Error::Backend(refusal.clone()));
-            assert_eq!(locks.room.undos.len(), undos, "{refusal}, {wait:?}");
+            assert_eq!(locks.state.undos.len(), undos, "{refusal}, {wait:?}");
         }
     }
 }
@@ -304,7 +304,7 @@ async fn what_could_not_be_undone_ends_with_its_locks() {
     drop(granted);
     locks.close().await;
     sleep(SECOND / 10).await;
-    assert_eq!(locks.room.undos.len(), 0);
+    assert_eq!(locks.state.undos.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,7 +331,7 @@ async fn each_interruption_is_ridden_out_for_itself() {
     sleep(SECOND).await;
     for _ in 0..3 {
         store.fail(Some(unplugged()));
-        locks.room.lines.deliver(&Wake::Gap);
+        locks.state.lines.deliver(&Notification::Gap);
         sleep(3 * SECOND).await;
         // It comes back, and has lost the claim: entering again is a sign of life too.
         store.forgets.store(true, Ordering::SeqCst);
@@ -357,7 +357,7 @@ async fn those_who_leave_behind_the_first_do_not_keep_it_from_asking() {
     // Released where nobody names the next, and nobody hears of it.
     store
         .store
-        .leave(&name(), Leaving::Hold(&held.key), None)
+        .release(&name(), ReleaseTarget::Hold(&held.key), None)
         .await
         .unwrap();
     let began = Instant::now();
@@ -393,7 +393,7 @@ async fn cannot_return(store: &Arc<Gated>, refusal: BackendError) -> (Error, Dur
     store.enters.store(0, Ordering::SeqCst);
     *store.refusal.lock().unwrap() = Some(refusal);
     store.forgets.store(true, Ordering::SeqCst);
-    locks.room.lines.deliver(&Wake::Gap);
+    locks.state.lines.deliver(&Notification::Gap);
     let error = waiter.await.unwrap().unwrap_err();
     (error, began.elapsed(), store.enters.load(Ordering::SeqCst))
 }

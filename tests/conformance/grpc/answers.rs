@@ -12,20 +12,20 @@ use super::service::{
     DEFAULT_TTL, Service, acquire, acquire_elsewhere, check_token, get_lock, list_locks, living, named, reentrant,
     semaphore, shared, waiting,
 };
-use crate::bed::{Bed, ELSEWHERE, NAMESPACE};
+use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE};
 
-pub async fn lock_held_names_the_holder(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn lock_held_names_the_holder(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
     let refused = refused(service.try_acquire(acquire("b")).await, Aborted, "LOCK_HELD");
     assert_eq!(refused.says("owner"), "a");
     let remaining: u128 = refused.says("remaining_ttl_ms").parse().expect("a number");
     assert!((1..=DEFAULT_TTL.as_millis()).contains(&remaining), "{remaining}");
-    assert_eq!(service.look().await.waiter_count, 0);
+    assert_eq!(service.inspect().await.waiter_count, 0);
 }
 
-pub async fn lock_held_is_the_answer_behind_a_waiter_too(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn lock_held_is_the_answer_behind_a_waiter_too(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(shared(acquire("a"))).await;
     let writer = service.wait_for(waiting(60, acquire("w")), 1).await;
     let refused = refused(service.try_acquire(shared(acquire("b"))).await, Aborted, "LOCK_HELD");
@@ -33,8 +33,8 @@ pub async fn lock_held_is_the_answer_behind_a_waiter_too(bed: &Bed) {
     writer.abort();
 }
 
-pub async fn superseded_ends_the_wait_that_a_retry_took_over(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn superseded_ends_the_wait_that_a_retry_took_over(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let ask = named("request", waiting(60, acquire("b")));
     let older = service.wait_for(ask.clone(), 1).await;
@@ -43,11 +43,11 @@ pub async fn superseded_ends_the_wait_that_a_retry_took_over(bed: &Bed) {
     refused(older, Aborted, "SUPERSEDED");
     service.release(&a).await;
     let b = newer.await.expect("no panic").expect("granted");
-    assert_eq!(service.look().await.holders[0].fencing_token, b.fencing_token);
+    assert_eq!(service.inspect().await.holders[0].fencing_token, b.fencing_token);
 }
 
-pub async fn lease_lost_names_its_cause(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn lease_lost_names_its_cause(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     service.release(&a).await;
     lost(service.try_renew(&a, None).await, "released");
@@ -55,14 +55,14 @@ pub async fn lease_lost_names_its_cause(bed: &Bed) {
     service.try_force(b.fencing_token).await.expect("forced");
     lost(service.try_renew(&b, None).await, "forced");
     lost(service.try_release(&b).await, "forced");
-    let c = service.acquire(living(bed.short(), acquire("c"))).await;
-    bed.outlive(bed.short()).await;
+    let c = service.acquire(living(fixture.short(), acquire("c"))).await;
+    fixture.outlive(fixture.short()).await;
     lost(service.try_renew(&c, None).await, "expired");
     lost(service.try_release(&c).await, "expired");
 }
 
-pub async fn lease_lost_is_unknown_for_a_lease_that_nobody_was_given(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn lease_lost_is_unknown_for_a_lease_that_nobody_was_given(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let mut a = service.acquire(acquire("a")).await;
     let real = a.lease_id.clone();
     let forged = LeaseKey {
@@ -76,16 +76,16 @@ pub async fn lease_lost_is_unknown_for_a_lease_that_nobody_was_given(bed: &Bed) 
     service.release(&a).await;
 }
 
-pub async fn lease_lost_answers_a_force_of_what_is_not_held(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn lease_lost_answers_a_force_of_what_is_not_held(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     lost(service.try_force(a.fencing_token + 1_000).await, "unknown");
     service.release(&a).await;
     lost(service.try_force(a.fencing_token).await, "released");
 }
 
-pub async fn unsupported_answers_what_the_store_does_not_offer(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn unsupported_answers_what_the_store_does_not_offer(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let node = "none".to_owned();
     let answer = service
         .admin()
@@ -98,31 +98,31 @@ pub async fn unsupported_answers_what_the_store_does_not_offer(bed: &Bed) {
     assert!(!refused.says("what").is_empty());
 }
 
-pub async fn already_released_answers_a_late_retry(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn already_released_answers_a_late_retry(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(named("request", acquire("a"))).await;
     service.release(&a).await;
     for ask in [acquire("a"), waiting(5, acquire("a"))] {
         let answer = service.try_acquire(named("request", ask)).await;
         refused(answer, FailedPrecondition, "ALREADY_RELEASED");
     }
-    assert_eq!(service.look().await.holder_count, 0);
+    assert_eq!(service.inspect().await.holder_count, 0);
 }
 
-pub async fn a_late_retry_learns_of_a_force_and_an_expiry(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_late_retry_learns_of_a_force_and_an_expiry(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(named("request", acquire("a"))).await;
     service.try_force(a.fencing_token).await.expect("forced");
     lost(service.try_acquire(named("request", acquire("a"))).await, "forced");
     service
-        .acquire(named("request", living(bed.short(), acquire("b"))))
+        .acquire(named("request", living(fixture.short(), acquire("b"))))
         .await;
-    bed.outlive(bed.short()).await;
+    fixture.outlive(fixture.short()).await;
     lost(service.try_acquire(named("request", acquire("b"))).await, "expired");
 }
 
-pub async fn limit_mismatch_says_what_is_there(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn limit_mismatch_says_what_is_there(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(semaphore(1, 5, acquire("a"))).await;
     for ask in [semaphore(1, 6, acquire("b")), shared(waiting(5, acquire("b")))] {
         let refused = refused(service.try_acquire(ask).await, FailedPrecondition, "LIMIT_MISMATCH");
@@ -140,8 +140,8 @@ pub async fn limit_mismatch_says_what_is_there(bed: &Bed) {
     );
 }
 
-pub async fn invalid_field_answers_a_retry_with_other_parameters(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn invalid_field_answers_a_retry_with_other_parameters(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(named("request", acquire("a"))).await;
     let asks = [
         ("mode", shared(acquire("a"))),
@@ -153,14 +153,14 @@ pub async fn invalid_field_answers_a_retry_with_other_parameters(bed: &Bed) {
     }
 }
 
-pub async fn invalid_field_answers_a_reentry_in_another_mode(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn invalid_field_answers_a_reentry_in_another_mode(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(reentrant(acquire("a"))).await;
     invalid(service.try_acquire(reentrant(shared(acquire("a")))).await, "mode");
 }
 
-pub async fn namespace_not_found_answers_every_method(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn namespace_not_found_answers_every_method(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let lost = "nowhere";
     let lease = service.acquire(acquire("a")).await.lease_id.replace(NAMESPACE, lost);
     let in_it = || AcquireRequest {
@@ -192,8 +192,8 @@ pub async fn namespace_not_found_answers_every_method(bed: &Bed) {
     }
 }
 
-pub async fn queue_full_says_when_to_come_again(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn queue_full_says_when_to_come_again(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(acquire_elsewhere("a")).await;
     let b = service.wait_for(waiting(60, acquire_elsewhere("b")), 1).await;
     let answer = service.try_acquire(waiting(60, acquire_elsewhere("c"))).await;
@@ -204,8 +204,8 @@ pub async fn queue_full_says_when_to_come_again(bed: &Bed) {
     service.wait_for(waiting(60, acquire_elsewhere("c")), 1).await.abort();
 }
 
-pub async fn queue_full_answers_too_many_holds(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn queue_full_answers_too_many_holds(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for holds in 1..=2 {
         assert_eq!(service.acquire(reentrant(acquire_elsewhere("a"))).await.holds, holds);
     }
@@ -213,12 +213,12 @@ pub async fn queue_full_answers_too_many_holds(bed: &Bed) {
     refused(answer, ResourceExhausted, "QUEUE_FULL");
 }
 
-pub async fn overloaded_leaves_renew_and_release_alone(bed: &Bed) {
+pub async fn overloaded_leaves_renew_and_release_alone(fixture: &Fixture) {
     let settings = Settings {
         max_acquires: 1,
         ..Settings::default()
     };
-    let service = Service::start_with(bed, settings).await;
+    let service = Service::start_with(fixture, settings).await;
     let a = service.acquire(acquire("a")).await;
     let b = service.wait_for_when_let_in(waiting(60, acquire("b"))).await;
     let answer = service.try_acquire(acquire("c")).await;
@@ -229,10 +229,10 @@ pub async fn overloaded_leaves_renew_and_release_alone(bed: &Bed) {
     b.await.expect("no panic").expect("granted");
 }
 
-pub async fn a_store_that_is_away_is_unavailable(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_store_that_is_away_is_unavailable(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
-    bed.first.close().await;
+    fixture.first.close().await;
     for answer in [
         service.try_acquire(acquire("b")).await.map(drop),
         service.try_renew(&a, None).await.map(drop),
@@ -251,9 +251,9 @@ pub async fn a_store_that_is_away_is_unavailable(bed: &Bed) {
     service.acquire(acquire_elsewhere("a")).await;
 }
 
-pub async fn a_wait_that_ends_while_the_store_is_away_says_so(bed: &Bed) {
-    let service = Service::start(bed).await;
-    bed.first.close().await;
+pub async fn a_wait_that_ends_while_the_store_is_away_says_so(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    fixture.first.close().await;
     let began = std::time::Instant::now();
     let answer = service.try_acquire(waiting(1, acquire("a"))).await;
     refused(answer, Unavailable, "BACKEND_UNAVAILABLE");

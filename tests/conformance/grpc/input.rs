@@ -13,7 +13,7 @@ use super::service::{
     Service, acquire, acquire_elsewhere, check_token, get_lock, in_mode, list_locks, living, named, semaphore, waiting,
     watch_lock,
 };
-use crate::bed::{Bed, NAMESPACE};
+use crate::fixture::{Fixture, NAMESPACE};
 
 const BAD_NAMESPACES: [&str; 6] = ["", "Beds", "-beds", "a/b", "ü", "beds\n"];
 const BAD_TEXTS: [&str; 4] = ["", "a\n", "\u{0}", "\u{85}"];
@@ -42,64 +42,64 @@ fn bad_times() -> impl Iterator<Item = Wire> {
 }
 
 /// Refuses all of these, naming `field`, and still serves.
-async fn refuses(bed: &Bed, field: &str, asks: impl IntoIterator<Item = AcquireRequest>) {
-    let service = Service::start(bed).await;
+async fn refuses(fixture: &Fixture, field: &str, asks: impl IntoIterator<Item = AcquireRequest>) {
+    let service = Service::start(fixture).await;
     for ask in asks {
         invalid(service.try_acquire(ask).await, field);
     }
-    assert_eq!(service.look().await.waiter_count, 0);
+    assert_eq!(service.inspect().await.waiter_count, 0);
     service.acquire(acquire("good")).await;
 }
 
-pub async fn a_bad_namespace_is_refused(bed: &Bed) {
+pub async fn a_bad_namespace_is_refused(fixture: &Fixture) {
     let asks = bad_namespaces().map(|namespace| AcquireRequest {
         namespace,
         ..acquire("a")
     });
-    refuses(bed, "namespace", asks).await;
+    refuses(fixture, "namespace", asks).await;
 }
 
-pub async fn a_bad_name_is_refused(bed: &Bed) {
+pub async fn a_bad_name_is_refused(fixture: &Fixture) {
     let asks = bad_texts(512).map(|name| AcquireRequest { name, ..acquire("a") });
-    refuses(bed, "name", asks).await;
+    refuses(fixture, "name", asks).await;
 }
 
-pub async fn a_name_above_the_bound_of_its_namespace_is_refused(bed: &Bed) {
+pub async fn a_name_above_the_bound_of_its_namespace_is_refused(fixture: &Fixture) {
     let asks = ["123456789", "äöüäö"].map(|name| AcquireRequest {
         name: name.into(),
         ..acquire_elsewhere("a")
     });
-    refuses(bed, "name", asks).await;
+    refuses(fixture, "name", asks).await;
 }
 
-pub async fn a_bad_owner_is_refused(bed: &Bed) {
-    refuses(bed, "owner", bad_texts(256).map(|owner| acquire(&owner))).await;
+pub async fn a_bad_owner_is_refused(fixture: &Fixture) {
+    refuses(fixture, "owner", bad_texts(256).map(|owner| acquire(&owner))).await;
 }
 
-pub async fn a_bad_ttl_is_refused(bed: &Bed) {
+pub async fn a_bad_ttl_is_refused(fixture: &Fixture) {
     let zero = Wire { seconds: 0, nanos: 0 };
     let asks = bad_times().chain([zero]).map(|ttl| AcquireRequest {
         ttl: Some(ttl),
         ..acquire("a")
     });
-    refuses(bed, "ttl", asks).await;
+    refuses(fixture, "ttl", asks).await;
 }
 
-pub async fn a_ttl_outside_the_bounds_of_its_namespace_is_refused(bed: &Bed) {
+pub async fn a_ttl_outside_the_bounds_of_its_namespace_is_refused(fixture: &Fixture) {
     let asks = [9_999, 30_001, 3_600_000].map(Duration::from_millis);
-    refuses(bed, "ttl", asks.map(|ttl| living(ttl, acquire_elsewhere("a")))).await;
+    refuses(fixture, "ttl", asks.map(|ttl| living(ttl, acquire_elsewhere("a")))).await;
 }
 
-pub async fn a_bad_wait_is_refused(bed: &Bed) {
+pub async fn a_bad_wait_is_refused(fixture: &Fixture) {
     let asks = bad_times().map(|wait| AcquireRequest {
         wait: Some(wait),
         ..acquire("a")
     });
     let above = waiting(61, acquire_elsewhere("a"));
-    refuses(bed, "wait", asks.chain([above])).await;
+    refuses(fixture, "wait", asks.chain([above])).await;
 }
 
-pub async fn a_bad_mode_is_refused(bed: &Bed) {
+pub async fn a_bad_mode_is_refused(fixture: &Fixture) {
     let of = |permits, limit| semaphore(permits, limit, acquire("a"));
     let asks = [
         in_mode(None, acquire("a")),
@@ -109,25 +109,25 @@ pub async fn a_bad_mode_is_refused(bed: &Bed) {
         of(1, 1_000_001),
         of(u32::MAX, u32::MAX),
     ];
-    refuses(bed, "mode", asks).await;
+    refuses(fixture, "mode", asks).await;
 }
 
-pub async fn a_bad_request_id_is_refused(bed: &Bed) {
-    refuses(bed, "request_id", [named(&"x".repeat(129), acquire("a"))]).await;
+pub async fn a_bad_request_id_is_refused(fixture: &Fixture) {
+    refuses(fixture, "request_id", [named(&"x".repeat(129), acquire("a"))]).await;
 }
 
-pub async fn bad_metadata_is_refused(bed: &Bed) {
+pub async fn bad_metadata_is_refused(fixture: &Fixture) {
     let of = |metadata| AcquireRequest {
         metadata,
         ..acquire("a")
     };
     let many = (0..17).map(|n| (format!("key{n}"), String::new())).collect();
     let long = [("key".to_owned(), "x".repeat(4094))].into_iter().collect();
-    refuses(bed, "metadata", [of(many), of(long)]).await;
+    refuses(fixture, "metadata", [of(many), of(long)]).await;
 }
 
-pub async fn a_bad_lease_id_is_refused(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_bad_lease_id_is_refused(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let real = service.acquire(acquire("a")).await;
     let id = &real.lease_id;
     let long = "1".repeat(4096);
@@ -154,8 +154,8 @@ pub async fn a_bad_lease_id_is_refused(bed: &Bed) {
     service.release(&real).await;
 }
 
-pub async fn a_bad_ttl_of_a_renewal_is_refused(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_bad_ttl_of_a_renewal_is_refused(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let b = service.acquire(acquire_elsewhere("b")).await;
     for ttl in bad_times().chain([Wire { seconds: 0, nanos: 0 }]) {
@@ -171,8 +171,8 @@ pub async fn a_bad_ttl_of_a_renewal_is_refused(bed: &Bed) {
     service.try_renew(&a, None).await.expect("renewed");
 }
 
-pub async fn a_bad_place_to_look_is_refused(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_bad_place_to_look_is_refused(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for namespace in bad_namespaces() {
         invalid(
             service.locks().get_lock(get_lock(&namespace, "lock")).await,
@@ -211,11 +211,11 @@ pub async fn a_bad_place_to_look_is_refused(bed: &Bed) {
         let check = CheckTokenRequest { name, ..check_token(1) };
         invalid(service.locks().check_token(check).await, "name");
     }
-    assert_eq!(service.look().await.holder_count, 0);
+    assert_eq!(service.inspect().await.holder_count, 0);
 }
 
-pub async fn a_bad_page_is_refused(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_bad_page_is_refused(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for (field, ask) in [
         ("page_size", list_locks("", -1, "")),
         ("page_size", list_locks("", i32::MIN, "")),
@@ -232,8 +232,8 @@ pub async fn a_bad_page_is_refused(bed: &Bed) {
         .expect("a page");
 }
 
-pub async fn a_bad_token_is_refused(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_bad_token_is_refused(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for token in [0, 1 << 53, u64::MAX] {
         invalid(service.locks().check_token(check_token(token)).await, "fencing_token");
         invalid(service.try_force(token).await, "fencing_token");
@@ -245,8 +245,8 @@ pub async fn a_bad_token_is_refused(bed: &Bed) {
         .expect("an answer");
 }
 
-pub async fn an_empty_request_is_refused_and_the_server_lives_on(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn an_empty_request_is_refused_and_the_server_lives_on(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let (mut locks, mut admin) = (service.locks(), service.admin());
     for answer in [
         locks.acquire(AcquireRequest::default()).await.map(drop),
@@ -269,8 +269,8 @@ pub async fn an_empty_request_is_refused_and_the_server_lives_on(bed: &Bed) {
     service.acquire(acquire("a")).await;
 }
 
-pub async fn the_longest_of_everything_is_accepted(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn the_longest_of_everything_is_accepted(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let entry = |n: usize| (format!("{n:02}"), "x".repeat(254));
     let ask = AcquireRequest {
         name: "é".repeat(256),

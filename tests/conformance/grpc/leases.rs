@@ -8,25 +8,25 @@ use super::refused::lost;
 use super::service::{
     DEFAULT_TTL, LOCK, Service, acquire, check_token, living, named, reentrant, semaphore, shared, time, waiting,
 };
-use crate::bed::{Bed, NAMESPACE};
+use crate::fixture::{Fixture, NAMESPACE};
 
-pub async fn a_lease_says_what_was_granted(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_lease_says_what_was_granted(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let lease = service.acquire(acquire("a")).await;
     assert_eq!((lease.namespace.as_str(), lease.name.as_str()), (NAMESPACE, LOCK));
     assert_eq!((lease.owner.as_str(), lease.holds), ("a", 1));
     assert!((1_000_000_000_000_000..1 << 53).contains(&lease.fencing_token));
     assert!(time(lease.ttl) >= DEFAULT_TTL, "{:?}", lease.ttl);
     assert!(time(lease.waited) < Duration::from_secs(1));
-    let guarantee = match bed.offers().guarantee {
+    let guarantee = match fixture.capabilities().guarantee {
         fencepost::backend::Guarantee::Ap => Guarantee::Ap,
         fencepost::backend::Guarantee::Cp => Guarantee::Cp,
     };
     assert_eq!(lease.guarantee(), guarantee);
 }
 
-pub async fn a_lease_id_is_all_that_renew_and_release_need(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_lease_id_is_all_that_renew_and_release_need(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let ask = AcquireRequest {
         name: "../a/{b}:ü %".into(),
         ..acquire("a")
@@ -47,17 +47,17 @@ pub async fn a_lease_id_is_all_that_renew_and_release_need(bed: &Bed) {
     assert_eq!(service.look_at(NAMESPACE, "../a/{b}:ü %").await.holder_count, 0);
 }
 
-pub async fn a_repeated_release_succeeds_and_frees_nobody(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_repeated_release_succeeds_and_frees_nobody(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     service.release(&a).await;
     let b = service.acquire(acquire("b")).await;
     service.release(&a).await;
-    assert_eq!(service.look().await.holders[0].fencing_token, b.fencing_token);
+    assert_eq!(service.inspect().await.holders[0].fencing_token, b.fencing_token);
 }
 
-pub async fn tokens_rise_from_lease_to_lease(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn tokens_rise_from_lease_to_lease(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let mut last = 0;
     for _ in 0..5 {
         let lease = service.acquire(acquire("a")).await;
@@ -67,8 +67,8 @@ pub async fn tokens_rise_from_lease_to_lease(bed: &Bed) {
     }
 }
 
-pub async fn a_retry_gets_the_same_lease(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_retry_gets_the_same_lease(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let first = service.acquire(named("request", acquire("a"))).await;
     let again = service
         .acquire(named("request", waiting(5, living(DEFAULT_TTL * 2, acquire("a")))))
@@ -79,11 +79,11 @@ pub async fn a_retry_gets_the_same_lease(bed: &Bed) {
     );
     assert_eq!((again.holds, time(again.waited)), (1, Duration::ZERO));
     assert!(time(again.ttl) <= time(first.ttl));
-    assert_eq!(service.look().await.holder_count, 1);
+    assert_eq!(service.inspect().await.holder_count, 1);
 }
 
-pub async fn a_request_id_belongs_to_its_lock_and_owner(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_request_id_belongs_to_its_lock_and_owner(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let first = service.acquire(named("request", semaphore(1, 5, acquire("a")))).await;
     let other_owner = service.acquire(named("request", semaphore(1, 5, acquire("b")))).await;
     let other = AcquireRequest {
@@ -93,33 +93,33 @@ pub async fn a_request_id_belongs_to_its_lock_and_owner(bed: &Bed) {
     let other_lock = service.acquire(other).await;
     assert_ne!(first.lease_id, other_owner.lease_id);
     assert_ne!(first.lease_id, other_lock.lease_id);
-    assert_eq!(service.look().await.holder_count, 2);
+    assert_eq!(service.inspect().await.holder_count, 2);
 }
 
-pub async fn a_reentry_is_a_lease_of_its_own_on_the_same_claim(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_reentry_is_a_lease_of_its_own_on_the_same_claim(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let first = service.acquire(reentrant(acquire("a"))).await;
     let second = service.acquire(reentrant(acquire("a"))).await;
     assert_eq!((second.fencing_token, second.holds), (first.fencing_token, 2));
     assert_ne!(second.lease_id, first.lease_id);
     service.release(&first).await;
-    assert_eq!(service.look().await.holders[0].holds, 1);
+    assert_eq!(service.inspect().await.holders[0].holds, 1);
     lost(service.try_renew(&first, None).await, "released");
     assert_eq!(service.try_renew(&second, None).await.expect("renewed").holds, 1);
     service.release(&second).await;
-    assert_eq!(service.look().await.holder_count, 0);
+    assert_eq!(service.inspect().await.holder_count, 0);
 }
 
-pub async fn a_retried_reentry_gets_the_same_lease(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_retried_reentry_gets_the_same_lease(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(reentrant(acquire("a"))).await;
     let second = service.acquire(named("request", reentrant(acquire("a")))).await;
     let again = service.acquire(named("request", reentrant(acquire("a")))).await;
     assert_eq!((again.lease_id, again.holds), (second.lease_id, 2));
 }
 
-pub async fn check_token_is_true_only_while_it_is_held(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn check_token_is_true_only_while_it_is_held(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let held = service
         .locks()
@@ -130,8 +130,8 @@ pub async fn check_token_is_true_only_while_it_is_held(bed: &Bed) {
     assert_eq!((held.held, held.owner.as_str()), (true, "a"));
     assert!(time(held.remaining_ttl) <= time(a.ttl));
     service.release(&a).await;
-    let b = service.acquire(living(bed.short(), acquire("b"))).await;
-    bed.outlive(bed.short()).await;
+    let b = service.acquire(living(fixture.short(), acquire("b"))).await;
+    fixture.outlive(fixture.short()).await;
     for token in [a.fencing_token, b.fencing_token, b.fencing_token + 1_000] {
         let gone = service
             .locks()
@@ -143,12 +143,12 @@ pub async fn check_token_is_true_only_while_it_is_held(bed: &Bed) {
     }
 }
 
-pub async fn readers_and_permits_share(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn readers_and_permits_share(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for owner in ["a", "b", "c"] {
         service.acquire(shared(acquire(owner))).await;
     }
-    assert_eq!(service.look().await.holder_count, 3);
+    assert_eq!(service.inspect().await.holder_count, 3);
     let in_other = |ask| AcquireRequest {
         name: "other".into(),
         ..ask

@@ -12,10 +12,10 @@ use tonic_health::pb::health_client::HealthClient;
 use super::service::{
     LOCK, Service, acquire, check_token, list_locks, living, narrow, shared, time, waiting, watch_lock,
 };
-use crate::bed::{Bed, ELSEWHERE, NAMESPACE};
+use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE};
 
-pub async fn get_lock_shows_holders_and_waiters(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn get_lock_shows_holders_and_waiters(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let noting = AcquireRequest {
         metadata: [("host".to_owned(), "h1".to_owned())].into(),
         ..acquire("a")
@@ -28,7 +28,7 @@ pub async fn get_lock_shows_holders_and_waiters(bed: &Bed) {
         holder_count,
         waiter_count,
         ..
-    } = service.look().await;
+    } = service.inspect().await;
     let (holder, waiter) = (&holders[0], &waiters[0]);
     assert_eq!((holder_count, waiter_count), (1, 1));
     assert_eq!(
@@ -42,18 +42,18 @@ pub async fn get_lock_shows_holders_and_waiters(bed: &Bed) {
     b.abort();
 }
 
-pub async fn a_lock_that_nobody_uses_is_free(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_lock_that_nobody_uses_is_free(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let expected = LockState {
         namespace: NAMESPACE.into(),
         name: LOCK.into(),
         ..LockState::default()
     };
-    assert_eq!(service.look().await, expected);
+    assert_eq!(service.inspect().await, expected);
 }
 
-pub async fn a_list_comes_page_by_page(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_list_comes_page_by_page(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     for name in ["b", "a/1", "a/3", "a/2", "c"] {
         service
             .acquire(AcquireRequest {
@@ -125,8 +125,8 @@ impl Watching {
     }
 }
 
-pub async fn a_watch_shows_the_state_and_then_each_change(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_watch_shows_the_state_and_then_each_change(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let (mut watching, state) = Watching::begin(&service).await;
     assert_eq!((state.holder_count, state.name.as_str()), (0, LOCK));
     let a = service.acquire(acquire("a")).await;
@@ -143,16 +143,16 @@ pub async fn a_watch_shows_the_state_and_then_each_change(bed: &Bed) {
     watching.sees(ChangeKind::Granted, "c").await;
     service.try_force(c.fencing_token).await.expect("forced");
     watching.sees(ChangeKind::Forced, "c").await;
-    service.acquire(living(bed.short(), acquire("d"))).await;
+    service.acquire(living(fixture.short(), acquire("d"))).await;
     watching.sees(ChangeKind::Granted, "d").await;
     assert_eq!(watching.sees(ChangeKind::Expired, "d").await.holder_count, 0);
 }
 
-pub async fn a_secret_is_shown_to_nobody_but_its_owner(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_secret_is_shown_to_nobody_but_its_owner(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let secret = a.lease_id.rsplit(':').next().expect("a secret").to_owned();
-    let mut shown = vec![format!("{:?}", service.look().await)];
+    let mut shown = vec![format!("{:?}", service.inspect().await)];
     let list = service.locks().list_locks(list_locks("", 0, "")).await;
     shown.push(format!("{:?}", list.expect("a page")));
     let check = service.locks().check_token(check_token(a.fencing_token)).await;
@@ -175,8 +175,8 @@ pub async fn a_secret_is_shown_to_nobody_but_its_owner(bed: &Bed) {
     }
 }
 
-pub async fn namespaces_show_their_store_and_limits(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn namespaces_show_their_store_and_limits(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let all = service
         .admin()
         .list_namespaces(fencepost::api::proto::ListNamespacesRequest {})
@@ -188,7 +188,7 @@ pub async fn namespaces_show_their_store_and_limits(bed: &Bed) {
     let limits = info.limits.as_ref().expect("limits");
     assert_eq!(
         (info.backend.as_str(), info.health()),
-        (bed.offers().kind, NamespaceHealth::Serving)
+        (fixture.capabilities().kind, NamespaceHealth::Serving)
     );
     assert_eq!(
         (time(limits.min_ttl), time(limits.max_ttl)),
@@ -202,13 +202,13 @@ pub async fn namespaces_show_their_store_and_limits(bed: &Bed) {
         (limits.name_limit, time(limits.max_wait)),
         (expected.name_bytes, expected.wait_max)
     );
-    assert_eq!(info.modes.contains(&"semaphore".to_owned()), bed.offers().sharing);
+    assert_eq!(info.modes.contains(&"semaphore".to_owned()), fixture.capabilities().sharing);
     let nodes = info.nodes.iter().map(|node| node.name.clone());
-    assert!(nodes.eq(bed.first.nodes().into_iter().map(|(name, _)| name)));
+    assert!(nodes.eq(fixture.first.nodes().into_iter().map(|(name, _)| name)));
 }
 
-pub async fn health_is_answered_for_all_and_for_each_namespace(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn health_is_answered_for_all_and_for_each_namespace(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let mut health = HealthClient::new(service.channel());
     let mut ask = async |service: &str| {
         health

@@ -22,7 +22,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::asks;
 pub use crate::asks::{living, named, reason, time};
-use crate::bed::{Bed, ELSEWHERE, NAMESPACE, namespace};
+use crate::fixture::{Fixture, ELSEWHERE, NAMESPACE, namespace};
 use crate::calls::Calls;
 
 /// The lock of a case that names no other.
@@ -31,9 +31,9 @@ pub const LOCK: &str = "lock";
 pub const DEFAULT_TTL: Duration = Duration::from_secs(45);
 
 /// The limits of [`NAMESPACE`]: what a bed's shortest TTL needs, else the defaults.
-pub fn roomy(bed: &Bed) -> Limits {
+pub fn roomy(fixture: &Fixture) -> Limits {
     Limits {
-        ttl_min: bed.short(),
+        ttl_min: fixture.short(),
         ttl_default: DEFAULT_TTL,
         ..Limits::default()
     }
@@ -70,16 +70,16 @@ impl Deref for Service {
 
 impl Service {
     /// Starts a server with the default settings.
-    pub async fn start(bed: &Bed) -> Self {
-        Self::start_with(bed, Settings::default()).await
+    pub async fn start(fixture: &Fixture) -> Self {
+        Self::start_with(fixture, Settings::default()).await
     }
 
     /// Starts a server with settings of its own.
-    pub async fn start_with(bed: &Bed, settings: Settings) -> Self {
+    pub async fn start_with(fixture: &Fixture, settings: Settings) -> Self {
         let locks = |name, limits, backend: &Arc<dyn Backend>| Locks::new(namespace(name), limits, Arc::clone(backend));
         let namespaces = Namespaces::new(vec![
-            locks(NAMESPACE, roomy(bed), &bed.first),
-            locks(ELSEWHERE, narrow(), &bed.elsewhere),
+            locks(NAMESPACE, roomy(fixture), &fixture.first),
+            locks(ELSEWHERE, narrow(), &fixture.elsewhere),
         ]);
         let address = "127.0.0.1:0".parse().expect("an address");
         let listener = Listener::bind(&address).await.expect("a free port");
@@ -171,7 +171,7 @@ impl Service {
     }
 
     /// The state of the case's lock.
-    pub async fn look(&self) -> LockState {
+    pub async fn inspect(&self) -> LockState {
         self.look_at(NAMESPACE, LOCK).await
     }
 }

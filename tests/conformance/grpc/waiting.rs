@@ -6,15 +6,15 @@ use tonic::{Code, Request};
 
 use super::refused::refused;
 use super::service::{Service, acquire, living, named, reason, time, waiting};
-use crate::bed::{Bed, NAMESPACE};
+use crate::fixture::{Fixture, NAMESPACE};
 
 /// How often a busy machine may be too slow for a bound.
 const TRIES: usize = 4;
 /// How late the answer to a wait of 3 s may come.
 const ON_TIME: std::ops::Range<Duration> = Duration::from_millis(3_000)..Duration::from_millis(3_400);
 
-pub async fn a_wait_of_three_seconds_ends_within_its_window(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_wait_of_three_seconds_ends_within_its_window(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
     let mut times = Vec::new();
     while times.len() < TRIES && !times.iter().any(|took| ON_TIME.contains(took)) {
@@ -26,14 +26,14 @@ pub async fn a_wait_of_three_seconds_ends_within_its_window(bed: &Bed) {
             took >= ON_TIME.start && took < ON_TIME.end + Duration::from_secs(5),
             "{took:?}"
         );
-        assert_eq!(service.look().await.waiter_count, 0);
+        assert_eq!(service.inspect().await.waiter_count, 0);
         times.push(took);
     }
     assert!(times.iter().any(|took| ON_TIME.contains(took)), "{times:?}");
 }
 
-pub async fn a_wait_ends_before_its_callers_deadline(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_wait_ends_before_its_callers_deadline(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     service.acquire(acquire("a")).await;
     let mut answers = Vec::new();
     while answers.len() < TRIES && !answers.iter().any(|why| why == "WAIT_TIMEOUT") {
@@ -46,8 +46,8 @@ pub async fn a_wait_ends_before_its_callers_deadline(bed: &Bed) {
     assert!(answers.iter().any(|why| why == "WAIT_TIMEOUT"), "{answers:?}");
 }
 
-pub async fn waiters_are_served_in_order(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn waiters_are_served_in_order(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let mut lease = service.acquire(acquire("first")).await;
     let mut calls = Vec::new();
     for n in 0..5 {
@@ -60,12 +60,12 @@ pub async fn waiters_are_served_in_order(bed: &Bed) {
     for (owner, call) in calls {
         service.release(&lease).await;
         lease = call.await.expect("no panic").expect("granted");
-        assert_eq!(service.look().await.holders[0].owner, owner);
+        assert_eq!(service.inspect().await.holders[0].owner, owner);
     }
 }
 
-pub async fn a_lease_says_how_long_its_call_waited(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_lease_says_how_long_its_call_waited(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let b = service.wait_for(waiting(60, acquire("b")), 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -77,25 +77,25 @@ pub async fn a_lease_says_how_long_its_call_waited(bed: &Bed) {
     );
 }
 
-pub async fn an_expiry_serves_the_next(bed: &Bed) {
-    let service = Service::start(bed).await;
-    let a = service.acquire(living(bed.short(), acquire("a"))).await;
+pub async fn an_expiry_serves_the_next(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let a = service.acquire(living(fixture.short(), acquire("a"))).await;
     let b = service.acquire(waiting(30, acquire("b"))).await;
     assert!(b.fencing_token > a.fencing_token);
-    assert!(time(b.waited) < bed.short() + Duration::from_secs(5), "{:?}", b.waited);
+    assert!(time(b.waited) < fixture.short() + Duration::from_secs(5), "{:?}", b.waited);
 }
 
-pub async fn a_force_serves_the_next(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_force_serves_the_next(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let b = service.wait_for(waiting(60, acquire("b")), 1).await;
     service.try_force(a.fencing_token).await.expect("forced");
     b.await.expect("no panic").expect("granted");
-    assert_eq!(service.look().await.holders[0].owner, "b");
+    assert_eq!(service.inspect().await.holders[0].owner, "b");
 }
 
-pub async fn a_waiter_whose_call_was_dropped_leaves_the_queue(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_waiter_whose_call_was_dropped_leaves_the_queue(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     let b = service.wait_for(waiting(60, acquire("b")), 1).await;
     let c = service.wait_for(waiting(60, acquire("c")), 2).await;
@@ -103,11 +103,11 @@ pub async fn a_waiter_whose_call_was_dropped_leaves_the_queue(bed: &Bed) {
     service.until(NAMESPACE, "lock", |lock| lock.waiter_count == 1).await;
     service.release(&a).await;
     c.await.expect("no panic").expect("granted");
-    assert_eq!(service.look().await.holders[0].owner, "c");
+    assert_eq!(service.inspect().await.holders[0].owner, "c");
 }
 
-pub async fn a_retry_after_a_dropped_call_keeps_its_lease(bed: &Bed) {
-    let service = Service::start(bed).await;
+pub async fn a_retry_after_a_dropped_call_keeps_its_lease(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
     let mut last = service.acquire(acquire("first")).await;
     for round in 0..if cfg!(feature = "soak") { 2_000 } else { 50 } {
         let ask = || named(&format!("request {round}"), waiting(60, acquire("b")));
@@ -117,6 +117,6 @@ pub async fn a_retry_after_a_dropped_call_keeps_its_lease(bed: &Bed) {
         last = service.acquire(ask()).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
         service.try_renew(&last, None).await.expect("the retry keeps its lease");
-        assert_eq!(service.look().await.holders[0].fencing_token, last.fencing_token);
+        assert_eq!(service.inspect().await.holders[0].fencing_token, last.fencing_token);
     }
 }

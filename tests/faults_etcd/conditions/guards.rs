@@ -1,140 +1,140 @@
 //! What a step that grants asks of the lock: nobody holds or waits there whom its decision did not know.
 
-use fencepost::backend::{NewClaim, Place};
+use fencepost::backend::{NewClaim, AcquireOutcome};
 
-use crate::bed::{Bed, fitting, step};
+use crate::fixture::{Fixture, fitting, step};
 use crate::claims::{Asking, claim};
 use crate::proxy::Fate;
 use crate::replica::{busy, held, waiting};
 
 /// Enters an exclusive claim whose first step fails for an old base. It has then seen a lock without any claim;
 /// `meanwhile` happens before its second step reaches etcd.
-async fn enter_again_while(bed: &Bed, new: &NewClaim, meanwhile: impl Future<Output = ()>) -> Place {
-    let mut first = bed.proxy.catch(Fate::Held, &step(new, "h/x/"));
+async fn acquire_again_while(fixture: &Fixture, new: &NewClaim, meanwhile: impl Future<Output = ()>) -> AcquireOutcome {
+    let mut first = fixture.proxy.catch(Fate::Held, &step(new, "h/x/"));
     let raised = async {
         first.is_here().await;
-        bed.raise_base(1_000).await;
+        fixture.raise_base(1_000).await;
         first.let_go().await;
     };
-    let here = bed.here();
-    let entered = async { tokio::join!(here.enter(new), raised).0 };
-    bed.while_held(&fitting(new, "h/x/"), entered, meanwhile).await
+    let here = fixture.here();
+    let entered = async { tokio::join!(here.acquire(new), raised).0 };
+    fixture.while_held(&fitting(new, "h/x/"), entered, meanwhile).await
 }
 
 /// Enters a claim that is queued behind a holder of the second replica, and lets that one release.
-async fn next_in_line(bed: &Bed, new: NewClaim) -> NewClaim {
-    let holder = bed.there().hold(claim("holder")).await;
-    let next = bed.here().queue(new).await;
-    bed.there().release(&holder).await;
+async fn next_in_line(fixture: &Fixture, new: NewClaim) -> NewClaim {
+    let holder = fixture.there().hold(claim("holder")).await;
+    let next = fixture.here().queue(new).await;
+    fixture.there().release(&holder).await;
     next
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_is_not_granted_beside_one_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
+    let Some(fixture) = Fixture::new().await else { return };
     let late = claim("late").trying();
-    let came = async { drop(bed.there().hold(claim("other")).await) };
-    busy(enter_again_while(&bed, &late, came).await);
-    assert_eq!(bed.there().owners().await.0, ["other"]);
+    let came = async { drop(fixture.there().hold(claim("other")).await) };
+    busy(acquire_again_while(&fixture, &late, came).await);
+    assert_eq!(fixture.there().owners().await.0, ["other"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_does_not_overtake_one_that_was_queued_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
+    let Some(fixture) = Fixture::new().await else { return };
     let (late, next) = (claim("late").trying(), claim("next"));
     let came = async {
-        let holder = bed.there().hold(claim("holder")).await;
-        bed.there().queue(next.clone()).await;
-        bed.there().release(&holder).await;
+        let holder = fixture.there().hold(claim("holder")).await;
+        fixture.there().queue(next.clone()).await;
+        fixture.there().release(&holder).await;
     };
-    busy(enter_again_while(&bed, &late, came).await);
-    bed.there().take(&next).await;
+    busy(acquire_again_while(&fixture, &late, came).await);
+    fixture.there().take(&next).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_does_not_overtake_a_writer_that_was_queued_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.there().hold(claim("reader").shared()).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("reader").shared()).await;
     let late = claim("late").shared().trying();
-    let came = async { drop(bed.there().queue(claim("writer")).await) };
-    busy(bed.enter_fitting_while(&late, "h/s/", came).await);
-    assert_eq!(bed.there().owners().await.0, ["reader"]);
+    let came = async { drop(fixture.there().queue(claim("writer")).await) };
+    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    assert_eq!(fixture.there().owners().await.0, ["reader"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_is_not_granted_beside_a_writer_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let reader = bed.there().hold(claim("reader").shared()).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let reader = fixture.there().hold(claim("reader").shared()).await;
     let late = claim("late").shared().trying();
     let came = async {
-        bed.there().release(&reader).await;
-        bed.there().hold(claim("writer")).await;
+        fixture.there().release(&reader).await;
+        fixture.there().hold(claim("writer")).await;
     };
-    busy(bed.enter_fitting_while(&late, "h/s/", came).await);
-    assert_eq!(bed.there().owners().await.0, ["writer"]);
+    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    assert_eq!(fixture.there().owners().await.0, ["writer"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_is_not_granted_beside_a_semaphore_claim_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let reader = bed.there().hold(claim("reader").shared()).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let reader = fixture.there().hold(claim("reader").shared()).await;
     let late = claim("late").shared().trying();
     let came = async {
-        bed.there().release(&reader).await;
-        bed.there().hold(claim("permit").semaphore(1, 2)).await;
+        fixture.there().release(&reader).await;
+        fixture.there().hold(claim("permit").semaphore(1, 2)).await;
     };
-    let place = bed.enter_fitting_while(&late, "h/s/", came).await;
-    assert!(matches!(place, Place::Refused(_)), "{place:?}");
-    assert_eq!(bed.there().owners().await.0, ["permit"]);
+    let place = fixture.acquire_fitting_while(&late, "h/s/", came).await;
+    assert!(matches!(place, AcquireOutcome::Refused(_)), "{place:?}");
+    assert_eq!(fixture.there().owners().await.0, ["permit"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_semaphore_claim_is_not_granted_beside_a_writer_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let permit = bed.there().hold(claim("permit").semaphore(1, 2)).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let permit = fixture.there().hold(claim("permit").semaphore(1, 2)).await;
     let late = claim("late").semaphore(1, 2).trying();
     let came = async {
-        bed.there().release(&permit).await;
-        bed.there().hold(claim("writer")).await;
+        fixture.there().release(&permit).await;
+        fixture.there().hold(claim("writer")).await;
     };
-    busy(bed.enter_fitting_while(&late, "h/s/", came).await);
-    assert_eq!(bed.there().owners().await.0, ["writer"]);
+    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    assert_eq!(fixture.there().owners().await.0, ["writer"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_semaphore_claim_is_not_granted_beyond_the_limit_that_others_reached_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.there().hold(claim("first").semaphore(1, 2)).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("first").semaphore(1, 2)).await;
     let late = claim("late").semaphore(1, 2).trying();
-    let came = async { drop(bed.there().hold(claim("second").semaphore(1, 2)).await) };
-    busy(bed.enter_fitting_while(&late, "h/s/", came).await);
-    assert_eq!(bed.there().owners().await.0, ["first", "second"]);
+    let came = async { drop(fixture.there().hold(claim("second").semaphore(1, 2)).await) };
+    busy(fixture.acquire_fitting_while(&late, "h/s/", came).await);
+    assert_eq!(fixture.there().owners().await.0, ["first", "second"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_that_was_granted_meanwhile_keeps_its_record() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.there().hold(claim("reader").shared()).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("reader").shared()).await;
     let late = claim("late").shared();
     let (retry, mut granted) = (late.again(), None);
-    let came = async { granted = Some(bed.there().hold(retry).await) };
-    let place = bed.enter_fitting_while(&late, "h/s/", came).await;
+    let came = async { granted = Some(fixture.there().hold(retry).await) };
+    let place = fixture.acquire_fitting_while(&late, "h/s/", came).await;
     let (granted, found) = (granted.expect("it was granted"), held(place));
     assert_eq!((found.token, found.secret), (granted.token(), granted.grant.secret));
-    bed.there().renewed(&granted, None).await;
+    fixture.there().renewed(&granted, None).await;
 }
 
 /// A waiter whose turn has come is not granted beside a holder that its view did not show. No replica makes such a
 /// holder; this one is put there by hand, as a store that was restored or a release that knows another rule might.
 async fn not_beside(waiter: NewClaim, kind: &str, holder: NewClaim) {
-    let Some(bed) = Bed::new().await else { return };
-    let next = next_in_line(&bed, waiter).await;
-    bed.there().on("other").hold(holder).await;
-    let here = bed.here();
-    let planted = bed.plant_holder("other");
-    let place = bed.while_held(&step(&next, kind), here.take_up(&next), planted).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let next = next_in_line(&fixture, waiter).await;
+    fixture.there().on("other").hold(holder).await;
+    let here = fixture.here();
+    let planted = fixture.plant_holder("other");
+    let place = fixture.while_held(&step(&next, kind), here.promote(&next), planted).await;
     waiting(place);
-    assert_eq!(bed.there().owners().await.0, ["there"]);
+    assert_eq!(fixture.there().owners().await.0, ["there"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

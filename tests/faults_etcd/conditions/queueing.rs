@@ -1,139 +1,139 @@
 //! What a step that queues, adopts or joins asks of the claims that it found.
 
-use fencepost::backend::{Found, Place, Refusal};
+use fencepost::backend::{Released, AcquireOutcome, Refusal};
 use fencepost::claim::Cause;
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 use crate::claims::{Asking, claim};
 use crate::replica::{Held, busy, held, refused, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_whose_request_was_answered_meanwhile_does_not_wait() {
-    let Some(bed) = Bed::new().await else { return };
-    let holder = bed.there().hold(claim("holder")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
     let late = claim("late");
     let answered = async {
-        bed.there().release(&holder).await;
-        let other_call = bed.there().hold(late.again()).await;
-        bed.there().release(&other_call).await;
-        bed.there().hold(claim("next")).await;
+        fixture.there().release(&holder).await;
+        let other_call = fixture.there().hold(late.again()).await;
+        fixture.there().release(&other_call).await;
+        fixture.there().hold(claim("next")).await;
     };
-    let place = bed.enter_while(&late, "q/", answered).await;
-    assert!(matches!(place, Place::Finished(Cause::Released)), "{place:?}");
-    assert!(bed.there().waiters().await.is_empty());
+    let place = fixture.acquire_while(&late, "q/", answered).await;
+    assert!(matches!(place, AcquireOutcome::Finished(Cause::Released)), "{place:?}");
+    assert!(fixture.there().waiters().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_whose_claim_was_granted_meanwhile_does_not_wait_behind_itself() {
-    let Some(bed) = Bed::new().await else { return };
-    let holder = bed.there().hold(claim("holder")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
     let late = claim("late");
     let other_call = late.again();
     let granted = async {
-        bed.there().release(&holder).await;
-        bed.there().hold(other_call.clone()).await;
+        fixture.there().release(&holder).await;
+        fixture.there().hold(other_call.clone()).await;
     };
-    let place = bed.enter_while(&late, "q/", granted).await;
+    let place = fixture.acquire_while(&late, "q/", granted).await;
     assert_eq!(held(place).secret, other_call.secret);
-    assert!(bed.there().waiters().await.is_empty());
+    assert!(fixture.there().waiters().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_with_other_parameters_does_not_replace_the_claim_that_was_queued_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.there().hold(claim("holder")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("holder")).await;
     let late = claim("late");
     let other_call = late.again().shared();
-    let queued = async { drop(bed.there().queue(other_call.clone()).await) };
-    let place = bed.enter_while(&late, "q/", queued).await;
+    let queued = async { drop(fixture.there().queue(other_call.clone()).await) };
+    let place = fixture.acquire_while(&late, "q/", queued).await;
     assert_eq!(refused(place), Refusal::OtherParameters { field: "mode" });
-    waiting(bed.there().take_up(&other_call).await);
+    waiting(fixture.there().promote(&other_call).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reentry_joins_a_holder_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let holder = bed.there().hold(claim("holder")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
     let late = claim("owner").reentrant();
     let came = async {
-        bed.there().release(&holder).await;
-        bed.there().hold(claim("owner").reentrant()).await;
+        fixture.there().release(&holder).await;
+        fixture.there().hold(claim("owner").reentrant()).await;
     };
-    let place = bed.enter_while(&late, "q/", came).await;
+    let place = fixture.acquire_while(&late, "q/", came).await;
     assert_eq!(held(place).holds, 2);
-    assert!(bed.there().waiters().await.is_empty());
+    assert!(fixture.there().waiters().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_is_granted_where_all_that_were_known_ahead_have_left_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let holder = bed.there().hold(claim("holder")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
     // This one gives its replica a view of the lock, so that newcomers are queued without a read.
-    let waiter = bed.here().queue(claim("waiter")).await;
+    let waiter = fixture.here().queue(claim("waiter")).await;
     let late = claim("late").unrepeated();
     let left = async {
-        bed.here().undo(&waiter).await;
-        bed.there().release(&holder).await;
+        fixture.here().undo(&waiter).await;
+        fixture.there().release(&holder).await;
     };
-    held(bed.enter_while(&late, "q/", left).await);
+    held(fixture.acquire_while(&late, "q/", left).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adoption_does_not_queue_a_claim_that_was_granted_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let holder = bed.there().hold(claim("holder")).await;
-    let waiter = bed.there().queue(claim("waiter")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
+    let waiter = fixture.there().queue(claim("waiter")).await;
     let late = waiter.again();
     let granted = async {
-        bed.there().release(&holder).await;
-        bed.there().take(&waiter).await;
+        fixture.there().release(&holder).await;
+        fixture.there().take(&waiter).await;
     };
-    let place = bed.enter_while(&late, "q/", granted).await;
+    let place = fixture.acquire_while(&late, "q/", granted).await;
     assert_eq!(held(place).secret, waiter.secret);
-    assert!(bed.there().waiters().await.is_empty());
+    assert!(fixture.there().waiters().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_that_takes_its_claim_out_ends_the_call_that_adopted_it_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.there().hold(claim("holder")).await;
-    let waiter = bed.there().queue(claim("waiter")).await;
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.there().hold(claim("holder")).await;
+    let waiter = fixture.there().queue(claim("waiter")).await;
     let (late, adopter) = (waiter.again().trying(), waiter.again());
     // The step marks the older call.
     let parts = [
         "KV/Txn".to_owned(),
-        bed.key(&format!("mark/{}", waiter.call)),
+        fixture.key(&format!("mark/{}", waiter.call)),
         format!("\tq/{}", waiter.id),
     ];
-    let here = bed.here();
-    let adopted = async { drop(bed.there().queue(adopter.clone()).await) };
-    let place = bed.while_held(&parts, here.enter(&late), adopted).await;
+    let here = fixture.here();
+    let adopted = async { drop(fixture.there().queue(adopter.clone()).await) };
+    let place = fixture.while_held(&parts, here.acquire(&late), adopted).await;
     busy(place);
-    let place = bed.there().take_up(&adopter).await;
-    assert!(matches!(place, Place::Left), "{place:?}");
+    let place = fixture.there().promote(&adopter).await;
+    assert!(matches!(place, AcquireOutcome::Cancelled), "{place:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_was_released_meanwhile_is_not_brought_back_by_its_adoption() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.there().hold(claim("holder")).await;
-    let (here, late) = (bed.here(), hold.claim.again());
-    let released = async { assert_eq!(bed.there().release(&hold).await, Found::Ended(Cause::Released)) };
-    let place = bed.while_held(&rewriting(&hold), here.enter(&late), released).await;
-    assert!(matches!(place, Place::Finished(Cause::Released)), "{place:?}");
-    assert!(bed.there().is_free().await);
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.there().hold(claim("holder")).await;
+    let (here, late) = (fixture.here(), hold.claim.again());
+    let released = async { assert_eq!(fixture.there().release(&hold).await, Released::Ended(Cause::Released)) };
+    let place = fixture.while_held(&rewriting(&hold), here.acquire(&late), released).await;
+    assert!(matches!(place, AcquireOutcome::Finished(Cause::Released)), "{place:?}");
+    assert!(fixture.there().is_free().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reentry_does_not_undo_another_that_came_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
+    let Some(fixture) = Fixture::new().await else { return };
     let owner = || claim("owner").reentrant();
-    let first = bed.there().hold(owner()).await;
-    let (here, mut second) = (bed.here(), None);
-    let came = async { second = Some(bed.there().hold(owner()).await) };
-    let place = bed.while_held(&rewriting(&first), here.enter(&owner()), came).await;
+    let first = fixture.there().hold(owner()).await;
+    let (here, mut second) = (fixture.here(), None);
+    let came = async { second = Some(fixture.there().hold(owner()).await) };
+    let place = fixture.while_held(&rewriting(&first), here.acquire(&owner()), came).await;
     assert_eq!(held(place).holds, 3);
-    bed.there().renewed(&second.expect("it was granted"), None).await;
+    fixture.there().renewed(&second.expect("it was granted"), None).await;
 }
 
 /// The parts of a step that writes the record of this hold's claim anew: it keeps the hold's secret.

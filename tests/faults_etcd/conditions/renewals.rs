@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::backend::{BackendError, Found, Place, Renewal};
+use fencepost::backend::{BackendError, Released, AcquireOutcome, RenewOutcome};
 use fencepost::claim::Cause;
 
-use crate::bed::{Bed, LONG, step};
+use crate::fixture::{Fixture, LONG, step};
 use crate::claims::{Asking, claim};
 use crate::proxy::{Caught, Fate, Proxy, varint};
 
@@ -16,19 +16,19 @@ fn sign_of_life(proxy: &Proxy, lease: i64) -> Caught {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_keeps_the_lease_alive_that_the_holder_moved_to_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.here().hold(claim("holder").living(LONG / 2)).await;
-    let mut sign = sign_of_life(&bed.proxy, bed.lease().await);
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.here().hold(claim("holder").living(LONG / 2)).await;
+    let mut sign = sign_of_life(&fixture.proxy, fixture.lease().await);
     let moved = async {
         sign.is_here().await;
-        bed.there().renewed(&hold, Some(LONG)).await;
+        fixture.there().renewed(&hold, Some(LONG)).await;
         sign.let_go().await;
     };
-    let here = bed.here();
+    let here = fixture.here();
     let (renewed, ()) = tokio::join!(here.renewed(&hold, None), moved);
     assert_eq!(renewed.ttl, LONG);
     assert_ne!(
-        bed.proxy.signs_of_life(bed.lease().await),
+        fixture.proxy.signs_of_life(fixture.lease().await),
         0,
         "it counts on a lease that it did not keep alive"
     );
@@ -36,11 +36,11 @@ async fn a_renewal_keeps_the_lease_alive_that_the_holder_moved_to_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_keeps_the_lease_alive_that_the_holder_is_about_to_move_to() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.here().hold(claim("holder").living(LONG / 2)).await;
-    let mut sign = sign_of_life(&bed.proxy, bed.lease().await);
-    let mut announced = bed.proxy_there.catch(Fate::Held, &step(&hold.claim, "h/x/"));
-    let (here, there) = (bed.here(), bed.there());
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.here().hold(claim("holder").living(LONG / 2)).await;
+    let mut sign = sign_of_life(&fixture.proxy, fixture.lease().await);
+    let mut announced = fixture.proxy_there.catch(Fate::Held, &step(&hold.claim, "h/x/"));
+    let (here, there) = (fixture.here(), fixture.there());
     let renewing = async {
         let renewed = here.renewed(&hold, None).await;
         assert_eq!(renewed.ttl, LONG / 2);
@@ -49,7 +49,7 @@ async fn a_renewal_keeps_the_lease_alive_that_the_holder_is_about_to_move_to() {
     let control = async {
         sign.is_here().await;
         announced.is_here().await;
-        let mut moved = bed.proxy_there.catch(Fate::Held, &step(&hold.claim, "h/x/"));
+        let mut moved = fixture.proxy_there.catch(Fate::Held, &step(&hold.claim, "h/x/"));
         announced.let_go().await;
         moved.is_here().await;
         sign.let_go().await;
@@ -61,10 +61,10 @@ async fn a_renewal_keeps_the_lease_alive_that_the_holder_is_about_to_move_to() {
     };
     let (moved, ()) = tokio::join!(moving, all);
     assert_eq!(moved.ttl, LONG);
-    let lease = bed.lease().await;
-    assert_ne!(bed.proxy_there.signs_of_life(lease), 0, "who moves it counts on it");
+    let lease = fixture.lease().await;
+    assert_ne!(fixture.proxy_there.signs_of_life(lease), 0, "who moves it counts on it");
     assert_ne!(
-        bed.proxy.signs_of_life(lease),
+        fixture.proxy.signs_of_life(lease),
         0,
         "who renews it meanwhile counts on it, too"
     );
@@ -72,59 +72,59 @@ async fn a_renewal_keeps_the_lease_alive_that_the_holder_is_about_to_move_to() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_was_released_meanwhile_is_not_brought_back_by_its_renewal() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.here().hold(claim("holder")).await;
-    let here = bed.here();
-    let released = async { assert_eq!(bed.there().release(&hold).await, Found::Ended(Cause::Released)) };
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.here().hold(claim("holder")).await;
+    let here = fixture.here();
+    let released = async { assert_eq!(fixture.there().release(&hold).await, Released::Ended(Cause::Released)) };
     let renewing = here.renew(&hold, Some(LONG / 2));
-    let renewed = bed.while_held(&step(&hold.claim, "h/x/"), renewing, released).await;
-    assert!(matches!(renewed, Renewal::Gone(Some(Cause::Released))), "{renewed:?}");
-    assert!(bed.there().is_free().await);
+    let renewed = fixture.while_held(&step(&hold.claim, "h/x/"), renewing, released).await;
+    assert!(matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))), "{renewed:?}");
+    assert!(fixture.there().is_free().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hold_that_was_released_meanwhile_is_not_renewed_by_another_of_its_claim() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.here().hold(claim("owner").reentrant()).await;
-    let mut sign = sign_of_life(&bed.proxy, bed.lease().await);
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.here().hold(claim("owner").reentrant()).await;
+    let mut sign = sign_of_life(&fixture.proxy, fixture.lease().await);
     let released = async {
         sign.is_here().await;
-        bed.there().hold(claim("owner").reentrant()).await;
-        bed.there().release(&hold).await;
+        fixture.there().hold(claim("owner").reentrant()).await;
+        fixture.there().release(&hold).await;
         sign.let_go().await;
     };
-    let here = bed.here();
+    let here = fixture.here();
     let (renewed, ()) = tokio::join!(here.renew(&hold, None), released);
-    assert!(matches!(renewed, Renewal::Gone(Some(Cause::Released))), "{renewed:?}");
+    assert!(matches!(renewed, RenewOutcome::Gone(Some(Cause::Released))), "{renewed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reentry_on_a_lease_that_ended_before_its_sign_of_life_fails() {
-    let Some(bed) = Bed::new().await else { return };
-    bed.here().hold(claim("owner").reentrant()).await;
-    let lease = bed.lease().await;
-    let mut sign = sign_of_life(&bed.proxy, lease);
+    let Some(fixture) = Fixture::new().await else { return };
+    fixture.here().hold(claim("owner").reentrant()).await;
+    let lease = fixture.lease().await;
+    let mut sign = sign_of_life(&fixture.proxy, lease);
     let ended = async {
         sign.is_here().await;
-        while bed.there().holders().await.iter().all(|holder| holder.holds < 2) {
+        while fixture.there().holders().await.iter().all(|holder| holder.holds < 2) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bed.revoke(lease).await;
+        fixture.revoke(lease).await;
         sign.let_go().await;
     };
-    let (here, new) = (bed.here(), claim("owner").reentrant());
-    let (entered, ()) = tokio::join!(bed.first.enter(here.name(), &new), ended);
-    assert!(matches!(entered, Err(BackendError::Away { .. })), "{entered:?}");
+    let (here, new) = (fixture.here(), claim("owner").reentrant());
+    let (entered, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), ended);
+    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_is_not_told_of_a_hold_whose_lease_ended_meanwhile() {
-    let Some(bed) = Bed::new().await else { return };
-    let hold = bed.there().hold(claim("holder")).await;
-    let lease = bed.lease().await;
-    let here = bed.here();
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.there().hold(claim("holder")).await;
+    let lease = fixture.lease().await;
+    let here = fixture.here();
     let retry = hold.claim.again();
-    let ended = bed.revoke(lease);
-    let place = bed.while_held(&["LeaseTimeToLive"], here.enter(&retry), ended).await;
-    assert!(matches!(place, Place::Finished(Cause::Expired)), "{place:?}");
+    let ended = fixture.revoke(lease);
+    let place = fixture.while_held(&["LeaseTimeToLive"], here.acquire(&retry), ended).await;
+    assert!(matches!(place, AcquireOutcome::Finished(Cause::Expired)), "{place:?}");
 }

@@ -4,51 +4,51 @@ use std::time::Duration;
 
 use fencepost::backend::BackendError;
 
-use crate::bed::{Bed, step};
+use crate::fixture::{Fixture, step};
 use crate::claims::{Asking, claim};
 use crate::proxy::Fate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_of_a_session_that_has_ended_takes_no_effect_however_late_it_comes() {
-    let Some(bed) = Bed::new().await else { return };
+    let Some(fixture) = Fixture::new().await else { return };
     let new = claim("late");
-    let late = bed.enter_late(&new, "h/x/").await;
-    bed.here().undo(&new).await;
+    let late = fixture.acquire_late(&new, "h/x/").await;
+    fixture.here().undo(&new).await;
     // With the session its marks go.
-    let marks = bed.leases_under(&bed.key("mark/")).await;
+    let marks = fixture.leases_under(&fixture.key("mark/")).await;
     assert_eq!(marks.len(), 1, "{marks:?}");
-    bed.revoke(marks[0]).await;
-    assert!(bed.leases_under(&bed.key("mark/")).await.is_empty());
+    fixture.revoke(marks[0]).await;
+    assert!(fixture.leases_under(&fixture.key("mark/")).await.is_empty());
     late.let_go().await;
-    assert!(bed.there().is_free().await);
+    assert!(fixture.there().is_free().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
-    let Some(bed) = Bed::new().await else { return };
-    let (here, new) = (bed.here(), claim("late"));
-    let mut answer = bed.proxy.catch(Fate::AnswerHeld, &step(&new, "h/x/"));
-    let mut proof = bed.proxy.catch(Fate::Held, &["KV/Range".to_owned(), bed.key("base")]);
+    let Some(fixture) = Fixture::new().await else { return };
+    let (here, new) = (fixture.here(), claim("late"));
+    let mut answer = fixture.proxy.catch(Fate::AnswerHeld, &step(&new, "h/x/"));
+    let mut proof = fixture.proxy.catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("base")]);
     let broken = async {
         answer.is_here().await;
-        bed.proxy.break_signs_of_life();
+        fixture.proxy.break_signs_of_life();
         // It is known to be broken when the base is proven anew.
         proof.is_here().await;
         answer.let_go().await;
     };
-    let (entered, ()) = tokio::join!(bed.first.enter(here.name(), &new), broken);
-    assert!(matches!(entered, Err(BackendError::Away { .. })), "{entered:?}");
+    let (entered, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), broken);
+    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
     proof.let_go().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_granted_over_a_new_connection_before_the_base_was_proven_over_it() {
-    let Some(bed) = Bed::new().await else { return };
-    let mut proof = bed.proxy.catch(Fate::Held, &["KV/Range".to_owned(), bed.key("base")]);
-    bed.proxy.break_signs_of_life();
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut proof = fixture.proxy.catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("base")]);
+    fixture.proxy.break_signs_of_life();
     proof.is_here().await;
-    let (here, new) = (bed.here(), claim("early").trying());
-    let entering = here.enter(&new);
+    let (here, new) = (fixture.here(), claim("early").trying());
+    let entering = here.acquire(&new);
     tokio::pin!(entering);
     let early = tokio::time::timeout(Duration::from_millis(500), &mut entering).await;
     assert!(early.is_err(), "{early:?}");

@@ -26,7 +26,7 @@ pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
     }
     if let Some(waiter) = store.waiter(call.claim) {
         return match next_in_line(world, state, waiter) {
-            true => take_up(world, state, at, waiter.modified),
+            true => promote(world, state, at, waiter.modified),
             false => Some(sent(
                 state.clone(),
                 at,
@@ -78,7 +78,7 @@ pub fn next_in_line(world: &World, state: &State, waiter: &Waiter) -> bool {
     taken(world, state) + ahead.sum::<u8>() + world.permits_of(waiter.claim) <= world.limit
 }
 
-fn take_up(world: &World, state: &State, at: usize, modified: u8) -> Option<State> {
+fn promote(world: &World, state: &State, at: usize, modified: u8) -> Option<State> {
     let mut after = state.clone();
     let lease = lease(world, &mut after, state.calls[at].replica)?;
     after.calls[at].stale = false;
@@ -86,10 +86,10 @@ fn take_up(world: &World, state: &State, at: usize, modified: u8) -> Option<Stat
     Some(sent(after, at, Step::TakeUp { modified, lease, seen }))
 }
 
-pub fn look(world: &World, state: &State, at: usize) -> Option<State> {
+pub fn inspect(world: &World, state: &State, at: usize) -> Option<State> {
     let call = &state.calls[at];
     if let Some(waiter) = state.store.waiter(call.claim).filter(|waiter| waiter.call == at as u8) {
-        return next_in_line(world, state, waiter).then(|| take_up(world, state, at, waiter.modified))?;
+        return next_in_line(world, state, waiter).then(|| promote(world, state, at, waiter.modified))?;
     }
     let handed = state.store.holder(call.claim).filter(|holder| holder.call == at as u8);
     let Some(holder) = handed else {
@@ -165,7 +165,7 @@ pub fn hand_over(world: &World, state: &State, at: usize, held: u8) -> Option<St
     ))
 }
 
-pub fn leave(world: &World, state: &State, at: usize) -> State {
+pub fn remove(world: &World, state: &State, at: usize) -> State {
     let (store, id) = (&state.store, at as u8);
     let only_absent = world.flaw == Flaw::MarksOnlyAbsent;
     let step = if let Some(waiter) = store.waiter(state.calls[at].claim) {
@@ -207,7 +207,7 @@ pub fn leave_settled(world: &World, state: &State, at: usize) -> Option<State> {
     if !settled && world.flaw != Flaw::NeverMarks {
         return None;
     }
-    let left = leave(world, state, at);
+    let left = remove(world, state, at);
     let Stage::Sent((step, _)) = left.calls[at].stage else {
         return None;
     };

@@ -244,7 +244,7 @@ impl State {
                 true => after.answered(at, known.lease),
                 false => Stage::Done,
             },
-            Stage::Announces | Stage::Leaves if !written => after.look(at),
+            Stage::Announces | Stage::Leaves if !written => after.inspect(at),
             Stage::Announces => {
                 after.calls[at].known = after.holder.expect("it was written");
                 Stage::KeepsTheNewAlive
@@ -258,7 +258,7 @@ impl State {
                 _ => Stage::Done,
             },
             Stage::Joins { written: before, kept } => match (before || written, kept) {
-                (false, _) => after.look(at),
+                (false, _) => after.inspect(at),
                 (true, true) => after.answered(at, known.lease),
                 (true, false) if !before => Stage::Joins { written: true, kept },
                 (true, false) => match after.keep_alive(known.lease) {
@@ -302,7 +302,7 @@ impl State {
         Stage::Begins
     }
 
-    fn look(&mut self, at: usize) -> Stage {
+    fn inspect(&mut self, at: usize) -> Stage {
         match self.holder {
             Some(now) => self.again(at, now),
             None => Stage::Done,

@@ -1,7 +1,7 @@
 //! What may happen next.
 
 use super::deciding::{
-    decide, deliver, give_back, hand_over, leave, leave_settled, leave_unread, look, release, revoke, stop_counting, to,
+    decide, deliver, give_back, hand_over, remove, leave_settled, leave_unread, inspect, release, revoke, stop_counting, to,
 };
 use super::store::{Lease, Step};
 use super::transactions::{act, arrive, give_up, holds, together};
@@ -42,7 +42,7 @@ pub enum Stage {
         lease: u8,
     },
     /// It is over for its client, and what it did must be undone.
-    Leaving,
+    ReleaseTarget,
     /// Its leave was answered.
     Left,
     Done,
@@ -96,12 +96,12 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
                 then(Event::IsGivenUp(at, step), give_up(world, state, at, step, session));
             }
             Stage::Waiting => {
-                then(Event::Looks(at), look(world, state, at));
-                then(Event::IsCancelled(at), Some(to(state, at, Stage::Leaving)));
+                then(Event::Looks(at), inspect(world, state, at));
+                then(Event::IsCancelled(at), Some(to(state, at, Stage::ReleaseTarget)));
             }
             Stage::Granted { lease } => {
                 then(Event::GetsItsAnswer(at), Some(deliver(state, at, lease)));
-                then(Event::EndsBeforeItsAnswer(at), Some(to(state, at, Stage::Leaving)));
+                then(Event::EndsBeforeItsAnswer(at), Some(to(state, at, Stage::ReleaseTarget)));
             }
             Stage::Held { lease } => {
                 then(Event::Releases(at), Some(give_back(state, at, lease)));
@@ -114,8 +114,8 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
                     hand_over(world, state, at, lease),
                 );
             }
-            Stage::Leaving => {
-                then(Event::Leaves(at), Some(leave(world, state, at)));
+            Stage::ReleaseTarget => {
+                then(Event::Leaves(at), Some(remove(world, state, at)));
                 then(Event::LeavesUnread(at), leave_unread(state, at));
                 then(Event::LeavesWithoutAMark(at), leave_settled(world, state, at));
             }

@@ -180,7 +180,7 @@ fn answered(world: &World, before: &State, after: &mut State, at: usize, step: S
             None => Stage::Done,
         },
         _ if met => Stage::Left,
-        _ => Stage::Leaving,
+        _ => Stage::ReleaseTarget,
     };
     if !met {
         return;
@@ -220,7 +220,7 @@ pub fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8)
             Some(lease) => Stage::Releasing { lease },
             None => Stage::Done,
         },
-        _ => Stage::Leaving,
+        _ => Stage::ReleaseTarget,
     };
     if let Some(lease) = step.lease() {
         // That of a hand-over is the next one's, who does not hear of it.

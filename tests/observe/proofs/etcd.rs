@@ -3,7 +3,7 @@
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 
 use super::{APPLIED, FAILED, Kept, fails, file, replace, served, serves};
-use crate::bed::eventually;
+use crate::fixture::eventually;
 use crate::certificates::Certificates;
 use crate::etcd_servers::{Cluster, program};
 
@@ -50,28 +50,28 @@ async fn a_changed_password_of_an_etcd_is_used_whichever_side_changes_first() {
         "backend = 'etcd'\netcd.endpoints = ['{}']\netcd.user = 'locks'\netcd.password_file = {password:?}\n",
         cluster.urls()[0]
     );
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
 
     replace(&password, "the-second\n");
-    bed.shows(APPLIED, &[], 1.0).await;
+    fixture.shows(APPLIED, &[], 1.0).await;
     let refused = "etcd does not take what proves this server now";
-    eventually("it is told", || bed.server.said(refused)).await;
+    eventually("it is told", || fixture.server.said(refused)).await;
     kept.goes_on().await;
     assert_eq!(kept.failed(), 0, "the one before is used while it can be");
     change_password(&cluster, "the-second").await;
-    eventually("it is taken", || bed.server.said(TAKEN)).await;
+    eventually("it is taken", || fixture.server.said(TAKEN)).await;
     kept.goes_on().await;
 
     let before = kept.failed();
     change_password(&cluster, "the-third").await;
     eventually("etcd refuses the one before", || kept.failed() > before).await;
     replace(&password, "the-third\n");
-    bed.shows(APPLIED, &[], 2.0).await;
+    fixture.shows(APPLIED, &[], 2.0).await;
     kept.goes_on().await;
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.end().await;
-    assert!(!bed.server.said("the-second"), "the log tells a password");
+    assert!(!fixture.server.said("the-second"), "the log tells a password");
 }
 
 /// A member that asks for certificates, and a namespace in it.
@@ -113,17 +113,17 @@ async fn a_certificate_for_an_etcd_changes_under_load_and_no_call_fails() {
     let Some((_cluster, files, store)) = encrypted(&folder) else {
         return;
     };
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
     let (certificate, key) = files.renewed();
     replace(&files.certificate, certificate);
-    bed.shows(FAILED, &[], 1.0).await;
+    fixture.shows(FAILED, &[], 1.0).await;
     let told = "namespace far: its etcd: ";
-    assert!(bed.server.said(told), "the log does not tell of the files");
-    assert!(!bed.server.said(TAKEN), "half of a pair");
+    assert!(fixture.server.said(told), "the log does not tell of the files");
+    assert!(!fixture.server.said(TAKEN), "half of a pair");
     replace(&files.key, key);
-    bed.shows(FAILED, &[], 0.0).await;
-    eventually("it is taken", || bed.server.said(TAKEN)).await;
+    fixture.shows(FAILED, &[], 0.0).await;
+    eventually("it is taken", || fixture.server.said(TAKEN)).await;
     kept.goes_on().await;
     assert_eq!(kept.failed(), 0);
     kept.end().await;
@@ -135,27 +135,27 @@ async fn an_etcd_that_comes_back_under_another_authority_is_reached_with_the_new
     let Some((mut cluster, files, store)) = encrypted(&folder) else {
         return;
     };
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
 
     // Half of a pair: what was read before is used for the connection after this one too.
     let (certificate, _) = files.renewed();
     replace(&files.certificate, certificate);
-    bed.shows(FAILED, &[], 1.0).await;
+    fixture.shows(FAILED, &[], 1.0).await;
     cluster.members[0].kill9();
-    fails(&bed).await;
+    fails(&fixture).await;
     cluster.members[0].start();
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
 
     cluster.members[0].kill9();
-    fails(&bed).await;
+    fails(&fixture).await;
     let next = Certificates::write(folder.path());
     std::fs::copy(&next.certificate, cluster.members[0].argument("--cert-file")).expect("a copy");
     std::fs::copy(&next.key, cluster.members[0].argument("--key-file")).expect("a copy");
     cluster.members[0].start();
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
-    bed.shows(FAILED, &[], 0.0).await;
+    fixture.shows(FAILED, &[], 0.0).await;
     kept.end().await;
 }

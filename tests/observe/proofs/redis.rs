@@ -1,7 +1,7 @@
 //! A Redis whose users and certificates change.
 
 use super::{APPLIED, FAILED, Kept, fails, file, grants, replace, served, serves};
-use crate::bed::eventually;
+use crate::fixture::eventually;
 use crate::certificates::Certificates;
 use crate::redis_servers::{RedisServer, Sentinels, available, free_port};
 
@@ -56,22 +56,22 @@ async fn a_changed_password_is_used_for_each_new_connection_and_no_lease_is_lost
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");
-    let bed = served(&by_password(&server, &password)).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&by_password(&server, &password)).await;
+    let kept = Kept::begin(&fixture).await;
 
     admit(&server, "second");
     replace(&password, "second\n");
-    bed.shows(APPLIED, &[], 1.0).await;
+    fixture.shows(APPLIED, &[], 1.0).await;
     bar(&server, "first");
     kept.goes_on().await;
     assert_eq!(kept.failed(), 0, "open connections go on");
 
     cut(&server);
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
     assert_eq!(refused(&server), 0, "the old password is not tried");
     kept.end().await;
-    assert!(!bed.server.said("second"), "the log tells a password");
+    assert!(!fixture.server.said("second"), "the log tells a password");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,29 +83,29 @@ async fn a_password_that_cannot_be_read_leaves_the_one_before_in_use_and_shows()
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");
-    let mut bed = served(&by_password(&server, &password)).await;
-    let kept = Kept::begin(&bed).await;
+    let mut fixture = served(&by_password(&server, &password)).await;
+    let kept = Kept::begin(&fixture).await;
     for bad in [None, Some("\n")] {
         match bad {
             None => std::fs::remove_file(&password).expect("it is there"),
             Some(text) => replace(&password, text),
         }
-        bed.shows(FAILED, &[], 1.0).await;
+        fixture.shows(FAILED, &[], 1.0).await;
         cut(&server);
-        serves(&bed).await;
+        serves(&fixture).await;
         kept.goes_on().await;
         replace(&password, "first\n");
-        bed.shows(FAILED, &[], 0.0).await;
+        fixture.shows(FAILED, &[], 0.0).await;
     }
     let told = "namespace far: its Redis: password_file";
-    assert!(bed.server.said(told), "the log does not tell of the file");
+    assert!(fixture.server.said(told), "the log does not tell of the file");
     kept.end().await;
 
     // It keeps nobody from taking the namespace out.
     std::fs::remove_file(&password).expect("it is there");
-    bed.shows(FAILED, &[], 1.0).await;
-    bed.configure("[namespaces.near]\nembedded.path = ':memory:'\n");
-    bed.shows(FAILED, &[], 0.0).await;
+    fixture.shows(FAILED, &[], 1.0).await;
+    fixture.configure("[namespaces.near]\nembedded.path = ':memory:'\n");
+    fixture.shows(FAILED, &[], 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,16 +117,16 @@ async fn a_changed_password_is_used_also_while_the_configuration_is_refused() {
     admit(&server, "first");
     let folder = tempfile::tempdir().expect("a directory");
     let password = file(&folder, "password", "first\n");
-    let mut bed = served(&by_password(&server, &password)).await;
-    bed.configure("no toml");
-    bed.shows(FAILED, &[], 1.0).await;
+    let mut fixture = served(&by_password(&server, &password)).await;
+    fixture.configure("no toml");
+    fixture.shows(FAILED, &[], 1.0).await;
 
     admit(&server, "second");
     replace(&password, "second\n");
     bar(&server, "first");
     cut(&server);
-    grants(&bed).await;
-    bed.shows(FAILED, &[], 1.0).await;
+    grants(&fixture).await;
+    fixture.shows(FAILED, &[], 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,11 +158,11 @@ async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
          redis.sentinel_user = 'watcher'\nredis.sentinel_password_file = {password:?}\n",
         urls.join(", ")
     );
-    let bed = served(&store).await;
+    let fixture = served(&store).await;
 
     at_all(&["ACL", "SETUSER", "watcher", ">second"]);
     replace(&password, "second");
-    bed.shows(APPLIED, &[], 1.0).await;
+    fixture.shows(APPLIED, &[], 1.0).await;
     at_all(&["ACL", "SETUSER", "watcher", "<first"]);
     let successor = servers.fail_over();
     let successor = servers.servers.iter().find(|server| server.port() == successor);
@@ -171,7 +171,7 @@ async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
         successor.cli(&["CLIENT", "LIST"]).contains("user=locks")
     })
     .await;
-    grants(&bed).await;
+    grants(&fixture).await;
 }
 
 /// A server that keeps what it was told, and asks for certificates, over a restart.
@@ -204,18 +204,18 @@ async fn a_redis_that_comes_back_under_another_authority_is_reached_with_the_new
     }
     let folder = tempfile::tempdir().expect("a directory");
     let (mut server, _, store) = encrypted(&folder);
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
 
     server.kill9();
-    fails(&bed).await;
+    fails(&fixture).await;
     // The authority, the certificate and the key, one after another.
     Certificates::write(folder.path());
     server.restart();
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
     kept.end().await;
-    bed.shows(FAILED, &[], 0.0).await;
+    fixture.shows(FAILED, &[], 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,22 +225,22 @@ async fn a_certificate_without_its_key_leaves_the_pair_before_in_use_and_shows()
     }
     let folder = tempfile::tempdir().expect("a directory");
     let (server, files, store) = encrypted(&folder);
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
 
     let (certificate, key) = files.renewed();
     replace(&files.certificate, certificate);
-    bed.shows(FAILED, &[], 1.0).await;
+    fixture.shows(FAILED, &[], 1.0).await;
     cut_all(&server);
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
 
     replace(&files.key, key);
-    bed.shows(FAILED, &[], 0.0).await;
+    fixture.shows(FAILED, &[], 0.0).await;
     cut_all(&server);
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
     kept.end().await;
     let told = "namespace far: its Redis: cert_file and key_file";
-    assert!(bed.server.said(told), "the log does not tell of the files");
+    assert!(fixture.server.said(told), "the log does not tell of the files");
 }

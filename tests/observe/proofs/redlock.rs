@@ -19,18 +19,18 @@ async fn a_changed_password_is_used_for_each_new_connection_to_a_node_and_no_lea
          redlock.node_timeout = '750ms'\nredlock.user = 'locks'\nredlock.password_file = {password:?}\n",
         urls.join(", ")
     );
-    let bed = served(&store).await;
-    let kept = Kept::begin(&bed).await;
+    let fixture = served(&store).await;
+    let kept = Kept::begin(&fixture).await;
 
     nodes.iter().for_each(|node| admit(node, "second"));
     replace(&password, "second");
-    bed.shows(APPLIED, &[], 1.0).await;
+    fixture.shows(APPLIED, &[], 1.0).await;
     nodes.iter().for_each(|node| bar(node, "first"));
     kept.goes_on().await;
     assert_eq!(kept.failed(), 0, "open connections go on");
 
     nodes.iter().for_each(cut);
-    serves(&bed).await;
+    serves(&fixture).await;
     kept.goes_on().await;
     let all: u64 = nodes.iter().map(refused).sum();
     assert_eq!(all, 0, "the old password is not tried");

@@ -9,8 +9,8 @@ use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::leases::{seconds, span};
-use super::super::link::{Failure, failure};
-use super::{AGAIN, Session, Ticket};
+use super::super::cluster_client::{Failure, failure};
+use super::{AGAIN, Session, SessionEpoch};
 
 /// When the last keep-alive was sent that was answered, over whichever connection.
 pub struct Alive(Mutex<Instant>);
@@ -40,7 +40,7 @@ impl Session {
     }
 
     /// Keeps the session alive over a connection that no call goes over. Returns when etcd says that it is over.
-    pub async fn keep_apart(&self, ticket: Ticket, alive: &Alive) {
+    pub async fn keep_apart(&self, ticket: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut stream = None;
         let mut ways = self.link.proving.ways();
@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    async fn beat_apart(&self, stream: &mut Option<Beat>, ticket: Ticket) -> Result<bool, Failure> {
+    async fn beat_apart(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
         if let Some(open) = stream {
             return beat_on(open).await;
         }
@@ -82,7 +82,7 @@ pub async fn breaks(stream: &mut Option<Beat>) -> Failure {
     let Some((_, answers)) = stream else {
         return pending().await;
     };
-    let ended = || Failure::Away("etcd: the stream of signs of life ended".into());
+    let ended = || Failure::Unavailable("etcd: the stream of signs of life ended".into());
     let failure = match answers.message().await {
         Err(error) => failure(&error),
         Ok(_) => ended(),
@@ -95,7 +95,7 @@ pub async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
     keeper.keep_alive().await.map_err(|error| failure(&error))?;
     match answers.message().await.map_err(|error| failure(&error))? {
         Some(answer) => Ok(answer.ttl() > 0),
-        None => Err(Failure::Away("etcd: the stream of signs of life ended".into())),
+        None => Err(Failure::Unavailable("etcd: the stream of signs of life ended".into())),
     }
 }
 

@@ -1,0 +1,70 @@
+use tonic::body::Body as TonicBody;
+use tonic_prost::ProstCodec;
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::api::proto::{AcquireRequest, AcquireResponse};
+use crate::api::status::reason;
+use crate::backend::BackendError;
+
+const REQUEST_BYTES: usize = 16;
+
+/// What a client is told when `handle` deals with a framed request of these bytes.
+async fn told<H, F>(bytes: &str, handle: H) -> Status
+where
+    H: Fn() -> F + Clone + Send + 'static,
+    F: Future<Output = Result<tonic::Response<AcquireResponse>, Status>> + Send + 'static,
+{
+    let inner = service_fn(move |request| {
+        let handle = handle.clone();
+        let handler = service_fn(move |_: tonic::Request<AcquireRequest>| handle());
+        Box::pin(async move {
+            let codec = ProstCodec::<AcquireResponse, AcquireRequest>::default();
+            let mut grpc = tonic::server::Grpc::new(codec).max_decoding_message_size(REQUEST_BYTES);
+            Ok::<_, Status>(grpc.unary(handler, request).await)
+        })
+    });
+    let request = Request::new(TonicBody::new(bytes.to_owned()));
+    let response = CatchPanic::new(inner, REQUEST_BYTES).oneshot(request).await.unwrap();
+    Status::from_header_map(response.headers()).unwrap()
+}
+
+async fn fine() -> Result<tonic::Response<AcquireResponse>, Status> {
+    Ok(tonic::Response::new(AcquireResponse::default()))
+}
+
+#[tokio::test]
+async fn a_panic_is_internal_and_shows_nothing() {
+    let status = told("\0\0\0\0\0", || async { panic!("the secret is 42") }).await;
+    assert_eq!((status.code(), status.message()), (Code::Internal, "internal error"));
+    assert_eq!(reason(&status).as_deref(), Some("INTERNAL"));
+    assert!(!String::from_utf8_lossy(status.details()).contains("secret"));
+}
+
+#[tokio::test]
+async fn a_broken_store_is_internal_and_shows_nothing() {
+    let broken = || BackendError::Broken {
+        reason: "secret".into(),
+    };
+    let status = told("\0\0\0\0\0", move || async move { Err(status::of(broken())) }).await;
+    assert_eq!((status.code(), status.message()), (Code::Internal, "internal error"));
+    assert_eq!(reason(&status).as_deref(), Some("INTERNAL"));
+    assert!(!String::from_utf8_lossy(status.details()).contains("secret"));
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_an_invalid_field() {
+    for (bytes, bounds) in [
+        (
+            "\0\0\0\0\u{2}\u{a}\u{7f}",
+            "must be one whole message of the method's request type",
+        ),
+        ("", "must be one whole message of the method's request type"),
+        ("\0\0\0\0\u{11}01234567890123456", "must be at most 16 bytes"),
+    ] {
+        let status = told(bytes, fine).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{bytes:?}");
+        assert_eq!(reason(&status).as_deref(), Some("INVALID_FIELD"));
+        assert_eq!(status.message(), format!("request: {bounds}"));
+    }
+}

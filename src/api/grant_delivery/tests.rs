@@ -1,0 +1,127 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tonic::body::Body as TonicBody;
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+use tower::{ServiceExt, service_fn};
+
+use super::*;
+use crate::api::proto::{AcquireRequest, AcquireResponse};
+
+/// Counts the grants that were delivered, and those taken back.
+#[derive(Debug, Default)]
+struct Ends {
+    delivered: AtomicU32,
+    taken_back: AtomicU32,
+}
+
+impl Ends {
+    fn both(&self) -> (u32, u32) {
+        (
+            self.delivered.load(Ordering::SeqCst),
+            self.taken_back.load(Ordering::SeqCst),
+        )
+    }
+}
+
+#[derive(Debug)]
+struct Grant {
+    ends: Arc<Ends>,
+    delivered: bool,
+}
+
+impl Deliver for Grant {
+    fn deliver(mut self) {
+        self.delivered = true;
+        self.ends.delivered.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if !self.delivered {
+            self.ends.taken_back.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// One empty message, framed.
+fn request() -> http::Request<TonicBody> {
+    http::Request::new(TonicBody::new("\0\0\0\0\0".to_owned()))
+}
+
+/// Answers one call the way a handler does, through the transport's own encoding.
+async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody, Grant>> {
+    let ends = ends.clone();
+    let unary = service_fn(move |request| {
+        let ends = ends.clone();
+        Box::pin(async move {
+            let handler = service_fn(move |_: tonic::Request<AcquireRequest>| {
+                let grant = Grant {
+                    ends: ends.clone(),
+                    delivered: false,
+                };
+                let mut response = tonic::Response::new(AcquireResponse::default());
+                response.extensions_mut().insert(Undelivered::new(grant));
+                futures::future::ok::<_, Status>(response)
+            });
+            let codec = ProstCodec::<AcquireResponse, AcquireRequest>::default();
+            Ok::<_, Status>(tonic::server::Grpc::new(codec).unary(handler, request).await)
+        })
+    });
+    GrantDelivery::new(unary).oneshot(request()).await.unwrap()
+}
+
+async fn next<B: Body + Unpin>(body: &mut B) -> Option<Frame<B::Data>> {
+    futures::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx))
+        .await?
+        .ok()
+}
+
+#[tokio::test]
+async fn a_grant_is_kept_once_its_answer_went_out() {
+    let ends = Arc::new(Ends::default());
+    let mut body = answered(&ends).await.into_body();
+    assert_eq!(ends.both(), (0, 0));
+    let mut data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    assert_eq!(ends.both(), (0, 0), "it waits for a window");
+    data.advance(1);
+    assert_eq!(ends.both(), (1, 0));
+    drop(data);
+    let trailers = next(&mut body).await.and_then(|frame| frame.into_trailers().ok());
+    assert_eq!(trailers.unwrap()[Status::GRPC_STATUS], "0");
+    drop(body);
+    assert_eq!(ends.both(), (1, 0));
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_nobody_asked_for_is_taken_back() {
+    let ends = Arc::new(Ends::default());
+    let body = answered(&ends).await.into_body();
+    assert_eq!(ends.both(), (0, 0));
+    drop(body);
+    assert_eq!(ends.both(), (0, 1));
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_found_no_window_is_taken_back() {
+    let ends = Arc::new(Ends::default());
+    let mut body = answered(&ends).await.into_body();
+    let data = next(&mut body).await.and_then(|frame| frame.into_data().ok()).unwrap();
+    drop(body);
+    assert_eq!(ends.both(), (0, 0));
+    drop(data);
+    assert_eq!(ends.both(), (0, 1));
+}
+
+#[tokio::test]
+async fn an_answer_without_a_grant_passes_unchanged() {
+    let refusing = service_fn(|_: http::Request<TonicBody>| {
+        futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
+    });
+    let handover: GrantDelivery<_, Grant> = GrantDelivery::new(refusing);
+    let response = handover.oneshot(request()).await.unwrap();
+    let status = Status::from_header_map(response.headers()).unwrap();
+    assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
+    assert!(response.body().is_end_stream());
+}

@@ -1,0 +1,128 @@
+//! How Redis is opened for one case: servers that all cases share, and keys of its own for each.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencepost::backend::redis::Store;
+use fencepost::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings, connection_info};
+use fencepost::backend::{Backend, Health, WatchEvent};
+use futures::StreamExt;
+
+use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, lock, namespace};
+use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
+
+/// Real time, and a server on the same machine.
+const PACE: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(200),
+    virtual_time: false,
+    ttl_shrinks: true,
+};
+
+/// How long a connection and an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a replica may take until it serves and hears.
+const READY: Duration = Duration::from_secs(60);
+
+/// One server.
+pub async fn standalone() -> Result<Fixture, Missing> {
+    static SERVER: OnceLock<RedisServer> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let server = shared(&SERVER, || RedisServer::start(&[]));
+    let info = connection_info(&server.url()).expect("a good URL");
+    fixture(Servers::Standalone(info)).await
+}
+
+/// A master with a replica, found through three sentinels.
+pub async fn sentinel() -> Result<Fixture, Missing> {
+    static SERVERS: OnceLock<Sentinels> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Sentinels::start);
+    let info = |address: &String| connection_info(&format!("redis://{address}")).expect("a good URL");
+    let sentinels: Vec<_> = servers.addresses().iter().map(info).collect();
+    fixture(Servers::Sentinel {
+        master: "mymaster".into(),
+        login: sentinels[0].clone(),
+        sentinels,
+    })
+    .await
+}
+
+/// Three masters with a replica each.
+pub async fn cluster() -> Result<Fixture, Missing> {
+    static SERVERS: OnceLock<Cluster> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, Cluster::start);
+    let seeds = servers
+        .urls()
+        .iter()
+        .map(|url| connection_info(url).expect("a good URL"))
+        .collect();
+    fixture(Servers::Cluster(seeds)).await
+}
+
+/// One server whose replica must confirm each grant.
+pub async fn confirmed() -> Result<Fixture, Missing> {
+    static SERVERS: OnceLock<[RedisServer; 2]> = OnceLock::new();
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let [master, _] = shared(&SERVERS, || {
+        let master = RedisServer::start(&["--repl-diskless-sync-delay", "0"]);
+        let replica = RedisServer::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+        [master, replica]
+    });
+    let info = connection_info(&master.url()).expect("a good URL");
+    let mut settings = Settings::new(Servers::Standalone(info));
+    settings.replicas = Some(Replicas {
+        count: 1,
+        timeout: Duration::from_secs(5),
+    });
+    opened(settings).await
+}
+
+async fn fixture(servers: Servers) -> Result<Fixture, Missing> {
+    opened(Settings::new(servers)).await
+}
+
+async fn opened(mut settings: Settings) -> Result<Fixture, Missing> {
+    static CASE: AtomicU32 = AtomicU32::new(0);
+    settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
+    settings.first_start = FirstStart::Admit;
+    // A slow machine is no Redis that hangs.
+    (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
+    let stores = [Store::open(settings.clone()), Store::open(settings)];
+    let (first, second) = (
+        stores[0].namespace(&namespace(NAMESPACE)),
+        stores[1].namespace(&namespace(NAMESPACE)),
+    );
+    for replica in [&first, &second] {
+        let mut health = replica.health();
+        let served = health.wait_for(|health| *health == Health::Serving);
+        let served = tokio::time::timeout(READY, served).await;
+        served.expect("it serves in time").expect("it says how it is");
+    }
+    // The first thing that a replica's wakes tell is a gap, as soon as it hears the server. It listens
+    // for wakes before it listens for a watch, so who has seen a state hears both.
+    for replica in [&first, &second] {
+        let mut watch = replica.watch(&lock("warm"));
+        let seen = tokio::time::timeout(READY, watch.next()).await;
+        let seen = seen.expect("it hears in time").expect("a watch does not end");
+        assert!(matches!(seen, Ok(WatchEvent::State(_))), "{seen:?}");
+    }
+    Ok(Fixture {
+        elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
+        first,
+        second,
+        pace: PACE,
+        _keep: Box::new(stores),
+    })
+}

@@ -1,0 +1,57 @@
+//! How RedLock is opened for one case: five masters that all cases share, and keys of its own for each.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redlock::Store;
+use fencepost::backend::{Backend, Health};
+
+use crate::fixture::{Fixture, ELSEWHERE, Missing, NAMESPACE, Pace, namespace};
+use crate::redis_servers::{RedisServer, available, shared};
+
+/// Real time, and five servers on the same machine.
+const PACE: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(200),
+    virtual_time: false,
+    ttl_shrinks: true,
+};
+
+/// Five masters.
+pub async fn five() -> Result<Fixture, Missing> {
+    static SERVERS: OnceLock<[RedisServer; 5]> = OnceLock::new();
+    static CASE: AtomicU32 = AtomicU32::new(0);
+    if !available() {
+        return Err(Missing("redis-server is not installed".into()));
+    }
+    let servers = shared(&SERVERS, || std::array::from_fn(|_| RedisServer::start(&[])));
+    let info = |server: &RedisServer| connection_info(&server.url()).expect("a good URL");
+    let mut quorum = Quorum::new(servers.iter().map(info).collect());
+    quorum.prefix = format!("redlock{}", CASE.fetch_add(1, Ordering::Relaxed));
+    quorum.first_start = FirstStart::Admit;
+    // A machine that is busy with other tests is no slow node.
+    quorum.node_timeout = Duration::from_secs(2);
+    let stores = [Store::open(quorum.clone()), Store::open(quorum)];
+    let (first, second) = (
+        stores[0].namespace(&namespace(NAMESPACE)),
+        stores[1].namespace(&namespace(NAMESPACE)),
+    );
+    for replica in [&first, &second] {
+        let mut health = replica.health();
+        let served = health.wait_for(|health| *health == Health::Serving);
+        let served = tokio::time::timeout(Duration::from_secs(10), served).await;
+        served.expect("it serves in time").expect("it says how it is");
+    }
+    // The first thing that a replica's wakes tell is a gap, as soon as it hears the servers.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    Ok(Fixture {
+        elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
+        first,
+        second,
+        pace: PACE,
+        _keep: Box::new(stores),
+    })
+}

@@ -1,0 +1,265 @@
+//! Replicas of the service over an etcd, what their clients do, and what must be true of it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, GetOptions};
+use fencepost::backend::Health;
+use fencepost::backend::etcd::Store;
+use fencepost::backend::etcd::settings::Settings;
+use fencepost::error::Error;
+use fencepost::limits::Limits;
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+
+use crate::servers::{Cluster, program};
+
+/// A cluster of its own, where this machine can have one.
+pub fn cluster(members: usize, more: &[&str]) -> Option<Cluster> {
+    cluster_over("http", members, more)
+}
+
+/// The same, reached over `http` or `https`.
+pub fn cluster_over(scheme: &'static str, members: usize, more: &[&str]) -> Option<Cluster> {
+    // Here, where it may block: members end with the thread that started them.
+    let cluster = program().map(|_| Cluster::start_over(scheme, members, more));
+    if cluster.is_none() {
+        assert!(std::env::var("CI").is_err(), "there is neither Go nor etcd");
+        println!("skipped: there is neither Go nor etcd");
+    }
+    cluster
+}
+
+/// The namespace of all replicas.
+pub fn namespace() -> Namespace {
+    Namespace::new("faults").expect("a good name")
+}
+
+/// One replica: it serves when this returns.
+pub async fn replica(cluster: &Cluster) -> Locks {
+    replica_of(cluster.urls()).await
+}
+
+/// One replica of a cluster that is reached there.
+pub async fn replica_of(urls: Vec<String>) -> Locks {
+    let locks = unready(Settings::new(urls));
+    health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
+    locks
+}
+
+/// One replica, whatever it says of itself.
+pub fn unready(settings: Settings) -> Locks {
+    let backend = Store::open(settings).namespace(&namespace());
+    Locks::new(namespace(), Limits::default(), backend)
+}
+
+/// Waits until a replica's health is as `wanted`.
+pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) {
+    let mut health = locks.health();
+    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
+        .await
+        .is_ok();
+    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
+}
+
+/// A client of etcd itself.
+pub async fn etcd(cluster: &Cluster) -> Client {
+    Client::connect([cluster.members[0].url()], None)
+        .await
+        .expect("etcd answers")
+}
+
+/// What etcd counts of itself, a line each. (HTTP/1.0, or the answer would come in chunks.)
+fn figures(cluster: &Cluster) -> String {
+    let address = cluster.members[0].url().replace("http://", "");
+    let mut stream = TcpStream::connect(&address).expect("etcd answers");
+    let request = "GET /metrics HTTP/1.0\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("etcd reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("etcd answers");
+    text
+}
+
+/// How many bytes etcd has sent to its clients.
+pub fn sent_bytes(cluster: &Cluster) -> f64 {
+    let text = figures(cluster);
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.starts_with("etcd_network_client_grpc_sent_bytes_total"));
+    let figure = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    figure.expect("etcd counts what it sends")
+}
+
+/// How many calls of this kind etcd has answered.
+pub fn calls(cluster: &Cluster, method: &str) -> usize {
+    let text = figures(cluster);
+    let method = format!("grpc_method=\"{method}\"");
+    let counts = text
+        .lines()
+        .filter(|line| line.starts_with("grpc_server_handled_total{") && line.contains(&method));
+    let counts: Vec<usize> = counts
+        .map(|line| {
+            line.rsplit(' ')
+                .next()
+                .and_then(|count| count.parse().ok())
+                .expect("a count")
+        })
+        .collect();
+    assert!(!counts.is_empty(), "etcd does not count {method}");
+    counts.iter().sum()
+}
+
+/// The etcd leases of the holders of a lock.
+pub async fn leases_of(etcd: &mut Client, lock: &str) -> Vec<i64> {
+    let holders = format!("/fencepost/{}/lock/{lock}\th/", namespace());
+    let read = etcd.get(holders, Some(GetOptions::new().with_prefix())).await;
+    read.expect("etcd answers").kvs().iter().map(|kv| kv.lease()).collect()
+}
+
+/// What asks for a lock exclusively.
+pub fn ask(lock: &str, ttl: Duration, wait: Duration) -> Acquire {
+    Acquire {
+        lock: name(lock),
+        owner: Owner::new("tester").expect("a good name"),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(ttl),
+        wait,
+        request_id: None,
+        reentrant: false,
+        metadata: Metadata::default(),
+    }
+}
+
+/// A lock's name.
+pub fn name(lock: &str) -> LockName {
+    LockName::new(lock).expect("a good name")
+}
+
+/// Acquires exclusively.
+pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
+    Ok(locks.acquire(ask(lock, ttl, wait)).await?.delivered())
+}
+
+/// Acquires what must be free.
+pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
+    acquire(locks, lock, ttl, Duration::ZERO).await.expect("it is free")
+}
+
+/// Waits until so many wait for a lock.
+pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
+    for _ in 0..500 {
+        if locks.inspect(&name(lock), 1).await.expect("etcd answers").waiter_count == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not in time: {wanted} waiters for {lock}");
+}
+
+/// A token as a number.
+pub fn token(lease: &Lease) -> u64 {
+    lease.key.token.get()
+}
+
+/// The time in which a client could be sure that it held a lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Held {
+    pub token: u64,
+    pub from: Instant,
+    /// When it sent its release, or when its lease could have ended by its own clock.
+    pub until: Instant,
+}
+
+/// Acquires and releases until `until`, passing over a store that is away; what it held.
+pub async fn cycle(locks: Locks, lock: String, until: Instant) -> Vec<Held> {
+    let ttl = Duration::from_secs(3);
+    let mut held = Vec::new();
+    while Instant::now() < until {
+        let sent = Instant::now();
+        match acquire(&locks, &lock, ttl, Duration::from_secs(10)).await {
+            Ok(lease) => {
+                let from = Instant::now();
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                held.push(Held {
+                    token: token(&lease),
+                    from,
+                    until: Instant::now().min(sent + lease.waited + ttl),
+                });
+                // A release of unknown outcome is repeated; one that was lost ends by its TTL.
+                for _ in 0..20 {
+                    if !matches!(locks.release(&lease.key).await, Err(Error::Backend(_))) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+            Err(Error::Backend(_) | Error::WaitTimeout { .. }) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    held
+}
+
+/// The clients of several replicas, which want one lock all the time.
+pub struct Crowd {
+    clients: Vec<tokio::task::JoinHandle<Vec<Held>>>,
+    until: Instant,
+}
+
+/// What a crowd did.
+#[derive(Debug)]
+pub struct Course {
+    /// When somebody was granted the lock, and when it was over.
+    times: Vec<Instant>,
+}
+
+impl Crowd {
+    /// Lets them begin.
+    pub fn begin(replicas: &[Locks], clients: usize, time: Duration) -> Self {
+        let until = Instant::now() + time;
+        let client = |n: usize| tokio::spawn(cycle(replicas[n % replicas.len()].clone(), "hot".into(), until));
+        Self {
+            clients: (0..clients).map(client).collect(),
+            until,
+        }
+    }
+
+    /// Waits for their end and judges: no two were sure of the lock at once, and tokens rose with
+    /// the time.
+    pub async fn judge(self) -> Course {
+        let mut all = Vec::new();
+        for client in self.clients {
+            all.extend(client.await.expect("no panic"));
+        }
+        all.sort_unstable_by_key(|held| held.from);
+        for two in all.windows(2) {
+            let (one, next) = (two[0], two[1]);
+            assert!(one.token < next.token, "tokens fell: {one:?} {next:?}");
+            assert!(one.until <= next.from, "two held at once: {one:?} {next:?}");
+        }
+        let times = all.iter().map(|held| held.from).chain([self.until]);
+        Course { times: times.collect() }
+    }
+}
+
+impl Course {
+    /// How many grants there were.
+    pub fn grants(&self) -> usize {
+        self.times.len() - 1
+    }
+
+    /// The longest time without a grant, less what of it lies within these times.
+    pub fn gap_beyond(&self, away: &[(Instant, Instant)]) -> Duration {
+        let beyond = |two: &[Instant]| {
+            let (from, to) = (two[0], two[1]);
+            let within = away
+                .iter()
+                .map(|(gone, back)| to.min(*back).saturating_duration_since(from.max(*gone)));
+            to.saturating_duration_since(from).saturating_sub(within.sum())
+        };
+        self.times.windows(2).map(beyond).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,319 @@
+//! Replicas of the service over a Redis, and what their clients do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fencepost::backend::redis::Store;
+use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::{Backend, Health};
+use fencepost::error::Error;
+use fencepost::limits::Limits;
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+
+use crate::servers::{RedisServer, eventually};
+
+/// Settings for one server.
+pub fn standalone(url: &str) -> Settings {
+    settings(Servers::Standalone(connection_info(url).unwrap()))
+}
+
+/// Settings with the first start admitted. A slow machine is no Redis that hangs: where the limits
+/// of a second are what is tested, [`impatient`] sets them.
+pub fn settings(servers: Servers) -> Settings {
+    let mut settings = Settings::new(servers);
+    settings.first_start = FirstStart::Admit;
+    (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
+    settings
+}
+
+/// How long a connection and an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same settings with the limits that users have.
+pub fn impatient(mut settings: Settings) -> Settings {
+    let usual = Settings::new(settings.servers.clone());
+    settings.connect_timeout = usual.connect_timeout;
+    settings.response_timeout = usual.response_timeout;
+    settings
+}
+
+/// One replica: it serves when this returns.
+pub async fn replica(settings: &Settings) -> Locks {
+    let locks = unready(settings);
+    serves(&locks, Duration::from_secs(60)).await;
+    locks
+}
+
+/// One replica, whatever it says of itself.
+pub fn unready(settings: &Settings) -> Locks {
+    let namespace = Namespace::new("faults").unwrap();
+    let backend: Arc<dyn Backend> = Store::open(settings.clone()).namespace(&namespace);
+    Locks::new(namespace, Limits::default(), backend)
+}
+
+/// Waits until a replica serves, and says how long that took.
+pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
+    health(locks, limit, |health| *health == Health::Serving).await
+}
+
+/// Waits until a replica's health is as `wanted`, and says how long that took.
+pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) -> Duration {
+    let began = Instant::now();
+    let mut health = locks.health();
+    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
+        .await
+        .is_ok();
+    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
+    began.elapsed()
+}
+
+/// Acquires exclusively.
+pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
+    ask(locks, lock, None, ttl, wait).await
+}
+
+/// The same under a request id.
+pub async fn acquire_as(
+    locks: &Locks,
+    lock: &str,
+    request: &str,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
+    ask(locks, lock, Some(RequestId::new(request).unwrap()), ttl, wait).await
+}
+
+async fn ask(
+    locks: &Locks,
+    lock: &str,
+    request_id: Option<RequestId>,
+    ttl: Duration,
+    wait: Duration,
+) -> Result<Lease, Error> {
+    let ask = Acquire {
+        lock: LockName::new(lock).unwrap(),
+        owner: Owner::new("tester").unwrap(),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(ttl),
+        wait,
+        request_id,
+        reentrant: false,
+        metadata: Metadata::default(),
+    };
+    Ok(locks.acquire(ask).await?.delivered())
+}
+
+/// Acquires what must be free.
+pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
+    acquire(locks, lock, ttl, Duration::ZERO).await.unwrap()
+}
+
+/// A token as a number.
+pub fn token(lease: &Lease) -> u64 {
+    lease.key.token.get()
+}
+
+/// What clients of one lock have seen.
+#[derive(Debug, Default)]
+pub struct WatchEvent {
+    /// The tokens of their grants.
+    pub tokens: Vec<u64>,
+    /// The longest time that one of them was without a grant, and when that ended.
+    pub gap: Duration,
+    /// Each call that the store failed: what was asked, how long it took, and what came.
+    pub failed: Vec<(&'static str, Duration, Error)>,
+    /// How many gaps were longer than [`LONG_GAP`].
+    pub long_gaps: usize,
+    /// The longest Release.
+    pub slowest_release: Duration,
+    /// Leases that had ended before their Release.
+    pub lost: usize,
+}
+
+/// A gap in which somebody has probably waited for a poll.
+const LONG_GAP: Duration = Duration::from_millis(900);
+
+impl WatchEvent {
+    fn gap(&mut self, gap: Duration) {
+        self.gap = self.gap.max(gap);
+        self.long_gaps += usize::from(gap > LONG_GAP);
+    }
+
+    fn join(mut self, other: Self) -> Self {
+        self.tokens.extend(other.tokens);
+        self.failed.extend(other.failed);
+        self.gap = self.gap.max(other.gap);
+        self.slowest_release = self.slowest_release.max(other.slowest_release);
+        self.lost += other.lost;
+        self.long_gaps += other.long_gaps;
+        self
+    }
+}
+
+/// When clients of one lock stop.
+struct Course {
+    until: Instant,
+    /// They go on for so many grants together, though not for much longer.
+    grants: usize,
+    granted: AtomicUsize,
+}
+
+/// How much longer than their time they go on.
+const AT_MOST: Duration = Duration::from_secs(30);
+
+impl Course {
+    fn goes_on(&self) -> bool {
+        let now = Instant::now();
+        let few = self.granted.load(Ordering::Relaxed) < self.grants;
+        now < self.until || (few && now < self.until + AT_MOST)
+    }
+}
+
+/// Acquires and releases on a course, repeating a Release until it is answered: the tokens must
+/// rise, and whatever the store fails is noted.
+async fn cycle(locks: Locks, lock: &'static str, ttl: Duration, course: Arc<Course>) -> WatchEvent {
+    let (mut seen, mut last) = (WatchEvent::default(), Instant::now());
+    while course.goes_on() {
+        let asked = Instant::now();
+        match acquire(&locks, lock, ttl, Duration::from_secs(10)).await {
+            Ok(lease) => {
+                seen.gap(last.elapsed());
+                last = Instant::now();
+                seen.tokens.push(token(&lease));
+                course.granted.fetch_add(1, Ordering::Relaxed);
+                release(&locks, &lease, &mut seen).await;
+            }
+            Err(error @ (Error::Backend(_) | Error::WaitTimeout { .. })) => {
+                seen.failed.push(("acquire", asked.elapsed(), error));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    seen.gap(last.elapsed());
+    assert!(seen.tokens.is_sorted(), "a client's tokens fell");
+    seen
+}
+
+async fn release(locks: &Locks, lease: &Lease, seen: &mut WatchEvent) {
+    loop {
+        let asked = Instant::now();
+        let released = locks.release(&lease.key).await;
+        seen.slowest_release = seen.slowest_release.max(asked.elapsed());
+        match released {
+            Ok(()) => return,
+            Err(Error::LeaseLost { .. }) => {
+                seen.lost += 1;
+                return;
+            }
+            Err(error @ Error::Backend(_)) => {
+                seen.failed.push(("release", asked.elapsed(), error));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The TTL of the leases of [`contend`].
+pub const HOT_TTL: Duration = Duration::from_secs(5);
+
+/// Clients of several replicas in one queue.
+pub struct Contest {
+    /// For which lock.
+    pub lock: &'static str,
+    /// How many.
+    pub clients: usize,
+    /// For how long,
+    pub time: Duration,
+    /// and until they have had so many grants, if a slow machine lets them have few.
+    pub grants: usize,
+    /// The TTL of their leases.
+    pub ttl: Duration,
+}
+
+/// Several replicas' clients in one queue: all tokens must differ.
+pub async fn contend(replicas: &[Locks], clients: usize, time: Duration, grants: usize) -> WatchEvent {
+    let contest = Contest {
+        lock: "hot",
+        clients,
+        time,
+        grants,
+        ttl: HOT_TTL,
+    };
+    contest.run(replicas).await
+}
+
+impl Contest {
+    /// What they have seen: all tokens must differ.
+    pub async fn run(&self, replicas: &[Locks]) -> WatchEvent {
+        let course = Arc::new(Course {
+            until: Instant::now() + self.time,
+            grants: self.grants,
+            granted: AtomicUsize::new(0),
+        });
+        let clients = (0..self.clients).map(|n| {
+            let locks = replicas[n % replicas.len()].clone();
+            tokio::spawn(cycle(locks, self.lock, self.ttl, Arc::clone(&course)))
+        });
+        let all = futures::future::join_all(clients).await.into_iter().map(Result::unwrap);
+        let mut all = all.fold(WatchEvent::default(), WatchEvent::join);
+        all.tokens.sort_unstable();
+        assert!(
+            all.tokens.windows(2).all(|two| two[0] < two[1]),
+            "a token was granted twice"
+        );
+        println!(
+            "{} grants, longest gap {:?}, slowest release {:?}, {} lost, {} failed calls",
+            all.tokens.len(),
+            all.gap,
+            all.slowest_release,
+            all.lost,
+            all.failed.len()
+        );
+        all
+    }
+}
+
+/// Holds what is promised about a time to the best of three runs: a machine that stood still for a
+/// moment is no service that is late.
+pub async fn best_of_three(bound: Duration, mut run: impl AsyncFnMut() -> Duration) {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let took = run().await;
+        println!("it took {took:?}");
+        if took < bound {
+            return;
+        }
+        all.push(took);
+    }
+    panic!("never within {bound:?}: {all:?}");
+}
+
+/// Waits until so many claims wait for the lock of a lease, as the replica sees it that is asked. The
+/// answers to one replica keep their order: its own waiters know that they wait then.
+pub async fn until_waiting(locks: &Locks, lock: &str, waiters: usize) {
+    let (lock, end) = (LockName::new(lock).unwrap(), Instant::now() + Duration::from_secs(30));
+    loop {
+        let queue = locks.inspect(&lock, 1).await.unwrap();
+        if queue.waiter_count == waiters {
+            return;
+        }
+        assert!(Instant::now() < end, "not {waiters} waiters: {queue:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the replica of a server has what the server has.
+pub async fn replicated(master: &RedisServer) {
+    tokio::task::block_in_place(|| {
+        eventually("the replica has it all", Duration::from_secs(60), || {
+            let text = master.cli(&["INFO", "replication"]);
+            let offset = text.lines().find_map(|line| line.strip_prefix("master_repl_offset:"))?;
+            text.contains(&format!("offset={},", offset.trim())).then_some(())
+        });
+    });
+}
