@@ -37,7 +37,7 @@ use crate::name::Namespace;
 use crate::quota::QuotaSettings;
 use crate::tls::TlsSettings;
 use access_config::TlsConfig;
-use file::{File, NamespaceSection};
+use file::{File, NamespaceSection, ServerSection};
 use namespace::Origin;
 use source::Source;
 
@@ -240,10 +240,10 @@ fn namespaces(
         };
         file.namespaces.insert(DEFAULT_NAMESPACE.to_owned(), section);
     }
-    let data_dir = file.data_dir.as_deref();
+    let (server, data_dir) = (&file.server, file.data_dir.as_deref());
     file.namespaces
         .iter_mut()
-        .map(|(name, section)| named_namespace(name, section, source, data_dir))
+        .map(|(name, section)| named_namespace(name, section, source, server, data_dir))
         .collect()
 }
 
@@ -251,11 +251,13 @@ fn named_namespace(
     name: &str,
     section: &mut NamespaceSection,
     source: &Source,
+    server: &ServerSection,
     data_dir: Option<&Path>,
 ) -> Result<(Namespace, NamespaceConfig), ConfigError> {
     let namespace = Namespace::new(name).map_err(|wrong| source.refuse(&["namespaces", name], wrong.problem))?;
     let origin = Origin {
         source,
+        server,
         namespace: name,
         data_dir,
     };

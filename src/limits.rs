@@ -25,6 +25,8 @@ pub struct Limits {
     pub holds: u32,
     /// How many bytes of owners and metadata the claims have that wait on one server.
     pub waiting_bytes: u32,
+    /// How much of these bytes one identity may use, in percent.
+    pub identity_share: u32,
 }
 
 impl Default for Limits {
@@ -39,6 +41,7 @@ impl Default for Limits {
             finished: 100_000,
             holds: 1_000,
             waiting_bytes: 16 << 20,
+            identity_share: 50,
         }
     }
 }

@@ -14,7 +14,7 @@ use fencepost::stores::{self, Stores};
 use fencepost::telemetry::traces::Traces;
 use fencepost::telemetry::{self, Log};
 use fencepost::tls::Tls;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -49,7 +49,7 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     file_snapshots.record(overrides.config.clone());
     let config = Config::load(overrides.clone(), stores::ALL).map_err(Failure::usage)?;
     file_snapshots.record(config.files());
-    let runtime = Runtime::new().map_err(Failure::runtime)?;
+    let runtime = runtime().map_err(Failure::runtime)?;
     let traces = traces(&config, &runtime)?;
     let log = config.log();
     let log = telemetry::init(&log.level, log.format).map_err(Failure::runtime)?;
@@ -65,6 +65,14 @@ pub fn run(overrides: Overrides) -> Result<(), Failure> {
     }
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     served
+}
+
+/// A runtime whose threads return freed memory to the system before they sleep.
+fn runtime() -> io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    #[cfg(feature = "mimalloc")]
+    builder.on_thread_park(fencepost_allocator::return_freed_memory);
+    builder.enable_all().build()
 }
 
 fn traces(config: &Config, runtime: &Runtime) -> Result<Option<Traces>, Failure> {

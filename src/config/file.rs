@@ -173,7 +173,8 @@ section! {
         /// How many holds a holder may have by re-entry.
         hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
         /// How many bytes the owners and the metadata of all Acquires that wait on this server may have; more
-        /// are refused with OVERLOADED, but for Acquires with 512 bytes or less.
+        /// are refused with OVERLOADED, but for Acquires with 512 bytes or less. One identity may use its
+        /// `identity_share` of them.
         waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
         /// How many calls a second this server takes for the namespace, but for Renew, Release and
         /// what operators do; more are refused with OVERLOADED. Absent: any number, as with the
@@ -197,8 +198,8 @@ section! {
 }
 
 impl NamespaceSection {
-    /// What a namespace with these keys accepts.
-    pub fn limits(&self) -> Limits {
+    /// What a namespace with these keys accepts on a server with those.
+    pub fn limits(&self, server: &ServerSection) -> Limits {
         Limits {
             ttl_min: self.ttl_min.get(),
             ttl_default: self.ttl_default.get(),
@@ -209,6 +210,7 @@ impl NamespaceSection {
             finished: self.finished_limit.get(),
             holds: self.hold_limit.get(),
             waiting_bytes: self.waiting_bytes_limit.get(),
+            identity_share: server.identity_share.get(),
         }
     }
 }
@@ -243,7 +245,10 @@ mod tests {
 
     #[test]
     fn the_defaults_of_a_namespace_are_those_of_its_limits() {
-        assert_eq!(NamespaceSection::default().limits(), Limits::default());
+        assert_eq!(
+            NamespaceSection::default().limits(&ServerSection::default()),
+            Limits::default()
+        );
     }
 
     #[test]

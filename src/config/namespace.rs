@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::file::NamespaceSection;
+use super::file::{NamespaceSection, ServerSection};
 use super::source::Source;
 use crate::backend::Guarantee;
 use crate::backend::driver::{InvalidKey, InvalidSetting, StoreConfig};
@@ -26,6 +26,8 @@ pub(super) struct Origin<'a> {
     pub source: &'a Source,
     /// The namespace.
     pub namespace: &'a str,
+    /// What the file says of the server.
+    pub server: &'a ServerSection,
     /// The directory of what is stored, where it is known.
     pub data_dir: Option<&'a Path>,
 }
@@ -41,7 +43,7 @@ impl Origin<'_> {
             return Err(self.refuse(&[spare], problem));
         }
         Ok(NamespaceConfig {
-            limits: section.limits(),
+            limits: section.limits(self.server),
             guarantee: self.guarantee(section, &store)?,
             store,
         })

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::waiting_bytes::BytesInUse;
 use crate::backend::{Grant, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
@@ -101,10 +101,15 @@ struct LockWaiters {
 pub struct LocalWaiters {
     by_lock: Mutex<HashMap<LockName, LockWaiters>>,
     /// The bytes of owner and metadata that the waiting calls occupy.
-    pub bytes: AtomicUsize,
+    bytes: Mutex<BytesInUse>,
 }
 
 impl LocalWaiters {
+    /// The bytes of owner and metadata that the waiting calls occupy.
+    pub fn bytes(&self) -> MutexGuard<'_, BytesInUse> {
+        self.bytes.lock()
+    }
+
     /// Registers a waiter until the returned entry is dropped.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: Arc<Waiter>) -> WaiterEntry {
         let mut by_lock = lock(&self.by_lock);

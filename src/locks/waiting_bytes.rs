@@ -1,12 +1,13 @@
 //! Limits the bytes of owner and metadata that waiting calls occupy on a server.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::local_waiters::LocalWaiters;
 use super::{Acquire, NamespaceState};
 use crate::error::Error;
-use crate::name::Metadata;
+use crate::name::{Identity, Metadata};
 
 /// The bytes that an Acquire may always bring, so that calls with large metadata cannot crowd out calls without. The
 /// server limits the number of calls.
@@ -16,12 +17,43 @@ const ALWAYS_TAKEN: usize = 512;
 #[derive(Debug)]
 pub struct WaitingBytes {
     waiters: Arc<LocalWaiters>,
+    identity: Identity,
     bytes: usize,
 }
 
 impl Drop for WaitingBytes {
     fn drop(&mut self) {
-        self.waiters.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.bytes > 0 {
+            self.waiters.bytes().remove(&self.identity, self.bytes);
+        }
+    }
+}
+
+/// The bytes of all waiters of a namespace.
+#[derive(Debug, Default)]
+pub struct BytesInUse {
+    all: usize,
+    /// Of each identity that has any.
+    by_identity: HashMap<Identity, usize>,
+}
+
+impl BytesInUse {
+    /// Counts them, and answers how many there are now: of all, and of this identity.
+    fn add(&mut self, identity: &Identity, bytes: usize) -> (usize, usize) {
+        self.all += bytes;
+        let own = self.by_identity.entry(identity.clone()).or_default();
+        *own += bytes;
+        (self.all, *own)
+    }
+
+    fn remove(&mut self, identity: &Identity, bytes: usize) {
+        self.all -= bytes;
+        if let Entry::Occupied(mut own) = self.by_identity.entry(identity.clone()) {
+            *own.get_mut() -= bytes;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
     }
 }
 
@@ -29,21 +61,34 @@ impl NamespaceState {
     /// Counts the bytes of an Acquire that may wait. A try (`wait` = 0) counts 0 bytes.
     ///
     /// # Errors
-    /// [`Error::Overloaded`] past the limit of the namespace.
+    /// [`Error::Overloaded`] past the limit of the namespace, or past the identity's share of it.
     pub(super) fn waiting_bytes(&self, request: &Acquire) -> Result<WaitingBytes, Error> {
         let bytes = if request.wait.is_zero() { 0 } else { bytes_of(request) };
         let counted = WaitingBytes {
             waiters: Arc::clone(&self.waiters),
+            identity: request.identity.clone(),
             bytes,
         };
-        let limit = self.limits.load().waiting_bytes as usize;
-        let before = self.waiters.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if bytes <= ALWAYS_TAKEN || before + bytes <= limit {
+        if bytes == 0 {
             return Ok(counted);
         }
+        let (all, own) = self.waiters.bytes().add(&request.identity, bytes);
+        let limits = self.limits.load();
+        let limit = limits.waiting_bytes as usize;
+        let share = limit.saturating_mul(limits.identity_share as usize) / 100;
+        if bytes <= ALWAYS_TAKEN {
+            return Ok(counted);
+        }
+        let (whose, most) = if all > limit {
+            ("", limit)
+        } else if own > share {
+            (" of one identity", share)
+        } else {
+            return Ok(counted);
+        };
         let what = format!(
-            "the owners and metadata of the waiting Acquires of the namespace on this server may have {limit} \
-             bytes (waiting_bytes_limit), and this one brings more than {ALWAYS_TAKEN}"
+            "the owners and metadata of the waiting Acquires{whose} of the namespace on this server may have \
+             {most} bytes (waiting_bytes_limit), and this one brings more than {ALWAYS_TAKEN}"
         );
         Err(Error::Overloaded { what })
     }

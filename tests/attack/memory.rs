@@ -55,7 +55,7 @@ fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_a
     const WAITERS: usize = 2500;
     let _alone = super::alone();
     let home = tempfile::tempdir().expect("a directory");
-    let limit = "[namespaces.default]\nwaiting_bytes_limit = 4194304\n";
+    let limit = "[namespaces.default]\nwaiting_bytes_limit = 8388608\n";
     let server = start(&home, &format!("{}{limit}", bearers(&["attacker", "normal"])));
     runtime().block_on(async {
         let attacker = Client::connect(&server.address, Some("attacker")).await;
@@ -74,7 +74,7 @@ fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_a
             "{waiting} wait, {refused} were refused, the server grew by {} MiB",
             grown / MIB
         );
-        // 4 MiB of owners and metadata.
+        // 4 MiB of owners and metadata: one identity has half of what there may be.
         assert!((900..1030).contains(&waiting), "{waiting}");
         assert!(grown < 64 * MIB, "{grown}");
         work(&normal, WORK).await.well();
@@ -85,6 +85,9 @@ fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_a
         let refused = refused.await.expect("no panic").expect_err("it is refused");
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("waiting_bytes_limit"), "{refused}");
+        // The other half is there for the others.
+        let waited = normal.acquire(heavy("held", Duration::from_millis(200))).await;
+        assert_eq!(waited.expect_err("it is held").code(), Code::Aborted);
         // Together more than is left: who brings little is not refused for what others bring.
         let little = AcquireRequest {
             metadata: [("m".to_owned(), "m".repeat(400))].into(),

@@ -4,6 +4,7 @@
 #![cfg(feature = "embedded")]
 
 mod bare;
+mod given_back;
 mod half_open;
 mod memory;
 mod names;
