@@ -113,7 +113,7 @@ async fn send(
             args: &step.args,
             asking: step.asking,
         };
-        pipeline.add_command(step.script.command(&ask, by));
+        pipeline.add_command(step.script.command(&ask, script_ref));
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);
