@@ -171,7 +171,10 @@ async fn waiters_and_streams_count_while_they_last() {
     );
     assert!(quotas.acquire(&you, "jobs", TRY).is_ok(), "a try does not wait");
     waiting.holds(&lease(1), Duration::from_secs(10));
-    assert!(quotas.acquire(&you, "jobs", WAIT).is_ok(), "a holder does not count as a waiter");
+    assert!(
+        quotas.acquire(&you, "jobs", WAIT).is_ok(),
+        "a holder does not count as a waiter"
+    );
     let watching = quotas.stream(&me, "jobs").unwrap();
     assert_eq!(limit(quotas.stream(&you, "jobs")), Some(("streams", Scope::Namespace)));
     drop(watching);
