@@ -161,7 +161,7 @@ impl SeriesRegistry {
             ),
             stalled: counter(
                 "fencepost_stalled_total",
-                "Connections and streams that were closed because their client did not read its responses for too long.",
+                "Connections and streams that were closed because their client did not read responses for too long.",
             ),
             protocol_errors: counter(
                 "fencepost_protocol_errors_total",
@@ -257,8 +257,8 @@ impl Metrics {
             ),
             expired: registry.counters(
                 "fencepost_leases_expired_total",
-                "Leases that this server granted or renewed last and whose TTL then expired. A lease that another server \
-                 renewed or released since is counted here too.",
+                "Leases that this server granted or renewed last and whose TTL then expired. A lease that another \
+                 server renewed or released since is counted here too.",
                 namespace,
             ),
             lost: registry.counters(

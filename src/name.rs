@@ -247,8 +247,7 @@ impl Metadata {
 pub struct Ttl(Duration);
 
 impl Ttl {
-    /// Validates that the duration is positive. The namespace's [`Limits`](crate::limits::Limits)
-    /// check its bounds.
+    /// Validates that the duration is positive. The namespace's limits check its bounds.
     ///
     /// # Errors
     /// [`InvalidField`] when it is zero.

@@ -115,7 +115,8 @@ impl Series {
         let observed = self.observer().granted(&granted, now);
         if observed.regression {
             self.namespace.regressions.inc();
-            tracing::error!(namespace = %self.namespace.name, ?lock, token = %grant.token, "a fencing token did not increase");
+            let (namespace, token) = (&self.namespace.name, grant.token);
+            tracing::error!(%namespace, ?lock, %token, "a fencing token did not increase");
         }
         if observed.new {
             self.namespace.granted.inc();
