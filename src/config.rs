@@ -13,6 +13,7 @@ pub mod file;
 mod listen;
 mod namespace;
 mod overrides;
+mod renamed;
 mod show;
 mod source;
 mod store_tables;
@@ -28,6 +29,7 @@ pub use error::{ConfigError, ValueLocation};
 pub use listen::Listen;
 pub use namespace::NamespaceConfig;
 pub use overrides::Overrides;
+pub use renamed::RenamedKey;
 pub use store_tables::StoreTables;
 
 use crate::api::{ListenAddress, Settings};
@@ -54,6 +56,7 @@ pub struct Config {
     /// How much everybody may do.
     pub quotas: QuotaSettings,
     tls: Option<TlsConfig>,
+    renamed: Vec<RenamedKey>,
     file: File,
 }
 
@@ -74,7 +77,7 @@ impl Config {
         stores: &[Entry],
         data_dir: Option<PathBuf>,
     ) -> Result<Self, ConfigError> {
-        let mut file = source.parse(stores)?;
+        let (mut file, renamed) = source.parse(stores)?;
         overrides.apply(&mut file, source);
         let source: &Source = source;
         let tls = access_config::tls(&file, source)?;
@@ -89,8 +92,14 @@ impl Config {
             policy: access_config::policy(&file, source)?,
             quotas: access_config::quotas(&file, source)?,
             tls,
+            renamed,
             file,
         })
+    }
+
+    /// The keys that the file gives by their old names, to be warned of.
+    pub fn renamed_keys(&self) -> &[RenamedKey] {
+        &self.renamed
     }
 
     /// Where to listen, at least one address.

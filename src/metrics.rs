@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry, TextEncoder,
@@ -169,7 +170,7 @@ impl SeriesRegistry {
             ),
             handshakes_refused: Refusals(self.counters(
                 "fencepost_handshakes_refused_total",
-                "TLS handshakes that failed, took too long (late), or were the oldest of too many (crowded_out).",
+                "TLS handshakes that failed, took too long (timeout), or were the oldest of too many (evicted).",
                 &["cause"],
             )),
             unauthenticated: Refusals(self.counters(
@@ -241,7 +242,7 @@ impl Metrics {
                 namespace,
             ),
             waiting: registry.gauges(
-                "fencepost_waiting",
+                "fencepost_acquires_waiting",
                 "Acquire calls that wait at this server.",
                 namespace,
             ),
@@ -353,9 +354,28 @@ impl Metrics {
     pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
         self.inner.server.observe_age();
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.inner.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&with_old_names(self.inner.registry.gather()), &mut text)?;
         Ok(text)
     }
+}
+
+/// Metrics that have another name since this release: the old name and the new one. The old name is exported too
+/// until the next release.
+const RENAMED: &[(&str, &str)] = &[("fencepost_waiting", "fencepost_acquires_waiting")];
+
+/// Adds each renamed metric by its old name.
+fn with_old_names(mut families: Vec<MetricFamily>) -> Vec<MetricFamily> {
+    for (old, new) in RENAMED {
+        let renamed = families.iter().find(|family| family.name() == *new).cloned();
+        families.extend(renamed.map(|mut family| {
+            family.set_name((*old).to_owned());
+            family.set_help(format!(
+                "Deprecated: use {new}; the next release does not export this name."
+            ));
+            family
+        }));
+    }
+    families
 }
 
 /// The metrics of one namespace.

@@ -61,9 +61,9 @@ pub struct Refused {
     /// Handshakes that failed: another protocol, a certificate that is not accepted, a client that disconnected.
     pub failed: u64,
     /// Handshakes that timed out.
-    pub late: u64,
+    pub timed_out: u64,
     /// Handshakes that were aborted as the oldest of too many.
-    pub crowded_out: u64,
+    pub evicted: u64,
 }
 
 /// The TLS state of a server. Clones share it.
@@ -77,8 +77,8 @@ struct Shared {
     /// Locked only to read or replace the value.
     current: RwLock<Certificates>,
     failed: AtomicU64,
-    late: AtomicU64,
-    crowded_out: AtomicU64,
+    timed_out: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// The content of the files, as handshakes use it.
@@ -108,21 +108,21 @@ pub enum Unfinished {
     /// Another protocol, a certificate that is not accepted, or a client that disconnected.
     Failed,
     /// It timed out.
-    Late,
+    Timeout,
     /// It was aborted as the oldest of too many.
-    CrowdedOut,
+    Evicted,
 }
 
 impl Unfinished {
     /// All variants.
-    pub const ALL: [Self; 3] = [Self::Failed, Self::Late, Self::CrowdedOut];
+    pub const ALL: [Self; 3] = [Self::Failed, Self::Timeout, Self::Evicted];
 
     /// The value of the metrics label.
     pub fn word(self) -> &'static str {
         match self {
             Self::Failed => "failed",
-            Self::Late => "late",
-            Self::CrowdedOut => "crowded_out",
+            Self::Timeout => "timeout",
+            Self::Evicted => "evicted",
         }
     }
 }
@@ -160,8 +160,8 @@ impl Tls {
             shared: Arc::new(Shared {
                 current: RwLock::new(certificates),
                 failed: AtomicU64::new(0),
-                late: AtomicU64::new(0),
-                crowded_out: AtomicU64::new(0),
+                timed_out: AtomicU64::new(0),
+                evicted: AtomicU64::new(0),
             }),
         })
     }
@@ -212,8 +212,8 @@ impl Tls {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Refused {
             failed: count(&self.shared.failed),
-            late: count(&self.shared.late),
-            crowded_out: count(&self.shared.crowded_out),
+            timed_out: count(&self.shared.timed_out),
+            evicted: count(&self.shared.evicted),
         }
     }
 
@@ -223,8 +223,8 @@ impl Tls {
     }
 
     /// Counts a handshake that the listener aborted because there were too many.
-    pub fn crowded_out(&self) {
-        self.shared.crowded_out.fetch_add(1, Ordering::Relaxed);
+    pub fn evicted(&self) {
+        self.shared.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Performs the handshake of an API connection.
@@ -277,8 +277,8 @@ impl Tls {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(self.failed(&error)),
             Err(_) => {
-                self.shared.late.fetch_add(1, Ordering::Relaxed);
-                Err(Unfinished::Late)
+                self.shared.timed_out.fetch_add(1, Ordering::Relaxed);
+                Err(Unfinished::Timeout)
             }
         }
     }

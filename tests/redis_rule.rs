@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings};
 use fencepost::backend::{
     AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
 };
@@ -191,7 +191,7 @@ async fn live(
 
 async fn serving(server: &servers::RedisServer) -> Arc<dyn Backend> {
     let mut settings = Settings::new(Servers::standalone(&server.url()).unwrap());
-    settings.first_start = FirstStart::Admit;
+    settings.on_empty_store = OnEmptyStore::Admit;
     let backend = Store::open(settings).namespace(&Namespace::new("rule").unwrap());
     let mut health = backend.health();
     health.wait_for(|health| *health == Health::Serving).await.unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fencepost::backend::redis::{Store, scripts};
 use fencepost::backend::redis_server::script::Ask;
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
 use fencepost::backend::{Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Locks};
@@ -117,7 +117,7 @@ async fn measure<F: Future<Output = usize>>(
 
 async fn replica(url: &str) -> Locks {
     let mut settings = Settings::new(Servers::Standalone(connection_info(url).expect("a good URL")));
-    settings.first_start = FirstStart::Admit;
+    settings.on_empty_store = OnEmptyStore::Admit;
     let namespace = Namespace::new("bench").expect("a good name");
     let backend: Arc<dyn Backend> = Store::open(settings).namespace(&namespace);
     let mut health = backend.health();

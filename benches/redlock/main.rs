@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fencepost::backend::redis_server::script::{Ask, Script};
-use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
 use fencepost::backend::redlock::{Store, scripts};
 use fencepost::backend::{Backend, Health};
 use fencepost::limits::Limits;
@@ -72,7 +72,7 @@ async fn replica(urls: &[String]) -> Locks {
         .map(|url| connection_info(url).expect("a good URL"))
         .collect();
     let mut quorum = Quorum::new(nodes);
-    quorum.first_start = FirstStart::Admit;
+    quorum.on_empty_store = OnEmptyStore::Admit;
     let namespace = Namespace::new("bench").expect("a good name");
     let backend: Arc<dyn Backend> = Store::open(quorum).namespace(&namespace);
     let mut health = backend.health();

@@ -139,8 +139,8 @@ impl Handshakes {
         while let Some(oldest) = self.by_age.pop_front() {
             if !oldest.is_finished() {
                 oldest.abort();
-                self.tls.crowded_out();
-                self.refused(Unfinished::CrowdedOut);
+                self.tls.evicted();
+                self.refused(Unfinished::Evicted);
                 return;
             }
         }

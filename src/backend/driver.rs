@@ -25,6 +25,9 @@ pub trait Driver: Debug + Sized + 'static {
     /// The servers that it may share with stores of another kind, where these grant nothing for the longest TTL
     /// after a loss of data. That TTL must not grow while such a store is open.
     const SERVERS: Option<&'static str> = None;
+    /// Keys of its table that have another name since this release: the old name and the new one. The old name is
+    /// accepted with a warning until the next release.
+    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[];
     /// Its table of the configuration.
     type Section: Section + Default + DeserializeOwned + Debug + Send + Sync;
     /// What the table comes to. Namespaces with equal settings share one store.
@@ -151,6 +154,7 @@ pub struct Entry {
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     servers: Option<&'static str>,
+    renamed_keys: &'static [(&'static str, &'static str)],
     section: fn() -> Box<dyn Section>,
     table: fn() -> Arc<dyn StoreTable>,
     read: fn(RawValue<'_>) -> Result<Arc<dyn StoreTable>, ReadError>,
@@ -163,6 +167,7 @@ impl Entry {
             kind: D::KIND,
             functions: Some(Functions {
                 servers: D::SERVERS,
+                renamed_keys: D::RENAMED_KEYS,
                 section: || Box::new(D::Section::default()),
                 table: || Arc::new(TableOf::<D>(D::Section::default())),
                 read: |raw| Ok(Arc::new(TableOf::<D>(schema::read(raw)?))),
@@ -188,6 +193,11 @@ impl Entry {
     /// As [`Driver::SERVERS`].
     pub fn servers(&self) -> Option<&'static str> {
         self.functions.and_then(|functions| functions.servers)
+    }
+
+    /// As [`Driver::RENAMED_KEYS`].
+    pub fn renamed_keys(&self) -> &'static [(&'static str, &'static str)] {
+        self.functions.map_or(&[], |functions| functions.renamed_keys)
     }
 
     /// The keys of its table with their defaults; nothing where this program was built without it.

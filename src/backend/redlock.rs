@@ -93,7 +93,7 @@ impl Store {
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
         settings.prefix.clone_from(&quorum.prefix);
         settings.proof = quorum.proof.clone();
-        settings.first_start = quorum.first_start;
+        settings.on_empty_store = quorum.on_empty_store;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
         let (health_sender, health) = watch::channel(Health::Unavailable {

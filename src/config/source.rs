@@ -10,6 +10,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, ValueLocation};
 use super::file::File;
+use super::renamed::{self, RenamedKey};
 use super::store_tables::StoreTables;
 use crate::backend::driver::Entry;
 use crate::files;
@@ -47,8 +48,9 @@ impl Source {
     ///
     /// # Errors
     /// [`ConfigError::Refused`] with the place and the key that is wrong: the first in the order of the keys.
-    pub fn parse(&self, stores: &[Entry]) -> Result<File, ConfigError> {
+    pub fn parse(&self, stores: &[Entry]) -> Result<(File, Vec<RenamedKey>), ConfigError> {
         let mut document = DeTable::parse(self.text()).map_err(|wrong| self.refuse_text(&wrong, String::new()))?;
+        let renamed = self.rename(document.get_mut(), stores)?;
         let tables = take_store_tables(document.get_mut(), stores);
         let file = serde_path_to_error::deserialize::<_, File>(toml::Deserializer::from(document));
         let file = file.map_err(|wrong| Wrong::new(&[], &wrong));
@@ -57,11 +59,30 @@ impl Source {
                 for (name, section) in &mut file.namespaces {
                     section.stores = tables.remove(name).unwrap_or_else(|| StoreTables::of(stores));
                 }
-                Ok(file)
+                Ok((file, renamed))
             }
             (Err(of_file), Err(of_store)) if of_store.path < of_file.path => Err(self.refuse_wrong(of_store, stores)),
             (Err(wrong), _) | (_, Err(wrong)) => Err(self.refuse_wrong(wrong, stores)),
         }
+    }
+
+    /// Gives the keys with old names their new ones.
+    fn rename(&self, document: &mut DeTable<'_>, stores: &[Entry]) -> Result<Vec<RenamedKey>, ConfigError> {
+        let found = renamed::rename(document, stores);
+        if let Some(twice) = found.iter().find(|found| found.is_twice) {
+            return Err(ConfigError::Refused {
+                place: self.position(twice.span.clone()),
+                key: format!("{}.{}", twice.path.join("."), twice.old),
+                problem: format!("must be absent beside {}, which is its new name", twice.new),
+            });
+        }
+        let renamed = found.into_iter().map(|found| RenamedKey {
+            place: self.position(found.span),
+            table: found.path.join("."),
+            old: found.old,
+            new: found.new,
+        });
+        Ok(renamed.collect())
     }
 
     /// Notes that the top-level key `key` was given by a flag, which has the last word.

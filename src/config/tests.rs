@@ -363,8 +363,8 @@ fn a_redis_is_refused_where_its_keys_do_not_go_together() {
         "\"cluster\"",
     );
     refused(
-        &with("first_start = 'x'"),
-        "f.toml:4:1: namespaces.a.redis.first_start: must be",
+        &with("on_empty_store = 'x'"),
+        "f.toml:4:1: namespaces.a.redis.on_empty_store: must be",
         "\"x\"",
     );
     let at_4 = |keys: &str, key: &str, more: &str| {

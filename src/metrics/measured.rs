@@ -26,7 +26,14 @@ use crate::telemetry::traces::Traced;
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The `kind` label of errors.
-const KINDS: [&str; 6] = ["away", "unsent", "no_quorum", "quarantined", "unsupported", "broken"];
+const KINDS: [&str; 6] = [
+    "unavailable",
+    "not_sent",
+    "no_quorum",
+    "quarantined",
+    "unsupported",
+    "broken",
+];
 /// The `cause` label of ended leases.
 const CAUSES: [&str; 5] = ["expired", "released", "forced", "taken_back", "unknown"];
 
@@ -67,11 +74,11 @@ impl Series {
         let name = namespace.name.as_str();
         let step = |operation| all.step_seconds.with_label_values(&[name, kind, operation]);
         Self {
-            acquire: step("enter"),
-            promote: step("take_up"),
-            release: step("leave"),
+            acquire: step("acquire"),
+            promote: step("promote"),
+            release: step("release"),
             renew: step("renew"),
-            inspect: step("look"),
+            inspect: step("inspect"),
             holder: step("holder"),
             list: step("list"),
             admit: step("admit"),
@@ -248,14 +255,14 @@ impl Measured {
 impl Backend for Measured {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.acquire(lock, claim);
-        let (sent, outcome) = self.step("enter", &self.series.acquire, step).await;
+        let (sent, outcome) = self.step("acquire", &self.series.acquire, step).await;
         self.series.record_outcome(lock, claim, &outcome, sent);
         outcome
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.promote(lock, claim);
-        let (sent, outcome) = self.step("take_up", &self.series.promote, step).await;
+        let (sent, outcome) = self.step("promote", &self.series.promote, step).await;
         self.series.record_outcome(lock, claim, &outcome, sent);
         outcome
     }
@@ -267,7 +274,7 @@ impl Backend for Measured {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let step = self.inner.release(lock, target, next);
-        let (sent, result) = self.step("leave", &self.series.release, step).await;
+        let (sent, result) = self.step("release", &self.series.release, step).await;
         if let Ok(outcome) = &result {
             self.series.record_release(lock, target, outcome, next, sent);
         }
@@ -284,7 +291,7 @@ impl Backend for Measured {
     }
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        self.step("look", &self.series.inspect, self.inner.inspect(lock, most))
+        self.step("inspect", &self.series.inspect, self.inner.inspect(lock, most))
             .await
             .1
     }

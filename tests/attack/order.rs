@@ -63,7 +63,7 @@ fn sent_at_once(start: impl Fn(&tempfile::TempDir, &str) -> Server) {
             answers.push(sender.call(ACQUIRE, &each).await.expect("it is sent"));
         }
         // Counted where the store is not asked: that would be a call more among them.
-        let all = format!("fencepost_waiting{{namespace=\"{NAMESPACE}\"}} {BURST}\n");
+        let all = format!("fencepost_acquires_waiting{{namespace=\"{NAMESPACE}\"}} {BURST}\n");
         let told = tokio::task::spawn_blocking(move || {
             until("all wait", || metrics(&watched).contains(&all).then_some(()));
         });

@@ -79,7 +79,7 @@ async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
     let redis = crate::redis_servers::RedisServer::start(&[]);
     let url = redis.url();
     restart_in_turn(&format!(
-        "backend = 'redis'\nredis.urls = ['{url}']\nredis.first_start = 'admit'"
+        "backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'"
     ))
     .await;
 }

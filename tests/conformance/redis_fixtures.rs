@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
-use fencepost::backend::redis_server::settings::{FirstStart, Replicas, Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Replicas, Servers, Settings, connection_info};
 use fencepost::backend::{Backend, Health, WatchEvent};
 use futures::StreamExt;
 
@@ -96,7 +96,7 @@ async fn fixture(servers: Servers) -> Result<Fixture, Missing> {
 async fn opened(mut settings: Settings) -> Result<Fixture, Missing> {
     static CASE: AtomicU32 = AtomicU32::new(0);
     settings.prefix = format!("case{}", CASE.fetch_add(1, Ordering::Relaxed));
-    settings.first_start = FirstStart::Admit;
+    settings.on_empty_store = OnEmptyStore::Admit;
     // A slow machine is no Redis that hangs.
     (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
     let stores = [Store::open(settings.clone()), Store::open(settings)];

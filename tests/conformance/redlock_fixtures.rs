@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
 use fencepost::backend::redlock::Store;
 use fencepost::backend::{Backend, Health};
 
@@ -31,7 +31,7 @@ pub async fn five() -> Result<Fixture, Missing> {
     let info = |server: &RedisServer| connection_info(&server.url()).expect("a good URL");
     let mut quorum = Quorum::new(servers.iter().map(info).collect());
     quorum.prefix = format!("redlock{}", CASE.fetch_add(1, Ordering::Relaxed));
-    quorum.first_start = FirstStart::Admit;
+    quorum.on_empty_store = OnEmptyStore::Admit;
     // A machine that is busy with other tests is no slow node.
     quorum.node_timeout = Duration::from_secs(2);
     let stores = [Store::open(quorum.clone()), Store::open(quorum)];

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
 
 use crate::harness::{acquire, replica, replicated, serves, settings, take, unready};
 use crate::servers::{Cluster, RedisServer, available, cluster_node, eventually};
@@ -174,7 +174,7 @@ async fn a_master_that_was_met_before_it_has_slots_grants_at_once() {
     let mut settings = of(&cluster);
     take(&replica(&settings).await, "a", TTL).await;
     // From now on a server that is not known is in quarantine for a day.
-    settings.first_start = FirstStart::Quarantine;
+    settings.on_empty_store = OnEmptyStore::Quarantine;
     let locks = replica(&settings).await;
     tokio::task::block_in_place(|| {
         add_empty(&mut cluster);

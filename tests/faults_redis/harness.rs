@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fencepost::backend::redis::Store;
-use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
 use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
@@ -23,7 +23,7 @@ pub fn standalone(url: &str) -> Settings {
 /// of a second are what is tested, [`impatient`] sets them.
 pub fn settings(servers: Servers) -> Settings {
     let mut settings = Settings::new(servers);
-    settings.first_start = FirstStart::Admit;
+    settings.on_empty_store = OnEmptyStore::Admit;
     (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
     settings
 }

@@ -80,7 +80,7 @@ async fn admit_ends_a_quarantine_for_all() {
     }
     let server = RedisServer::start(&[]);
     let mut settings = standalone(&server.url());
-    settings.first_start = fencepost::backend::redis_server::settings::FirstStart::Quarantine;
+    settings.on_empty_store = fencepost::backend::redis_server::settings::OnEmptyStore::Quarantine;
     let (one, two) = (unready(&settings), unready(&settings));
     health(&one, SOON, is_quarantined).await;
     health(&two, SOON, is_quarantined).await;

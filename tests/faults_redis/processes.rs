@@ -7,7 +7,7 @@ use crate::servers::{RedisServer, available};
 /// How a namespace of this Redis is configured.
 fn namespace(redis: &RedisServer) -> String {
     let url = redis.url();
-    format!("backend = \"redis\"\nredis.urls = [\"{url}\"]\nredis.first_start = \"admit\"")
+    format!("backend = \"redis\"\nredis.urls = [\"{url}\"]\nredis.on_empty_store = \"admit\"")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::{FirstStart, Quorum, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
 use fencepost::backend::redlock::Store;
 use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
@@ -25,7 +25,7 @@ pub fn nodes<const N: usize>() -> [RedisServer; N] {
 pub fn quorum(urls: impl IntoIterator<Item = String>, longest: Duration) -> Quorum {
     let nodes = urls.into_iter().map(|url| connection_info(&url).unwrap()).collect();
     let mut quorum = Quorum::new(nodes);
-    quorum.first_start = FirstStart::Admit;
+    quorum.on_empty_store = OnEmptyStore::Admit;
     quorum.longest_ttl = longest;
     quorum.node_timeout = NODE_TIMEOUT;
     quorum

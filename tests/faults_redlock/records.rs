@@ -12,7 +12,7 @@ const TTL: Duration = Duration::from_secs(20);
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_namespace_on_a_node_does_not_admit_it() {
-    use fencepost::backend::redis_server::settings::{FirstStart, Servers, Settings, connection_info};
+    use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
     use fencepost::backend::{Backend, Health, redis};
     use fencepost::name::Namespace;
 
@@ -23,7 +23,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
     }
     let servers = nodes::<3>();
     let mut settings = Settings::new(Servers::Standalone(connection_info(&servers[0].url()).unwrap()));
-    settings.first_start = FirstStart::Admit;
+    settings.on_empty_store = OnEmptyStore::Admit;
     let store = redis::Store::open(settings);
     let alone = store.namespace(&Namespace::new("alone").unwrap());
     alone
@@ -33,7 +33,7 @@ async fn a_redis_namespace_on_a_node_does_not_admit_it() {
         .unwrap();
     // Nobody has said that these nodes are new.
     let mut quorum = of(&servers, TTL);
-    quorum.first_start = FirstStart::Quarantine;
+    quorum.on_empty_store = OnEmptyStore::Quarantine;
     let locks = unready(&quorum);
     until(&locks, |nodes| {
         nodes

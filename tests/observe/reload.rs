@@ -115,7 +115,9 @@ async fn a_namespace_that_goes_ends_its_waits_and_keeps_its_leases() {
         let (calls, ask) = (fixture.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
         async move { calls.try_acquire(ask).await }
     });
-    fixture.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+    fixture
+        .shows("fencepost_acquires_waiting", &[("namespace", "other")], 1.0)
+        .await;
 
     fixture.configure(&with(""));
     let ended = waits.await.expect("an answer").expect_err("the namespace goes");
@@ -156,7 +158,9 @@ async fn a_namespace_on_the_same_store_can_go_and_come_back() {
             let (calls, ask) = (fixture.calls.clone(), waiting(WAIT, ask("other", "x", "waiter")));
             async move { calls.acquire(ask).await }
         });
-        fixture.shows("fencepost_waiting", &[("namespace", "other")], 1.0).await;
+        fixture
+            .shows("fencepost_acquires_waiting", &[("namespace", "other")], 1.0)
+            .await;
         fixture.calls.release(&held).await;
         let next = waits.await.expect("granted, for its wakes come again");
         fixture.calls.release(&next).await;

@@ -35,6 +35,10 @@ async fn busy(fixture: &Fixture) {
         let calls = calls.clone();
         async move { calls.acquire(waiter).await }
     });
+    fixture
+        .shows("fencepost_acquires_waiting", &[("namespace", "a")], 1.0)
+        .await;
+    // The old name of this release.
     fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
     calls.release(&held).await;
     let next = waits.await.expect("granted");
@@ -83,7 +87,7 @@ async fn what_calls_did_shows_in_the_metrics() {
     fixture.shows("fencepost_leases_granted_total", &[a], 2.0).await;
     fixture.shows("fencepost_acquire_wait_seconds_count", &[a], 2.0).await;
     fixture.shows("fencepost_hand_off_seconds_count", &[a], 1.0).await;
-    fixture.shows("fencepost_waiting", &[a], 0.0).await;
+    fixture.shows("fencepost_acquires_waiting", &[a], 0.0).await;
     fixture.shows("fencepost_leases_held", &[a], 0.0).await;
     fixture
         .shows("fencepost_leases_ended_total", &[a, ("cause", "released")], 1.0)
@@ -111,7 +115,7 @@ async fn what_calls_did_shows_in_the_metrics() {
         .await;
     let steps = fixture.metric(
         "fencepost_backend_request_duration_seconds_count",
-        &[a, ("operation", "enter")],
+        &[a, ("operation", "acquire")],
     );
     assert_eq!(steps, Some(3.0), "one enter for each Acquire");
 }
@@ -125,7 +129,9 @@ async fn a_call_whose_caller_left_is_counted_as_cancelled() {
         let calls = fixture.calls.clone();
         async move { calls.try_acquire(waiter).await }
     });
-    fixture.shows("fencepost_waiting", &[("namespace", "a")], 1.0).await;
+    fixture
+        .shows("fencepost_acquires_waiting", &[("namespace", "a")], 1.0)
+        .await;
     waits.abort();
     fixture
         .shows(
@@ -134,7 +140,9 @@ async fn a_call_whose_caller_left_is_counted_as_cancelled() {
             1.0,
         )
         .await;
-    fixture.shows("fencepost_waiting", &[("namespace", "a")], 0.0).await;
+    fixture
+        .shows("fencepost_acquires_waiting", &[("namespace", "a")], 0.0)
+        .await;
     fixture.calls.release(&held).await;
 }
 

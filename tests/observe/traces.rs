@@ -90,7 +90,7 @@ async fn a_caller_who_traces_finds_its_call_and_the_step_of_the_store_below() {
     let mut locks = fixture.calls.locks();
     let granted = locks.acquire(traced(ask("default", "x", "o"), &parent)).await;
     granted.expect("granted");
-    let spans = collector.trace(TRACE, &["Acquire", "enter"]).await;
+    let spans = collector.trace(TRACE, &["Acquire", "acquire"]).await;
     let [call, step] = spans.as_slice() else {
         unreachable!("two names")
     };
@@ -112,7 +112,7 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
         async move { calls.acquire(waiter).await }
     });
     fixture
-        .shows("fencepost_waiting", &[("namespace", "default")], 1.0)
+        .shows("fencepost_acquires_waiting", &[("namespace", "default")], 1.0)
         .await;
     let mut request = Request::new(fencepost::api::proto::ReleaseRequest {
         lease_id: held.lease_id.clone(),
@@ -123,7 +123,7 @@ async fn a_release_that_hands_over_is_traced_to_the_step_that_does_it() {
         .insert("traceparent", parent.parse().expect("a header"));
     fixture.calls.locks().release(request).await.expect("released");
     waits.await.expect("granted");
-    let spans = collector.trace(TRACE, &["Release", "leave"]).await;
+    let spans = collector.trace(TRACE, &["Release", "release"]).await;
     assert_eq!(spans[1].parent_span_id, spans[0].span_id);
 }
 
@@ -178,7 +178,7 @@ async fn a_stranger_cannot_ask_for_a_trace() {
         .insert("authorization", "Bearer secret".parse().expect("a header"));
     locks.acquire(known).await.expect("granted");
     // Spans come in their order.
-    collector.trace(TRACE, &["Acquire", "enter"]).await;
+    collector.trace(TRACE, &["Acquire", "acquire"]).await;
     let spans = collector.spans();
     assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:?}");
 }

@@ -26,7 +26,7 @@ impl Drop for Program {
 
 /// The configuration of a namespace in a Redis that is new.
 fn admitted(keys: &str) -> String {
-    format!("[namespaces.default]\nbackend = 'redis'\n[namespaces.default.redis]\nfirst_start = 'admit'\n{keys}\n")
+    format!("[namespaces.default]\nbackend = 'redis'\n[namespaces.default.redis]\non_empty_store = 'admit'\n{keys}\n")
 }
 
 fn command(home: &TempDir, text: &str, environment: &[(&str, &str)]) -> Command {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::redis_server::handshake::Facts;
 use fencepost::backend::redis_server::marker::{Marker, Trust};
-use fencepost::backend::redis_server::settings::FirstStart;
+use fencepost::backend::redis_server::settings::OnEmptyStore;
 use redis::aio::MultiplexedConnection;
 
 use crate::servers::{RedisServer, available, eventually};
@@ -25,8 +25,8 @@ async fn trusts(marker: &Marker, server: &RedisServer) -> bool {
     marker.see(&mut connection, &facts).await.unwrap() == Trust::Admitted
 }
 
-fn marker(key: &str, first_start: FirstStart) -> Marker {
-    Marker::new(key.as_bytes().to_vec(), first_start, TTL)
+fn marker(key: &str, on_empty_store: OnEmptyStore) -> Marker {
+    Marker::new(key.as_bytes().to_vec(), on_empty_store, TTL)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,7 @@ async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
     let mut copy = RedisServer::with_clock(&["--replicaof", &format!("127.0.0.1 {port}")]);
     // It is older than the markers' last writing, as one is that did not restart with less.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let known = KEYS.map(|key| marker(key, FirstStart::Admit));
+    let known = KEYS.map(|key| marker(key, OnEmptyStore::Admit));
     for marker in &known {
         assert!(trusts(marker, &master).await);
     }
@@ -49,7 +49,7 @@ async fn a_promoted_copy_is_believed_only_if_it_was_not_behind() {
         });
     });
     assert_eq!(copy.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
-    let newcomer = |key| marker(key, FirstStart::Quarantine);
+    let newcomer = |key| marker(key, OnEmptyStore::Quarantine);
     assert!(trusts(&newcomer(KEYS[0]), &copy).await, "promoted at once");
     // Ten seconds of grants that it does not have.
     master.shift_clock_ms(10_000);

@@ -297,7 +297,7 @@ async fn a_file_that_is_no_good_is_refused_visibly_until_it_is_mended() {
 async fn whoever_is_turned_away_is_counted_and_the_server_serves_on() {
     let program = Program::start();
     let reach = Reach::of(&program);
-    for cause in ["failed", "late", "crowded_out"] {
+    for cause in ["failed", "timeout", "evicted"] {
         let series = format!("fencepost_handshakes_refused_total{{cause=\"{cause}\"}}");
         assert_eq!(program.figure(&series), Some(0.0), "{cause}");
     }

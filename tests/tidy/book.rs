@@ -174,8 +174,8 @@ fn every_alert_has_its_section_of_the_runbook_and_no_section_lacks_its_alert() {
     }
 }
 
-/// Metrics that the pages already call by the name that they get, with the one that they have.
-const RENAMED: &[(&str, &str)] = &[("fencepost_acquires_waiting", "fencepost_waiting")];
+/// Old names that are exported until the next release, and that the pages do not use.
+const DEPRECATED: &[&str] = &["fencepost_waiting"];
 
 /// The words of a text that may be metrics.
 fn metrics(text: &str) -> BTreeSet<&str> {
@@ -193,14 +193,10 @@ fn the_page_on_monitoring_has_just_the_metrics_that_there_are() {
         .filter(|text| text.starts_with("fencepost_"))
         .collect();
     assert!(made.len() > 20, "{made:?}");
-    for (_, old) in RENAMED {
-        assert!(made.contains(old), "{old} is renamed: take it out of RENAMED");
+    for old in DEPRECATED {
+        assert!(made.contains(old), "{old} is not exported: take it out of DEPRECATED");
     }
-    let new_names = made.into_iter().map(|name| {
-        let renamed = RENAMED.iter().find(|(_, old)| *old == name);
-        renamed.map_or(name, |(new, _)| *new)
-    });
-    let made: BTreeSet<&str> = new_names.collect();
+    let made: BTreeSet<&str> = made.into_iter().filter(|name| !DEPRECATED.contains(name)).collect();
     let page = read("docs/monitoring.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `fencepost_"));
     let listed: BTreeSet<String> = rows

@@ -53,7 +53,7 @@ section! {
         /// What an empty Redis means when a server starts: "quarantine" grants nothing for the
         /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
         /// a new one.
-        first_start: String = "quarantine".to_owned(),
+        on_empty_store: String = "quarantine".to_owned(),
         /// How many replicas of the Redis master must confirm a grant or a renewal before it is
         /// answered. When fewer do, a grant is taken back, and the call fails with
         /// BACKEND_UNAVAILABLE. It makes losing a lease in a failover unlikely, not impossible:
@@ -93,6 +93,7 @@ enum Mode {
 impl Driver for RedisDriver {
     const KIND: &'static str = "redis";
     const SERVERS: Option<&'static str> = Some(config::SERVERS);
+    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[("first_start", "on_empty_store")];
     type Section = RedisSection;
     type Settings = RedisConfig;
 
@@ -170,7 +171,7 @@ impl RedisConfig {
         settings.proof = Credentials::new(self.credentials()?);
         settings.prefix.clone_from(&self.prefix);
         settings.longest_ttl = longest_ttl;
-        settings.first_start = config::first_start(self.admit_first);
+        settings.on_empty_store = config::on_empty_store(self.admit_first);
         settings.replicas = (self.replicas > 0).then_some(Replicas {
             count: self.replicas,
             timeout: self.replicas_timeout,
@@ -189,7 +190,7 @@ fn keys_of(section: &RedisSection) -> Keys<'_> {
         cert_file: &section.cert_file,
         key_file: &section.key_file,
         prefix: &section.prefix,
-        first_start: &section.first_start,
+        on_empty_store: &section.on_empty_store,
     }
 }
 

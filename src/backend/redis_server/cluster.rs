@@ -233,7 +233,7 @@ impl Cluster {
             let info = seed.clone().set_addr(located(seed.addr(), host.clone(), *port));
             let marker = Marker::in_cluster(
                 &self.settings.prefix,
-                self.settings.first_start,
+                self.settings.on_empty_store,
                 self.settings.longest_ttl,
             );
             let finder = Finder::Fixed(info);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::credentials::{self, Access};
-use super::settings::FirstStart;
+use super::settings::OnEmptyStore;
 use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
@@ -155,10 +155,10 @@ pub fn credentials(login: &Login, database: u32, sentinel_login: &Login, tls: &T
 }
 
 /// What an empty server means.
-pub fn first_start(admit: bool) -> FirstStart {
+pub fn on_empty_store(admit: bool) -> OnEmptyStore {
     match admit {
-        true => FirstStart::Admit,
-        false => FirstStart::Quarantine,
+        true => OnEmptyStore::Admit,
+        false => OnEmptyStore::Quarantine,
     }
 }
 
@@ -181,7 +181,7 @@ pub struct Keys<'a> {
     /// What every key in the servers begins with.
     pub prefix: &'a str,
     /// What an empty server means.
-    pub first_start: &'a str,
+    pub on_empty_store: &'a str,
 }
 
 impl Keys<'_> {
@@ -255,11 +255,11 @@ impl Keys<'_> {
     /// # Errors
     /// [`InvalidSetting`] for another word than "admit" and "quarantine".
     pub fn admits_first(&self) -> Result<bool, InvalidSetting> {
-        match self.first_start {
+        match self.on_empty_store {
             "admit" => Ok(true),
             "quarantine" => Ok(false),
             other => Err(InvalidSetting::new(
-                "first_start",
+                "on_empty_store",
                 format!("must be \"admit\" or \"quarantine\", not {other:?}"),
             )),
         }

@@ -22,7 +22,7 @@ use super::failure::{away, broken, of_script};
 use super::handshake::Facts;
 use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
 use super::script::{Ask, Script};
-use super::settings::FirstStart;
+use super::settings::OnEmptyStore;
 use super::slots::slot;
 use crate::backend::BackendError;
 
@@ -45,7 +45,7 @@ pub struct Marker {
     key: MarkerKey,
     /// Present if the server is a node of a quorum.
     member: Option<QuorumMember>,
-    first_start: FirstStart,
+    on_empty_store: OnEmptyStore,
     longest_ttl: Duration,
     known: Mutex<Known>,
 }
@@ -152,28 +152,32 @@ fn key_in_slot(prefix: &str, wanted: u16) -> Vec<u8> {
 impl Marker {
     /// A marker at this key. `longest_ttl` is the longest TTL that any replica may have granted: no
     /// quarantine is shorter.
-    pub fn new(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration) -> Self {
-        Self::at(MarkerKey::Fixed(key), first_start, longest_ttl)
+    pub fn new(key: Vec<u8>, on_empty_store: OnEmptyStore, longest_ttl: Duration) -> Self {
+        Self::at(MarkerKey::Fixed(key), on_empty_store, longest_ttl)
     }
 
     /// A marker of one node of a Cluster, in a slot that this node serves.
-    pub fn in_cluster(prefix: &str, first_start: FirstStart, longest_ttl: Duration) -> Self {
-        Self::at(MarkerKey::Slot(format!("{prefix}:admitted")), first_start, longest_ttl)
+    pub fn in_cluster(prefix: &str, on_empty_store: OnEmptyStore, longest_ttl: Duration) -> Self {
+        Self::at(
+            MarkerKey::Slot(format!("{prefix}:admitted")),
+            on_empty_store,
+            longest_ttl,
+        )
     }
 
     /// A marker of a node of a quorum.
-    pub fn of_voter(key: Vec<u8>, first_start: FirstStart, longest_ttl: Duration, member: QuorumMember) -> Self {
+    pub fn of_voter(key: Vec<u8>, on_empty_store: OnEmptyStore, longest_ttl: Duration, member: QuorumMember) -> Self {
         Self {
             member: Some(member),
-            ..Self::new(key, first_start, longest_ttl)
+            ..Self::new(key, on_empty_store, longest_ttl)
         }
     }
 
-    fn at(key: MarkerKey, first_start: FirstStart, longest_ttl: Duration) -> Self {
+    fn at(key: MarkerKey, on_empty_store: OnEmptyStore, longest_ttl: Duration) -> Self {
         Self {
             key,
             member: None,
-            first_start,
+            on_empty_store,
             longest_ttl,
             known: Mutex::default(),
         }
@@ -236,7 +240,7 @@ impl Marker {
         MarkerQuery {
             run_id: facts.run_id.clone(),
             by_hand: known.is_by_hand(facts),
-            may_be_new: self.first_start == FirstStart::Admit && known.run_id.is_none(),
+            may_be_new: self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none(),
             waited_for: known.waited_for(facts),
             longest_ttl: self.longest(&known, facts),
         }
@@ -293,7 +297,7 @@ impl Marker {
         let _ = getrandom::fill(&mut nonce);
         let known = self.known();
         let mine = known.run_id.as_ref() == Some(&facts.run_id) || known.is_by_hand(facts);
-        let absent_is_new = self.first_start == FirstStart::Admit && known.run_id.is_none();
+        let absent_is_new = self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none();
         let number = |n: u128| n.to_string().into_bytes();
         let flag = |set: bool| number(u128::from(set));
         vec![

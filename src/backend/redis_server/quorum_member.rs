@@ -1,7 +1,7 @@
 //! One node of a quorum: its marker, and when it counts as new.
 //!
 //! A node is admitted anew after every restart and whenever its marker is missing, with a new
-//! admission id each time. An empty node counts as new only if `first_start` admits it, every node
+//! admission id each time. An empty node counts as new only if `on_empty_store` admits it, every node
 //! was reached, and none has voted. Otherwise an empty node has lost its data.
 
 use std::sync::{Arc, LazyLock};

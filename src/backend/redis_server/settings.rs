@@ -27,7 +27,7 @@ pub enum Servers {
 
 /// What a store without a marker means to a server that has just started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FirstStart {
+pub enum OnEmptyStore {
     /// It may have lost its memory: nothing is granted for the longest TTL.
     #[default]
     Quarantine,
@@ -62,7 +62,7 @@ pub struct Settings {
     /// What every key begins with.
     pub prefix: String,
     /// What a store without a marker means.
-    pub first_start: FirstStart,
+    pub on_empty_store: OnEmptyStore,
     /// The longest TTL that any namespace of this store grants: for so long at least a store that
     /// may have lost what was granted is not trusted.
     pub longest_ttl: Duration,
@@ -81,7 +81,7 @@ impl Settings {
             servers,
             proof: Credentials::default(),
             prefix: "fencepost".into(),
-            first_start: FirstStart::default(),
+            on_empty_store: OnEmptyStore::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
             replicas: None,
             connect_timeout: Duration::from_secs(1),
@@ -100,7 +100,7 @@ pub struct Quorum {
     /// What every key begins with.
     pub prefix: String,
     /// What a node without a marker means.
-    pub first_start: FirstStart,
+    pub on_empty_store: OnEmptyStore,
     /// The longest TTL that any namespace of this store grants.
     pub longest_ttl: Duration,
     /// How long a node has for a vote.
@@ -114,7 +114,7 @@ impl Quorum {
             nodes,
             proof: Credentials::default(),
             prefix: "fencepost".into(),
-            first_start: FirstStart::default(),
+            on_empty_store: OnEmptyStore::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
             node_timeout: Duration::from_millis(200),
         }

@@ -28,7 +28,7 @@ impl Topology {
     pub fn start(settings: &Arc<Settings>, scripts: Scripts) -> Self {
         let single = |finder: Finder| {
             let key = format!("{}:admitted", settings.prefix).into_bytes();
-            let marker = Marker::new(key, settings.first_start, settings.longest_ttl);
+            let marker = Marker::new(key, settings.on_empty_store, settings.longest_ttl);
             Self::Single(Arc::new(Node::start(Arc::clone(settings), finder, marker, scripts)))
         };
         match settings.servers.clone() {

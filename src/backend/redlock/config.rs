@@ -43,7 +43,7 @@ section! {
         /// What an empty node means when a server starts: "quarantine" takes no vote of it for the
         /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
         /// a new one.
-        first_start: String = "quarantine".to_owned(),
+        on_empty_store: String = "quarantine".to_owned(),
         /// How long a node has for an answer; one that takes longer does not vote. Small beside the TTLs.
         node_timeout: Period<10, { 2 * SECOND }> = Period::nearest(Duration::from_millis(200)),
     }
@@ -68,6 +68,7 @@ pub struct RedlockConfig {
 impl Driver for RedlockDriver {
     const KIND: &'static str = "redlock";
     const SERVERS: Option<&'static str> = Some(config::SERVERS);
+    const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[("first_start", "on_empty_store")];
     type Section = RedlockSection;
     type Settings = RedlockConfig;
 
@@ -142,7 +143,7 @@ impl RedlockConfig {
         quorum.prefix.clone_from(&self.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;
-        quorum.first_start = config::first_start(self.admit_first);
+        quorum.on_empty_store = config::on_empty_store(self.admit_first);
         Ok(quorum)
     }
 }
@@ -157,6 +158,6 @@ fn keys_of(section: &RedlockSection) -> Keys<'_> {
         cert_file: &section.cert_file,
         key_file: &section.key_file,
         prefix: &section.prefix,
-        first_start: &section.first_start,
+        on_empty_store: &section.on_empty_store,
     }
 }

@@ -105,7 +105,7 @@ impl Nodes {
                 past_all,
                 time,
             };
-            let marker = Marker::of_voter(key, settings.first_start, settings.longest_ttl, member);
+            let marker = Marker::of_voter(key, settings.on_empty_store, settings.longest_ttl, member);
             let name = info.addr().to_string();
             let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));

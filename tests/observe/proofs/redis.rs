@@ -42,7 +42,7 @@ fn cut_all(server: &RedisServer) {
 fn by_password(server: &RedisServer, password: &std::path::Path) -> String {
     let url = server.url();
     format!(
-        "backend = 'redis'\nredis.urls = ['{url}']\nredis.first_start = 'admit'\nredis.user = 'locks'\n\
+        "backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'\nredis.user = 'locks'\n\
          redis.password_file = {password:?}\n"
     )
 }
@@ -154,7 +154,7 @@ async fn a_changed_password_for_the_sentinels_is_used_to_follow_a_failover() {
     let urls: Vec<String> = sentinels.iter().map(|address| format!("'redis://{address}'")).collect();
     let store = format!(
         "backend = 'redis'\nredis.urls = [{}]\nredis.mode = 'sentinel'\nredis.master = 'mymaster'\n\
-         redis.first_start = 'admit'\nredis.user = 'locks'\nredis.password_file = {own:?}\n\
+         redis.on_empty_store = 'admit'\nredis.user = 'locks'\nredis.password_file = {own:?}\n\
          redis.sentinel_user = 'watcher'\nredis.sentinel_password_file = {password:?}\n",
         urls.join(", ")
     );
@@ -190,7 +190,7 @@ fn encrypted(folder: &tempfile::TempDir) -> (RedisServer, Certificates, String) 
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = RedisServer::start(&options);
     let store = format!(
-        "backend = 'redis'\nredis.urls = ['rediss://127.0.0.1:{port}']\nredis.first_start = 'admit'\n\
+        "backend = 'redis'\nredis.urls = ['rediss://127.0.0.1:{port}']\nredis.on_empty_store = 'admit'\n\
          redis.ca_file = {:?}\nredis.cert_file = {:?}\nredis.key_file = {:?}\n",
         files.ca, files.certificate, files.key
     );

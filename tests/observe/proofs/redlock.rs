@@ -15,7 +15,7 @@ async fn a_changed_password_is_used_for_each_new_connection_to_a_node_and_no_lea
     let password = file(&folder, "password", "first");
     let urls: Vec<String> = nodes.iter().map(|node| format!("'{}'", node.url())).collect();
     let store = format!(
-        "backend = 'redlock'\nttl_max = '5m'\nredlock.nodes = [{}]\nredlock.first_start = 'admit'\n\
+        "backend = 'redlock'\nttl_max = '5m'\nredlock.nodes = [{}]\nredlock.on_empty_store = 'admit'\n\
          redlock.node_timeout = '750ms'\nredlock.user = 'locks'\nredlock.password_file = {password:?}\n",
         urls.join(", ")
     );
