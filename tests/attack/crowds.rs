@@ -58,7 +58,7 @@ fn idle_connections_of_nobody_keep_nobody_out_where_few_files_may_be_open() {
     // Both are at one address here.
     let config = format!("[server]\npeer_share = 100\n{}", bearers(&["a"]));
     let server = start_below(&home, OPEN_FILES, OPEN_FILES, &config);
-    assert!(server.said("fewer connections are taken"), "the log says so");
+    assert!(server.said("the connection limit is lowered"), "the log says so");
     runtime().block_on(async {
         let early = Client::connect(&server.address, Some("a")).await;
         early.acquire(ask("early", Duration::ZERO)).await.expect("it is free");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use crate::papers::papers;
+use crate::documents::documents;
 use crate::source::{files_in, read, root};
 
 /// The pages of the book, by their path from the root.
@@ -99,20 +99,20 @@ fn every_link_of_the_book_leads_to_a_page_of_it() {
 #[test]
 fn every_fragment_of_a_link_is_a_heading() {
     let mut followed = 0;
-    for paper in papers() {
-        let text = if paper.starts_with("docs/") {
-            shown(&paper)
+    for document in documents() {
+        let text = if document.starts_with("docs/") {
+            shown(&document)
         } else {
-            read(&paper)
+            read(&document)
         };
         for (link, fragment) in links(&text).into_iter().filter(|(_, fragment)| !fragment.is_empty()) {
             let there = match link {
                 "" => text.clone(),
-                link => shown(&joined(&paper, link)),
+                link => shown(&joined(&document, link)),
             };
             assert!(
                 anchors(&there).contains(fragment),
-                "{paper}: no heading {link}#{fragment}"
+                "{document}: no heading {link}#{fragment}"
             );
             followed += 1;
         }

@@ -54,7 +54,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says how long a quarantine still lasts",
     ),
     (
-        "src/backend/etcd/arrivals.rs",
+        "src/backend/etcd/admission.rs",
         Clock::Running,
         "counts from when on calls came, to order those that were queued in one transaction",
     ),
@@ -69,22 +69,22 @@ const READERS: &[(&str, Clock, &str)] = &[
         "scales tokens and dates what people see; decides nothing",
     ),
     (
-        "src/backend/etcd/ends.rs",
+        "src/backend/etcd/history.rs",
         Clock::Running,
         "times what is remembered of ends, and the looks for leases that ran out",
     ),
     (
-        "src/backend/etcd/ends/expired.rs",
+        "src/backend/etcd/history/expired.rs",
         Clock::Running,
         "times the looks for leases that ran out",
     ),
     (
-        "src/backend/etcd/ends/grants.rs",
+        "src/backend/etcd/history/grants.rs",
         Clock::Running,
         "when this replica heard of a holder last",
     ),
     (
-        "src/backend/etcd/enter.rs",
+        "src/backend/etcd/acquire.rs",
         Clock::Running,
         "how long a call that was not answered held those behind it up",
     ),
@@ -99,12 +99,12 @@ const READERS: &[(&str, Clock, &str)] = &[
         "leaves leases in the pool that are about to end",
     ),
     (
-        "src/backend/etcd/link.rs",
+        "src/backend/etcd/cluster_client.rs",
         Clock::Running,
         "how long a read was asked of one member after another",
     ),
     (
-        "src/backend/etcd/pulse.rs",
+        "src/backend/etcd/lease_keep_alive.rs",
         Clock::Running,
         "ends a stream that does not answer",
     ),
@@ -124,7 +124,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says whether a signed token or a certificate is still good; decides nothing about leases",
     ),
     (
-        "src/api/told.rs",
+        "src/api/log_throttle.rs",
         Clock::Running,
         "tells the log of closed connections now and then",
     ),
@@ -169,7 +169,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "a majority that comes after the lease's time is none",
     ),
     (
-        "src/backend/redlock/ending.rs",
+        "src/backend/redlock/release.rs",
         Clock::Running,
         "waits no longer for the slow nodes than for the majority",
     ),
@@ -179,12 +179,12 @@ const READERS: &[(&str, Clock, &str)] = &[
         "waits no longer for the slow nodes than for the majority",
     ),
     (
-        "src/backend/redlock/renewing.rs",
+        "src/backend/redlock/renew.rs",
         Clock::Running,
         "waits no longer for the slow nodes than for the majority",
     ),
     (
-        "src/backend/redlock/voters.rs",
+        "src/backend/redlock/nodes.rs",
         Clock::Running,
         "stamps the sending of a step, ends the wait for slow nodes",
     ),
@@ -204,7 +204,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "gives up a connection that owes an answer for too long",
     ),
     (
-        "src/backend/redis_server/voter.rs",
+        "src/backend/redis_server/quorum_member.rs",
         Clock::Running,
         "ends the wait for the other servers of a first start",
     ),
@@ -257,7 +257,11 @@ const READERS: &[(&str, Clock, &str)] = &[
     ),
     ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
-    ("src/api/observed.rs", Clock::Running, "measures a call for the metrics"),
+    (
+        "src/api/call_metrics.rs",
+        Clock::Running,
+        "measures a call for the metrics",
+    ),
     (
         "src/metrics.rs",
         Clock::Running,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::papers::{code_words, papers};
+use crate::documents::{code_words, documents};
 use crate::source::read;
 
 /// The help of a subcommand, or of the program; nothing where there is no such subcommand.
@@ -18,8 +18,8 @@ fn help(subcommand: &[&str]) -> Option<String> {
 }
 
 /// The lines of a text that call the program: in blocks of commands, and in code within sentences.
-fn calls(paper: &str) -> Vec<String> {
-    let text = read(paper);
+fn calls(document: &str) -> Vec<String> {
+    let text = read(document);
     let blocks = text.split("\n```").skip(1).step_by(2);
     let shells = blocks.filter(|block| {
         ["sh\n", "bash\n", "console\n"]
@@ -30,7 +30,7 @@ fn calls(paper: &str) -> Vec<String> {
         .flat_map(str::lines)
         .map(|line| line.trim_start_matches("$ ").trim().to_owned())
         .collect();
-    let calls = lines.into_iter().chain(code_words(paper));
+    let calls = lines.into_iter().chain(code_words(document));
     calls.filter(|call| call.starts_with("fencepost ")).collect()
 }
 
@@ -51,15 +51,15 @@ fn parts(call: &str) -> (Vec<&str>, Vec<&str>) {
 fn every_command_of_the_docs_exists_with_its_flags() {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let mut checked = 0;
-    for paper in papers() {
-        for call in calls(&paper) {
+    for document in documents() {
+        for call in calls(&document) {
             let (subcommand, flags) = parts(&call);
             let name = subcommand.join(" ");
             let text = known.entry(name.clone()).or_insert_with(|| {
-                help(&subcommand).unwrap_or_else(|| panic!("{paper}: there is no command fencepost {name}"))
+                help(&subcommand).unwrap_or_else(|| panic!("{document}: there is no command fencepost {name}"))
             });
             for flag in flags {
-                assert!(text.contains(flag), "{paper}: fencepost {name} has no {flag}");
+                assert!(text.contains(flag), "{document}: fencepost {name} has no {flag}");
             }
             checked += 1;
         }

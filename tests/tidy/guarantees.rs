@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::book::sections;
+use crate::documents::{is_named, rows};
 use crate::names::all_tests;
-use crate::papers::{is_named, rows};
 use crate::source::read;
 
 /// What every store says something of.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cargo;
 use crate::source::{Source, place};
 
-/// The rooms of the house, from the ground floor up, each with all the rooms that it imports.
-const ROOMS: &[(&str, &[&str])] = &[
+/// The modules of the house, from the ground floor up, each with all the modules that it imports.
+const MODULES: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("files", &[]),
     ("name", &[]),
@@ -102,7 +102,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that only some rooms name: the wire, the command line, the file, the log's end.
+/// Crates that only some modules name: the wire, the command line, the file, the log's end.
 const CRATES: &[(&[&str], &[&str])] = &[
     (
         &[
@@ -133,7 +133,7 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["telemetry"],
     ),
-    // The values of flags are types of the rooms that use them.
+    // The values of flags are types of the modules that use them.
     (&["clap"], &["cli", "config", "main", "telemetry"]),
     (&["anstream", "clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config", "schema"]),
@@ -156,8 +156,8 @@ const STATUSES: &[(&str, &str)] = &[
     ),
 ];
 
-/// The room of a file: its first module; the program's own file is `main`.
-fn room(source: &Source) -> String {
+/// The module of a file: its first module; the program's own file is `main`.
+fn module(source: &Source) -> String {
     source.module().into_iter().next().unwrap_or_else(|| "main".into())
 }
 
@@ -168,23 +168,23 @@ fn is_of_backend(source: &Source, backend: &str) -> bool {
 }
 
 #[test]
-fn each_room_imports_just_what_its_row_says() {
+fn each_module_imports_only_what_its_row_says() {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let rooms: BTreeSet<&str> = ROOMS.iter().map(|(room, _)| *room).collect();
+    let modules: BTreeSet<&str> = MODULES.iter().map(|(module, _)| *module).collect();
     for source in Source::product() {
-        let own = room(&source);
+        let own = module(&source);
         let imported = found.entry(own.clone()).or_default();
         for path in source.paths().iter().filter(|path| path.segments[0] == "crate") {
             let other = path.segments[1].as_str();
-            if other != own && rooms.contains(other) {
+            if other != own && modules.contains(other) {
                 imported.insert(other.to_owned());
             }
         }
     }
     found.remove("main");
-    let expected = ROOMS.iter().map(|(room, others)| {
+    let expected = MODULES.iter().map(|(module, others)| {
         (
-            (*room).to_owned(),
+            (*module).to_owned(),
             others.iter().map(|other| (*other).to_owned()).collect::<BTreeSet<_>>(),
         )
     });
@@ -197,7 +197,9 @@ const KNOW_ALL_NAMESPACES: &[&str] = &["src/api.rs", "src/api/access.rs", "src/a
 
 #[test]
 fn only_access_leads_from_a_method_to_locks() {
-    let service = Source::all_in("src").into_iter().filter(|source| room(source) == "api");
+    let service = Source::all_in("src")
+        .into_iter()
+        .filter(|source| module(source) == "api");
     let knowing: BTreeSet<String> = service
         .filter(|source| !source.path.contains("tests"))
         .filter(|source| {
@@ -211,11 +213,11 @@ fn only_access_leads_from_a_method_to_locks() {
 }
 
 #[test]
-fn the_ground_floor_names_no_crate() {
+fn the_lowest_modules_use_std_only() {
     let crates = cargo::dependencies();
     let ground = Source::product()
         .into_iter()
-        .filter(|source| matches!(room(source).as_str(), "name" | "claim"));
+        .filter(|source| matches!(module(source).as_str(), "name" | "claim"));
     let named: Vec<String> = ground
         .flat_map(|source| {
             let paths = source
@@ -255,11 +257,11 @@ fn backends_never_import_each_other_and_only_the_registry_knows_them() {
 }
 
 #[test]
-fn a_stores_client_crate_is_named_in_its_backends_files_alone() {
+fn a_stores_client_crate_is_named_only_in_its_backend() {
     let backends = cargo::backends();
     let mut wrong = Vec::new();
     for source in Source::product() {
-        // A room that several backends share, such as their connection, is no backend itself.
+        // A module that several backends share, such as their connection, is no backend itself.
         let shared = source.path.starts_with("src/backend/") && !backends.keys().any(|it| is_of_backend(&source, it));
         for path in source.paths() {
             let mut owners = backends
@@ -275,14 +277,14 @@ fn a_stores_client_crate_is_named_in_its_backends_files_alone() {
 }
 
 #[test]
-fn the_wire_the_command_line_and_the_file_stay_in_their_rooms() {
+fn crates_that_few_modules_need_are_named_only_there() {
     let mut wrong = Vec::new();
     for source in Source::product() {
         for path in source.paths() {
             let rule = CRATES
                 .iter()
                 .find(|(crates, _)| crates.contains(&path.segments[0].as_str()));
-            if rule.is_some_and(|(_, rooms)| !rooms.contains(&room(&source).as_str())) {
+            if rule.is_some_and(|(_, modules)| !modules.contains(&module(&source).as_str())) {
                 wrong.push(place(&source, path.line, path.segments.join("::")));
             }
         }
@@ -311,7 +313,7 @@ fn only_api_status_builds_a_status() {
 const FEATURE_SITES: usize = 10;
 
 #[test]
-fn a_store_that_is_left_out_changes_hardly_a_line_outside_of_its_folder() {
+fn few_lines_outside_of_the_backends_depend_on_a_store() {
     let sites: Vec<String> = Source::all_in("src")
         .into_iter()
         .filter(|source| !source.path.starts_with("src/backend"))
@@ -328,7 +330,7 @@ fn a_store_that_is_left_out_changes_hardly_a_line_outside_of_its_folder() {
 }
 
 #[test]
-fn no_mutex_is_one_that_a_panic_poisons() {
+fn every_mutex_is_of_parking_lot() {
     let mut wrong = Vec::new();
     for source in Source::product() {
         for path in source.paths() {

@@ -1,5 +1,5 @@
 //! The rules of the house, checked on its text: who imports whom, where a clock is read, and that
-//! the papers say nothing that is not there.
+//! the documents say nothing that is not there.
 //!
 //! Each rule is one table or one sentence; an exception stands in the table with its reason, and an
 //! exception that nothing needs any more is an error too.
@@ -11,10 +11,10 @@ mod circles;
 mod clocks;
 mod commands;
 mod deny;
+mod documents;
 mod guarantees;
 mod imports;
 mod names;
-mod papers;
 mod proto;
 mod reference;
 mod source;

@@ -157,7 +157,7 @@ fn every_test_binary_is_listed() {
 #[test]
 fn the_test_binaries_that_the_script_tells_apart_exist() {
     let script = read("scripts/test");
-    for list in ["longest=", "alone=", "mostly_wait="] {
+    for list in ["longest=", "alone="] {
         let line = script.lines().find_map(|line| line.strip_prefix(list));
         let line = line.unwrap_or_else(|| panic!("scripts/test has no {list}"));
         let names = line.trim_matches(['(', ')']).split(' ');

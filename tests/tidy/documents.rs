@@ -7,7 +7,7 @@ use crate::names::all_tests;
 use crate::source::{read, root};
 
 /// What people read beside the pages of `docs/`.
-const PAPERS: &[&str] = &[
+const DOCUMENTS: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
     "GUARANTEES.md",
@@ -24,17 +24,17 @@ const PAPERS: &[&str] = &[
 const ETCD_CONDITIONS: &str = "tests/faults_etcd/README.md";
 
 /// What people read: those above, and the pages of the book.
-pub fn papers() -> Vec<String> {
-    let own = PAPERS.iter().map(|paper| (*paper).to_owned());
+pub fn documents() -> Vec<String> {
+    let own = DOCUMENTS.iter().map(|document| (*document).to_owned());
     own.chain(crate::book::pages()).collect()
 }
 
 /// How far a first screen reaches, in lines.
 const FIRST_SCREEN: usize = 40;
 
-/// What a paper sets in code within its sentences and tables.
-pub fn code_words(paper: &str) -> Vec<String> {
-    let text = read(paper);
+/// What a document sets in code within its sentences and tables.
+pub fn code_words(document: &str) -> Vec<String> {
+    let text = read(document);
     let prose = text.split("\n```").step_by(2);
     prose
         .flat_map(|part| {
@@ -104,19 +104,19 @@ fn every_threat_names_the_test_that_shows_its_bound() {
 }
 
 #[test]
-fn the_papers_name_only_tests_that_exist() {
+fn the_documents_name_only_tests_that_exist() {
     let tests = all_tests();
     let binaries: Vec<&str> = tests.iter().filter_map(|test| test.split("::").next()).collect();
     let mut named = 0;
-    for paper in papers() {
-        for word in code_words(&paper) {
+    for document in documents() {
+        for word in code_words(&document) {
             let first = word.split("::").next().unwrap_or_default();
-            let is_name = word.contains("::") && (paper == "GUARANTEES.md" || binaries.contains(&first));
+            let is_name = word.contains("::") && (document == "GUARANTEES.md" || binaries.contains(&first));
             if is_name {
                 named += 1;
                 assert!(
                     tests.iter().any(|test| is_named(test, &word)),
-                    "{paper}: there is no test {word}"
+                    "{document}: there is no test {word}"
                 );
             }
         }
@@ -155,13 +155,13 @@ fn what_runs_for_every_change_is_what_the_readme_says() {
 }
 
 #[test]
-fn the_papers_name_only_files_that_exist() {
+fn the_documents_name_only_files_that_exist() {
     let mut named = 0;
-    for paper in papers() {
-        let text = read(&paper);
+    for document in documents() {
+        let text = read(&document);
         let links = crate::book::links(&text).into_iter();
         let links = links.filter(|(link, _)| !link.is_empty());
-        let links = links.map(|(link, _)| crate::book::joined(&paper, link));
+        let links = links.map(|(link, _)| crate::book::joined(&document, link));
         let tops = [
             "src/",
             "tests/",
@@ -173,12 +173,12 @@ fn the_papers_name_only_files_that_exist() {
             ".ci/",
             "docs/",
         ];
-        let words = code_words(&paper)
+        let words = code_words(&document)
             .into_iter()
             .filter(|word| tops.iter().any(|top| word.starts_with(top)));
         for path in words.chain(links) {
             let file = path.split(' ').next().unwrap_or_default();
-            assert!(root().join(file).exists(), "{paper}: there is no {file}");
+            assert!(root().join(file).exists(), "{document}: there is no {file}");
             named += 1;
         }
     }
@@ -186,9 +186,11 @@ fn the_papers_name_only_files_that_exist() {
 }
 
 #[test]
-fn every_configuration_of_the_papers_is_valid() {
-    let papers: Vec<_> = papers().iter().map(|paper| read(paper)).collect();
-    let rest = papers.iter().flat_map(|paper| paper.split("```toml\n").skip(1));
+fn every_configuration_of_the_documents_is_valid() {
+    let documents: Vec<_> = documents().iter().map(|document| read(document)).collect();
+    let rest = documents
+        .iter()
+        .flat_map(|document| document.split("```toml\n").skip(1));
     let examples: Vec<_> = rest.filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 1, "only {} examples", examples.len());
     examples.into_iter().for_each(is_valid);
