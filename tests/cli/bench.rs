@@ -9,7 +9,7 @@ use crate::pty::Pty;
 use crate::server::until;
 
 /// How much longer than asked a run may take on a machine that does other things.
-const SLACK: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_secs(6);
 
 /// Measures for two seconds, and answers the figures of each pattern.
 fn figures(fixture: &Fixture, arguments: &[&str]) -> Vec<Value> {

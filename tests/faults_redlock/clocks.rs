@@ -54,7 +54,7 @@ async fn a_node_in_the_year_2300_gives_no_lock_a_number_from_there() {
     let named = format!("127.0.0.1:{}", servers[2].port());
     match &refused {
         Error::Backend(BackendError::NoQuorum { reason, .. }) => {
-            assert!(reason.contains(&format!("the numbers of {named}")), "{reason}");
+            assert!(reason.contains(&format!("the token numbers of {named}")), "{reason}");
         }
         other => panic!("{other:?}"),
     }

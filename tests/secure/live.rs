@@ -276,7 +276,7 @@ async fn a_file_that_is_no_good_is_refused_visibly_until_it_is_mended() {
     let good = fs::read_to_string(program.folder().join("server.key")).expect("the key");
     file(program.folder(), "server.key", "no PEM");
     program.shows(FAILED, 1.0).await;
-    program.logged("the changed configuration is refused");
+    program.logged("the changed configuration is rejected");
     Reach::of(&program)
         .token()
         .await
@@ -360,7 +360,7 @@ async fn a_file_cut_short_opens_the_server_to_nobody() {
     });
     program.hang_up();
     program.shows(FAILED, 1.0).await;
-    let line = program.logged("the changed configuration is refused");
+    let line = program.logged("the changed configuration is rejected");
     assert!(line.contains("auth can only change with a restart"), "{line}");
     denied(nobody.inspect("default", "ci/a").await, "UNAUTHENTICATED");
 }

@@ -174,8 +174,9 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
 }
 
 /// Loads these scripts in advance, so that no call has to be sent twice: calls that are sent at the
-/// same time Returns how they are to be called. It would lose their order. If the server refuses functions, it is sent scripts. If the server refuses one, [`Script::call`] sends its text
-/// when it is needed.
+/// same time would lose their order. Returns how they are to be called. If the server refuses
+/// functions, the scripts are loaded instead. If it refuses one of these too, [`Script::call`] sends
+/// its text when it is needed.
 ///
 /// # Errors
 /// The connection's error, if the server did not reply.
