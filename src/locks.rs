@@ -31,6 +31,7 @@ use crate::name::{
 use crate::telemetry::traces::carried;
 
 mod acquire;
+mod bytes_in_use;
 mod ids;
 mod local_waiters;
 #[cfg(all(test, feature = "embedded"))]

@@ -138,11 +138,11 @@ impl Subject {
     ) -> Slice {
         let finished = || tally.lock().finished;
         let (before, cpu) = (finished(), self.cpu());
-        let elapsed = load(plan, pattern, &self.channels, span, stop, tally).await;
+        let duration = load(plan, pattern, &self.channels, span, stop, tally).await;
         let used = cpu.zip(self.cpu()).map(|(before, after)| after.saturating_sub(before));
         Slice {
             finished: finished() - before,
-            elapsed,
+            duration,
             cpu: used,
         }
     }

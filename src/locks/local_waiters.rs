@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::waiting_bytes::BytesInUse;
+use super::bytes_in_use::BytesInUse;
 use crate::backend::{Grant, NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 

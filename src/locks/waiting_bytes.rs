@@ -1,7 +1,5 @@
 //! Limits the bytes of owner and metadata that waiting calls occupy on a server.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::local_waiters::LocalWaiters;
@@ -25,34 +23,6 @@ impl Drop for WaitingBytes {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.waiters.bytes().remove(&self.identity, self.bytes);
-        }
-    }
-}
-
-/// The bytes of all waiters of a namespace.
-#[derive(Debug, Default)]
-pub struct BytesInUse {
-    all: usize,
-    /// Of each identity that has any.
-    by_identity: HashMap<Identity, usize>,
-}
-
-impl BytesInUse {
-    /// Counts them, and answers how many there are now: of all, and of this identity.
-    fn add(&mut self, identity: &Identity, bytes: usize) -> (usize, usize) {
-        self.all += bytes;
-        let own = self.by_identity.entry(identity.clone()).or_default();
-        *own += bytes;
-        (self.all, *own)
-    }
-
-    fn remove(&mut self, identity: &Identity, bytes: usize) {
-        self.all -= bytes;
-        if let Entry::Occupied(mut own) = self.by_identity.entry(identity.clone()) {
-            *own.get_mut() -= bytes;
-            if *own.get() == 0 {
-                own.remove();
-            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::backend::redis_server::library::Library;
-use crate::backend::redis_server::script::{Script, Scripts};
+use crate::backend::redis_server::library::{Library, Scripts};
+use crate::backend::redis_server::script::Script;
 
 const PRELUDE: &str = concat!(
     include_str!("prelude.lua"),

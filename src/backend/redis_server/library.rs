@@ -4,10 +4,12 @@
 //! server that refuses functions is called by scripts of the same text. Whoever loads a library deletes the others
 //! where there are more than [`KEPT`]: a version that still uses one loads it again, as after FUNCTION FLUSH.
 
-use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value, from_redis_value};
+use std::sync::LazyLock;
 
-use super::script::Script;
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, RedisResult, Value, from_redis_value};
+
+use super::script::{Script, ScriptRef};
 
 /// How many libraries of all versions a server keeps at most.
 pub const KEPT: usize = 8;
@@ -142,6 +144,42 @@ fn name_in(library: Value) -> Option<String> {
     let fields: std::collections::HashMap<String, Value> = from_redis_value(library).ok()?;
     let name = fields.into_iter().find(|(field, _)| field == "library_name")?.1;
     from_redis_value(name).ok()
+}
+
+/// The scripts of a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct Scripts {
+    /// The library that has them as functions.
+    pub library: Option<&'static LazyLock<Library>>,
+    /// Each of them.
+    pub scripts: &'static [&'static LazyLock<Script>],
+}
+
+/// Loads these scripts in advance, so that no call has to be sent twice: calls that are sent at the
+/// same time would lose their order. Returns how they are to be called. If the server refuses
+/// functions, the scripts are loaded instead. If it refuses one of these too, [`Script::call`] sends
+/// its text when it is needed.
+///
+/// # Errors
+/// The connection's error, if the server did not reply.
+pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<ScriptRef> {
+    if let Some(library) = scripts.library {
+        match library.load(connection).await {
+            Ok(()) => return Ok(ScriptRef::Function),
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(error) => tracing::info!(%error, "redis server: functions are refused, scripts are used"),
+        }
+    }
+    let scripts = scripts.scripts;
+    let mut pipeline = Pipeline::with_capacity(scripts.len());
+    for script in scripts {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+    }
+    let answers = connection.send_packed_commands(&pipeline, 0, scripts.len()).await?;
+    for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
+        tracing::debug!(error = %refused, "a script was not loaded ahead");
+    }
+    Ok(ScriptRef::Hash)
 }
 
 #[cfg(test)]

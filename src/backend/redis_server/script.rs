@@ -1,20 +1,7 @@
 //! A Lua script, how it is called, and its reply.
 
-use std::sync::LazyLock;
-
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
-
-use super::library::Library;
-
-/// The scripts of a backend.
-#[derive(Debug, Clone, Copy)]
-pub struct Scripts {
-    /// The library that has them as functions.
-    pub library: Option<&'static LazyLock<Library>>,
-    /// Each of them.
-    pub scripts: &'static [&'static LazyLock<Script>],
-}
 
 /// By what a server is to be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +93,11 @@ impl Script {
         }
     }
 
+    /// Its text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The call of a script that the server has loaded.
     pub fn by_name(&self, ask: &Ask<'_>) -> Cmd {
         eval("EVALSHA", &self.sha, ask)
@@ -171,33 +163,6 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Ask<'_>, eval: Cmd) 
     both.cmd("ASKING").ignore().add_command(eval);
     let mut answers = connection.send_packed_commands(&both, 0, 2).await?;
     answers.pop().unwrap_or(Value::Nil).extract_error()
-}
-
-/// Loads these scripts in advance, so that no call has to be sent twice: calls that are sent at the
-/// same time would lose their order. Returns how they are to be called. If the server refuses
-/// functions, the scripts are loaded instead. If it refuses one of these too, [`Script::call`] sends
-/// its text when it is needed.
-///
-/// # Errors
-/// The connection's error, if the server did not reply.
-pub async fn load(connection: &mut MultiplexedConnection, scripts: Scripts) -> RedisResult<ScriptRef> {
-    if let Some(library) = scripts.library {
-        match library.load(connection).await {
-            Ok(()) => return Ok(ScriptRef::Function),
-            Err(error) if error.is_io_error() => return Err(error),
-            Err(error) => tracing::info!(%error, "redis server: functions are refused, scripts are used"),
-        }
-    }
-    let scripts = scripts.scripts;
-    let mut pipeline = Pipeline::with_capacity(scripts.len());
-    for script in scripts {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-    }
-    let answers = connection.send_packed_commands(&pipeline, 0, scripts.len()).await?;
-    for refused in answers.into_iter().filter_map(|answer| answer.extract_error().err()) {
-        tracing::debug!(error = %refused, "a script was not loaded ahead");
-    }
-    Ok(ScriptRef::Hash)
 }
 
 /// Whether the server has not loaded the script or the function, or has dropped it.

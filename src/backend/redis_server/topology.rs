@@ -8,9 +8,10 @@ use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::failure::{away, of_script};
+use super::library::Scripts;
 use super::marker::Marker;
 use super::node::Node;
-use super::script::{Answer, Ask, Script, Scripts, StepRequirements};
+use super::script::{Answer, Ask, Script, StepRequirements};
 use super::sentinel::{Finder, Sentinel};
 use super::settings::{Servers, Settings};
 use crate::backend::{BackendError, Health};

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::backend::redis_server::script::{Script, Scripts};
+use crate::backend::redis_server::library::Scripts;
+use crate::backend::redis_server::script::Script;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 

@@ -53,13 +53,13 @@ pub struct Limit {
 #[derive(Debug, Clone, Copy)]
 pub struct Slice {
     pub finished: u64,
-    pub elapsed: Duration,
+    pub duration: Duration,
     pub cpu: Option<Duration>,
 }
 
 impl Slice {
     fn rate(&self) -> f64 {
-        self.finished as f64 / self.elapsed.as_secs_f64()
+        self.finished as f64 / self.duration.as_secs_f64()
     }
 }
 
@@ -76,7 +76,7 @@ impl Sum {
         let cpu: Option<Duration> = slices.iter().map(|slice| slice.cpu).sum();
         Self {
             finished,
-            seconds: slices.iter().map(|slice| slice.elapsed.as_secs_f64()).sum(),
+            seconds: slices.iter().map(|slice| slice.duration.as_secs_f64()).sum(),
             cpu_us: cpu
                 .filter(|_| finished > 0)
                 .map(|cpu| cpu.as_secs_f64() * 1e6 / finished as f64),

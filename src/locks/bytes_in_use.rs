@@ -1,0 +1,35 @@
+//! The bytes of owner and metadata that waiting calls occupy, by identity.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::name::Identity;
+
+/// The bytes of all waiters of a namespace.
+#[derive(Debug, Default)]
+pub struct BytesInUse {
+    all: usize,
+    /// The bytes of each identity that has any.
+    by_identity: HashMap<Identity, usize>,
+}
+
+impl BytesInUse {
+    /// Adds bytes of an identity. Returns the bytes of all waiters and those of this identity.
+    pub fn add(&mut self, identity: &Identity, bytes: usize) -> (usize, usize) {
+        self.all += bytes;
+        let own = self.by_identity.entry(identity.clone()).or_default();
+        *own += bytes;
+        (self.all, *own)
+    }
+
+    /// Removes bytes of an identity that were added before.
+    pub fn remove(&mut self, identity: &Identity, bytes: usize) {
+        self.all -= bytes;
+        if let Entry::Occupied(mut own) = self.by_identity.entry(identity.clone()) {
+            *own.get_mut() -= bytes;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
+}
