@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SEEN: WatchEvent = WatchEvent { born: 1, lost: 0 };
+const SEEN: WaiterState = WaiterState { born: 1, lost: 0 };
 
 #[tokio::test]
 async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
@@ -47,7 +47,7 @@ async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_ba
 
 fn beat(lost: u64, missed: bool) -> HeartbeatAnswer {
     HeartbeatAnswer {
-        seen: WatchEvent { lost, ..SEEN },
+        seen: WaiterState { lost, ..SEEN },
         frees_in: None,
         turns: Vec::new(),
         more: false,
@@ -61,7 +61,7 @@ fn add(waiting: &Waiting, lock: &LockName, number: u8, lost: u64) {
         position: number.into(),
         frees_in: None,
     };
-    waiting.add(lock, &NewClaim::numbered(number), ahead, WatchEvent { lost, ..SEEN });
+    waiting.add(lock, &NewClaim::numbered(number), ahead, WaiterState { lost, ..SEEN });
 }
 
 #[tokio::test]
