@@ -250,21 +250,21 @@ impl Backend for Etcd {
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
         let named = next.map(|next| replica.names.of(next));
         let id;
-        let target = match who {
+        let in_store = match target {
             ReleaseTarget::Call(claim, call) => {
                 id = replica.names.of_id(claim);
                 ReleaseTarget::Call(&id, call)
             }
             other => other,
         };
-        let outcome = replica.release(lock, target, named.as_deref()).await?;
-        if let ReleaseTarget::Call(claim, _) = who {
+        let outcome = replica.release(lock, in_store, named.as_deref()).await?;
+        if let ReleaseTarget::Call(claim, _) = target {
             replica.names.release(claim);
         }
         if let (Some(next), Some(_)) = (next, &outcome.next) {

@@ -179,7 +179,8 @@ impl Replica {
         let EnqueueRequest { name, lock, new, .. } = request;
         // A reentrant call must look for a holder to join first.
         let reads = new.mode == Mode::Shared && !new.reentrant;
-        // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit uncounted.
+        // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
+        // uncounted.
         let uncounted = new.limits.queue as usize / 2;
         let has_room = |others: &Others| self.ends.readers(name) + others.len() < uncounted;
         let sending = reads.then(|| self.under_way.begin(name, new.id, has_room)).flatten();

@@ -129,8 +129,8 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
-/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival. Returns the time
-/// that the lease counts from, or None if it is dead.
+/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival. Returns the
+/// time that the lease counts from, or None if it is dead.
 async fn keep_alive_for_grant(
     leases: &Leases,
     lease: Lease,
@@ -380,8 +380,8 @@ impl Replica {
         self.surveyed((ticket, &lock, name, new), &Answer::of(&answer)).await
     }
 
-    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read, and
-    /// after it the rest of the snapshot: so the end of no claim of the view is missed.
+    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read,
+    /// and after it the rest of the snapshot: so the end of no claim of the view is missed.
     pub async fn surveyed(
         &self,
         (ticket, lock, name, new): (SessionEpoch, &LockKeys, &LockName, &NewClaim),

@@ -20,7 +20,8 @@ impl Replica {
         if !matches!(new.mode, Mode::Semaphore { .. }) {
             return self.promote_now(name, new).await;
         }
-        // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made before, because that is slow.
+        // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
+        // before, because that is slow.
         let spare = self.spare(new).await?;
         let admission = self.promotions.acquire(name, false).await?;
         drop(spare);

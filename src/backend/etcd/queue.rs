@@ -111,7 +111,8 @@ impl Replica {
         self.stand(*ticket, name, new, view).await.map(EnqueueStep::Placed)
     }
 
-    /// Writes a waiting claim together with some reads. If a condition was not met, the inner error says how to try again.
+    /// Writes a waiting claim together with some reads. If a condition was not met, the inner error says how to try
+    /// again.
     async fn write_waiter(
         &self,
         request: &EnqueueRequest<'_>,
