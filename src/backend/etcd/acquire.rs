@@ -191,10 +191,10 @@ impl Replica {
             ],
             None => vec![none_under(lock.all())],
         };
-        self.grant_newcomer(request, when, None).await
+        self.grant_new(request, when, None).await
     }
 
-    async fn grant_newcomer(
+    async fn grant_new(
         &self,
         request: &EnqueueRequest<'_>,
         mut when: Vec<Compare>,
@@ -313,7 +313,7 @@ impl Replica {
             }
         }
         let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
-        let granted = self.grant_newcomer(request, when, judged_at).await?;
+        let granted = self.grant_new(request, when, judged_at).await?;
         drop(sending);
         Ok(match granted {
             Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),

@@ -20,7 +20,7 @@ impl Replica {
     /// Appends a claim to the queue of a lock that was read.
     pub async fn queue(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
         let EnqueueRequest { lock, new, .. } = request;
-        let mut when = self.newcomer(request);
+        let mut when = self.append_conditions(request);
         if new.reentrant {
             // A newer holder might be one that this call could join, or has joined.
             when.push(none_made_after(&lock.holders(), view.revision));
@@ -32,7 +32,7 @@ impl Replica {
     /// because the watch will report when the claim is next.
     pub async fn queue_behind(&self, request: &EnqueueRequest<'_>) -> Result<EnqueueStep, Failure> {
         let EnqueueRequest { name, new, .. } = request;
-        let mut when = self.newcomer(request);
+        let mut when = self.append_conditions(request);
         let (class, blocked) = match self.last_far(name) {
             // A known waiter is one key, where a range would cost a walk through the lock's whole history.
             Some(last) if !new.retryable => (BatchClass::FarTail, present(request.lock.waiter(last))),
@@ -69,7 +69,7 @@ impl Replica {
     }
 
     /// The conditions under which a claim is appended.
-    fn newcomer(&self, request: &EnqueueRequest<'_>) -> Vec<Compare> {
+    fn append_conditions(&self, request: &EnqueueRequest<'_>) -> Vec<Compare> {
         let EnqueueRequest { lock, new, ticket, .. } = request;
         let mut when = self.fence(*ticket, new);
         when.push(absent(lock.waiter(new.id)));
