@@ -1,19 +1,25 @@
 //! etcd: linearizable locks on the store that a cluster already runs (CP).
 //!
-//! [`Store::open`] reaches a cluster; each namespace is cut from it with [`Store::namespace`]. Keys
-//! under `<root>/<namespace>/`: a lock's holders, each on its own etcd lease, are ahead of its
-//! waiters, who live on the session of the replica that entered them.
+//! [`Store::open`] connects to a cluster, and [`Store::namespace`] opens one namespace of it. All keys of a namespace
+//! lie under `<root>/<namespace>/`. A lock's holders precede its waiters. Each holder is on its own etcd lease; each
+//! waiter is on the session lease of the replica that enqueued it.
 //!
-//! The rooms, from the request inwards: [`enter`] with [`queue`] and [`adopt`], [`promote`], [`leave`], [`renew`] and
-//! [`look`] are the trait's verbs over one [`Replica`]; [`grant`] is the step that all grants end in;
-//! [`scenes`] is what happens on locks that this replica waits for, [`notifications`] what its waiters hear of it,
-//! [`watching`] what people see; [`arrivals`] keeps those in order who come to a queue, and [`under_way`] a
-//! place there for each; [`turns`] is the group commit of all steps, and [`calls`]
-//! knows which of them were answered; [`session`] with [`base`] and [`leases`] are the etcd
-//! leases, [`pulse`] their signs of life, [`ends`] what is remembered, and [`past`]
-//! what etcd's history tells beside it; [`names`] are those that claims are
-//! known by; [`view`], [`survey`], [`record`] and [`keys`] are what is read and written; [`link`] is the way
-//! to the cluster, [`proving`] what proves this server there, and [`checks`] what it is asked about itself.
+//! The modules:
+//!
+//! - [`acquire`] with [`queue`] and [`adopt`], [`promote`], [`release`], [`renew`] and [`inspect`] implement the verbs
+//!   of [`Backend`] on one [`Replica`]; [`grant`] is the transaction that every grant ends in.
+//! - [`lock_watch`] follows the locks that local waiters wait for, [`notifications`] carries the resulting
+//!   notifications, and [`watching`] serves watch calls.
+//! - [`admission`] keeps calls in their order of arrival per lock, and [`in_flight`] reserves a slot in the queue per
+//!   append in flight.
+//! - [`batches`] with [`batch_packing`] and [`deferred`] is the group commit of all steps; [`calls`] records which
+//!   steps were answered.
+//! - [`session`] with [`base`], [`leases`] and [`lease_keep_alive`] manages the etcd leases.
+//! - [`history`] remembers how holds ended, and [`holder_history`] reads old revisions of etcd.
+//! - [`key_pool`] chooses the ids that claims have in etcd.
+//! - [`view`], [`snapshot`], [`record`] and [`keys`] are what is read and written.
+//! - [`cluster_client`] connects to the members, [`member_credentials`] replaces this server's credentials, and
+//!   [`cluster_checks`] reads the cluster's status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,10 +85,10 @@ mod snapshot;
 mod view;
 mod watching;
 
-/// How long a lost wake may stay unnoticed.
+/// How long a lost notification may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// A cluster that namespaces are cut from.
+/// A cluster, which namespaces are opened from.
 #[derive(Debug, Clone)]
 pub struct Store {
     link: Arc<ClusterClient>,
@@ -90,7 +96,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Reaches for a cluster; whether it answers shows in the health of its namespaces.
+    /// Makes a client of a cluster, which connects with its first call. Failures show in the health of the namespaces.
     pub fn open(settings: Settings) -> Self {
         Self {
             link: Arc::new(ClusterClient::new(&settings)),
@@ -98,19 +104,19 @@ impl Store {
         }
     }
 
-    /// Lets each new connection show this from now on, once the members take it. Open ones stay. Must be called
-    /// within a tokio runtime.
+    /// Replaces the credentials. New connections use them as soon as the members accept them; open connections stay
+    /// open. Must be called within a tokio runtime.
     pub fn prove_by(&self, proof: Credentials) {
         self.link.prove_by(proof);
     }
 
-    /// The locks of one namespace. Must be called within a tokio runtime: tasks keep its session
-    /// alive until it is closed.
+    /// The backend of one namespace. Must be called within a tokio runtime: tasks keep its session alive until it is
+    /// closed.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
-        Arc::new(self.cut(namespace))
+        Arc::new(self.open_namespace(namespace))
     }
 
-    fn cut(&self, namespace: &Namespace) -> Etcd {
+    fn open_namespace(&self, namespace: &Namespace) -> Etcd {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
@@ -130,8 +136,8 @@ impl Store {
             Arc::clone(&notifications),
             session.closed().clone(),
         );
-        let lost = Arc::clone(&scenes);
-        tokio::spawn(Arc::clone(&session).run(move || lost.lose_all()));
+        let on_session_end = Arc::clone(&scenes);
+        tokio::spawn(Arc::clone(&session).run(move || on_session_end.lose_all()));
         let expiries = Arc::clone(&ends).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
@@ -154,7 +160,7 @@ impl Store {
     }
 }
 
-/// This server in one namespace of a cluster.
+/// This server's state in one namespace of a cluster.
 #[derive(Debug)]
 struct Replica {
     keys: Keys,
@@ -165,7 +171,7 @@ struct Replica {
     scenes: Arc<LockWatches>,
     names: Arc<KeyPool>,
     arrivals: AdmissionQueue,
-    /// Semaphore claims that are to be taken up.
+    /// Orders the promotions of semaphore claims.
     promotions: AdmissionQueue,
     under_way: InFlight,
     turns: Arc<StepBatcher>,
@@ -205,8 +211,8 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        let (line, spare) = match (claim.wait_policy, claim.mode) {
-            // Of exclusive ones at most one is granted, and readers are not in each other's way.
+        let (ticket, spare) = match (claim.wait_policy, claim.mode) {
+            // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
             (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::Try, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
@@ -218,16 +224,16 @@ impl Backend for Etcd {
             }
         };
         let ready = replica.session.ready().await;
-        if let (Err(failure), Some(line)) = (&ready, &line) {
-            line.failed(failure);
+        if let (Err(failure), Some(ticket)) = (&ready, &ticket) {
+            ticket.failed(failure);
         }
         drop(spare);
-        // Only now: a call that is not sent needs no name, and one that waits for its turn or for a session is not
-        // to bring a name that was given up meanwhile.
-        let (ticket, named) = (ready?, replica.names.acquire(claim));
-        let place = replica.acquire((line, ticket), lock, &named).await?;
-        replica.names.resolve(claim, named.id, &place);
-        Ok(place)
+        // The id is chosen last: a call that is not sent needs none, and an id that was chosen before the waits above
+        // might have been discarded meanwhile.
+        let (epoch, named) = (ready?, replica.names.acquire(claim));
+        let outcome = replica.acquire((ticket, epoch), lock, &named).await?;
+        replica.names.resolve(claim, named.id, &outcome);
+        Ok(outcome)
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
@@ -236,43 +242,43 @@ impl Backend for Etcd {
             return Ok(AcquireOutcome::Cancelled);
         }
         let named = replica.names.of(claim);
-        let place = replica.promote(lock, &named).await?;
-        replica.names.resolve(claim, named.id, &place);
-        Ok(place)
+        let outcome = replica.promote(lock, &named).await?;
+        replica.names.resolve(claim, named.id, &outcome);
+        Ok(outcome)
     }
 
     async fn release(
         &self,
         lock: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
         let named = next.map(|next| replica.names.of(next));
-        let name;
-        let leaving = match who {
+        let id;
+        let in_store = match target {
             ReleaseTarget::Call(claim, call) => {
-                name = replica.names.of_id(claim);
-                ReleaseTarget::Call(&name, call)
+                id = replica.names.of_id(claim);
+                ReleaseTarget::Call(&id, call)
             }
             other => other,
         };
-        let departure = replica.release(lock, leaving, named.as_deref()).await?;
-        if let ReleaseTarget::Call(claim, _) = who {
+        let outcome = replica.release(lock, in_store, named.as_deref()).await?;
+        if let ReleaseTarget::Call(claim, _) = target {
             replica.names.release(claim);
         }
-        if let (Some(next), Some(_)) = (next, &departure.next) {
+        if let (Some(next), Some(_)) = (next, &outcome.next) {
             replica.names.release(&next.id);
         }
-        Ok(departure)
+        Ok(outcome)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         Ok(self.replica()?.renew(lease, ttl).await?)
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        Ok(self.replica()?.inspect(lock, most).await?)
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        Ok(self.replica()?.inspect(lock, limit).await?)
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
@@ -286,7 +292,10 @@ impl Backend for Etcd {
     fn notifications(&self) -> BoxStream<'static, Notification> {
         let closed = self.replica.session.closed().clone();
         let names = Arc::clone(&self.replica.names);
-        let notifications = self.notifications.open().map(move |wake| names.wake(wake));
+        let notifications = self
+            .notifications
+            .open()
+            .map(move |notification| names.wake(notification));
         notifications.take_until(closed.cancelled_owned()).boxed()
     }
 
@@ -296,7 +305,7 @@ impl Backend for Etcd {
         stream::unfold(Some(watching), |watching| async move {
             let mut watching = watching?;
             match watching.next().await {
-                Ok(seen) => Some((Ok(seen), Some(watching))),
+                Ok(event) => Some((Ok(event), Some(watching))),
                 Err(failure) => Some((Err(failure.into()), None)),
             }
         })
@@ -331,12 +340,12 @@ mod tests {
     use crate::backend::Refusal;
 
     #[tokio::test]
-    async fn calls_that_an_absent_store_refuses_use_up_no_name() {
-        let nowhere = Settings {
+    async fn calls_that_are_not_sent_to_an_unavailable_store_use_no_pooled_id() {
+        let unreachable = Settings {
             timeout: Duration::from_millis(20),
             ..Settings::new(vec!["http://127.0.0.1:1".into()])
         };
-        let etcd = Store::open(nowhere).cut(&Namespace::new("n").unwrap());
+        let etcd = Store::open(unreachable).open_namespace(&Namespace::new("n").unwrap());
         let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.names);
         let free = NewClaim::numbered(1);
         names.resolve(&free, free.id, &AcquireOutcome::Refused(Refusal::Full { limit: 1 }));

@@ -1,4 +1,4 @@
-//! How a call comes to a lock: granted at once, queued, or (in [`super::adopt`]) finding a claim that is there already.
+//! Acquires a lock: grants a new claim at once or enqueues it; [`super::adopt`] handles claims that exist already.
 
 use std::task::Poll;
 
@@ -19,12 +19,12 @@ use super::view::{Entry, View};
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::name::{ClaimId, LockName, Mode};
 
-/// How often a step is tried against others that change the lock meanwhile.
+/// How often a step is retried when the lock changed concurrently.
 const TRIES: usize = 64;
-/// Behind how many waiters a newcomer is in no hurry to be queued.
-const FAR: usize = 2;
+/// The number of known waiters from which on an append is deferred.
+const DEFER_FROM: usize = 2;
 
-/// A call on its way into a lock.
+/// A call that acquires a lock.
 pub struct EnqueueRequest<'a> {
     pub name: &'a LockName,
     pub lock: LockKeys,
@@ -32,7 +32,7 @@ pub struct EnqueueRequest<'a> {
     pub ticket: SessionEpoch,
 }
 
-/// What one try gave: a place, or a later survey to try again from.
+/// The result of one try: an outcome, or a newer snapshot for the next try.
 pub enum EnqueueStep {
     Placed(AcquireOutcome),
     Again(Option<Snapshot>),
@@ -42,56 +42,57 @@ impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(
         &self,
-        (line, ticket): (Option<AdmissionTicket<'_>>, SessionEpoch),
+        (admission, ticket): (Option<AdmissionTicket<'_>>, SessionEpoch),
         name: &LockName,
         new: &NewClaim,
     ) -> Result<AcquireOutcome, Failure> {
-        let Some(mut arrival) = line else {
+        let Some(mut admission) = admission else {
             return self.acquire_now(ticket, name, new).await;
         };
-        if arrival.together {
-            let coming = self.coming(ticket, name, new);
-            match self.in_line(&arrival, self.acquire_free(&coming)).await {
+        if admission.together {
+            let request = self.enqueue_request(ticket, name, new);
+            match self.in_line(&admission, self.acquire_free(&request)).await {
                 Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
-                // Not at once: so in the order in which it came.
-                Ok(Err(_)) | Err(Failure::LeaseGone) => arrival.go_alone().await?,
+                // It is not granted at once, so it must keep its order of arrival.
+                Ok(Err(_)) | Err(Failure::LeaseGone) => admission.go_alone().await?,
                 Err(failure) => return Err(failure),
             }
         }
-        let entering = self.acquire_now(ticket, name, new);
-        tokio::pin!(entering);
-        // Who goes along with the next turn stands in line there from the first moment on. And one whom a retry may
-        // look for goes with nobody: others are held up by it only while nobody is known to wait.
-        if self.goes_far_behind(name, new) || (new.retryable && self.waits_behind(name, new)) {
-            let first = poll!(&mut entering);
-            drop(arrival);
+        let acquiring = self.acquire_now(ticket, name, new);
+        tokio::pin!(acquiring);
+        // A deferred step keeps its order in the queue of deferred steps, which it enters with the first poll. A
+        // retryable call shares no request with others, so it would delay the calls behind it: they wait for it only
+        // while no waiter is known.
+        if self.may_defer(name, new) || (new.retryable && self.must_wait(name, new)) {
+            let first = poll!(&mut acquiring);
+            drop(admission);
             return match first {
-                Poll::Ready(place) => place,
-                Poll::Pending => entering.await,
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => acquiring.await,
             };
         }
-        self.in_line(&arrival, entering).await
+        self.in_line(&admission, acquiring).await
     }
 
-    /// Makes a step of a call whose turn has come. Where the store does not answer it, those behind it are told so.
+    /// Executes a step of an admitted call. If the store does not answer it, the calls behind it fail at once.
     pub async fn in_line<T>(
         &self,
-        arrival: &AdmissionTicket<'_>,
+        admission: &AdmissionTicket<'_>,
         step: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let sent = Instant::now();
         let answer = step.await;
-        // One that fails sooner delays nobody.
+        // A step that fails sooner does not delay the next call.
         if let Err(failure) = &answer
             && sent.elapsed() >= self.link.wait_policy()
         {
-            arrival.failed(failure);
+            admission.failed(failure);
         }
         answer
     }
 
-    /// Whether a newcomer goes beside other readers: as far as this replica knows, it is granted at once, and takes
-    /// nothing from them.
+    /// Whether a call is admitted concurrently with others: it reads, and as far as this replica knows, it is granted
+    /// at once.
     pub fn goes_together(&self, name: &LockName, new: &NewClaim) -> bool {
         let is_free = |view: &View| {
             let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
@@ -100,7 +101,7 @@ impl Replica {
         new.mode == Mode::Shared && !new.reentrant && self.scenes.ask(name, is_free) != Some(false)
     }
 
-    fn coming<'a>(&self, ticket: SessionEpoch, name: &'a LockName, new: &'a NewClaim) -> EnqueueRequest<'a> {
+    fn enqueue_request<'a>(&self, ticket: SessionEpoch, name: &'a LockName, new: &'a NewClaim) -> EnqueueRequest<'a> {
         EnqueueRequest {
             lock: self.keys.lock(name),
             ticket,
@@ -109,21 +110,21 @@ impl Replica {
         }
     }
 
-    /// Whether a newcomer's step is in no hurry.
-    fn goes_far_behind(&self, name: &LockName, new: &NewClaim) -> bool {
-        !new.retryable && self.waits_behind(name, new) && self.last_far(name).is_some()
+    /// Whether a call's append may be deferred.
+    fn may_defer(&self, name: &LockName, new: &NewClaim) -> bool {
+        !new.retryable && self.must_wait(name, new) && self.last_far(name).is_some()
     }
 
-    /// Whether this replica knows that a newcomer has to wait.
-    fn waits_behind(&self, name: &LockName, new: &NewClaim) -> bool {
-        self.scenes.ask(name, |view| is_behind(view, new)) == Some(true)
+    /// Whether a new claim has to wait, as far as this replica knows.
+    fn must_wait(&self, name: &LockName, new: &NewClaim) -> bool {
+        self.scenes.ask(name, |view| is_blocked(view, new)) == Some(true)
     }
 
-    /// The last of those who are known to wait, if they are so many that a newcomer is in no hurry.
+    /// The last known waiter, if at least [`DEFER_FROM`] are known.
     pub fn last_far(&self, name: &LockName) -> Option<ClaimId> {
         let last = |view: &View| {
             let last = view.waiters.last().map(|last| last.id);
-            last.filter(|_| view.waiters.len() >= FAR)
+            last.filter(|_| view.waiters.len() >= DEFER_FROM)
         };
         self.scenes.ask(name, last).flatten()
     }
@@ -134,19 +135,19 @@ impl Replica {
         name: &LockName,
         new: &NewClaim,
     ) -> Result<AcquireOutcome, Failure> {
-        let mut coming = self.coming(ticket, name, new);
-        let mut survey = match self.acquire_first(&coming).await? {
-            Ok(place) => return Ok(place),
-            Err(survey) => survey,
+        let mut request = self.enqueue_request(ticket, name, new);
+        let mut snapshot = match self.acquire_first(&request).await? {
+            Ok(outcome) => return Ok(outcome),
+            Err(snapshot) => snapshot,
         };
         for _ in 0..TRIES {
-            survey = match self.acquire_seeing(&coming, survey).await {
-                Ok(EnqueueStep::Placed(place)) => return Ok(place),
-                Ok(EnqueueStep::Again(Some(survey))) => survey,
-                // A lease on the way had ended before anything was written.
+            snapshot = match self.acquire_by_snapshot(&request, snapshot).await {
+                Ok(EnqueueStep::Placed(outcome)) => return Ok(outcome),
+                Ok(EnqueueStep::Again(Some(snapshot))) => snapshot,
+                // A lease that the step names had ended, so nothing was written.
                 Ok(EnqueueStep::Again(None)) | Err(Failure::LeaseGone) => {
-                    coming.ticket = self.session.ticket().await?;
-                    self.survey(coming.ticket, name, new).await?
+                    request.ticket = self.session.ticket().await?;
+                    self.survey(request.ticket, name, new).await?
                 }
                 Err(failure) => return Err(failure),
             };
@@ -154,31 +155,32 @@ impl Replica {
         Err(Failure::Unavailable("etcd: the lock changes too fast".into()))
     }
 
-    /// The first step: where this replica knows that others wait, the end of the queue, and
-    /// otherwise the lock itself. The store judges the step, so an old view costs one more.
-    async fn acquire_first(&self, coming: &EnqueueRequest<'_>) -> Result<Result<AcquireOutcome, Snapshot>, Failure> {
-        let EnqueueRequest { name, new, .. } = coming;
-        if self.waits_behind(name, new)
-            && let Some(_sending) = self.reserve(coming, None)
+    /// The first step: an append to the queue if this replica knows that the claim has to wait, and otherwise a grant.
+    /// The store checks the step's conditions, so an outdated view costs only another step.
+    async fn acquire_first(&self, request: &EnqueueRequest<'_>) -> Result<Result<AcquireOutcome, Snapshot>, Failure> {
+        let EnqueueRequest { name, new, .. } = request;
+        if self.must_wait(name, new)
+            && let Some(_sending) = self.reserve(request, None)
         {
-            match self.queue_behind(coming).await? {
-                EnqueueStep::Placed(place) => return Ok(Ok(place)),
-                EnqueueStep::Again(Some(survey)) => return Ok(Err(survey)),
+            match self.queue_behind(request).await? {
+                EnqueueStep::Placed(outcome) => return Ok(Ok(outcome)),
+                EnqueueStep::Again(Some(snapshot)) => return Ok(Err(snapshot)),
                 EnqueueStep::Again(None) => {}
             }
         }
-        Ok(self.acquire_free(coming).await?.map(AcquireOutcome::Held))
+        Ok(self.acquire_free(request).await?.map(AcquireOutcome::Held))
     }
 
-    /// The short way: one transaction on a lock that nobody uses, or that others only read.
+    /// Grants in one transaction, if the lock has no claim, or only readers for a reader.
     async fn acquire_free(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
     ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
-        let EnqueueRequest { name, lock, new, .. } = coming;
-        // One that may join a holder looks for that first.
+        let EnqueueRequest { name, lock, new, .. } = request;
+        // A reentrant call must look for a holder to join first.
         let reads = new.mode == Mode::Shared && !new.reentrant;
-        // Etcd cannot count them in the step that adds one; so each replica adds some of its own without counting.
+        // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
+        // uncounted.
         let uncounted = new.limits.queue as usize / 2;
         let has_room = |others: &Others| self.ends.readers(name) + others.len() < uncounted;
         let sending = reads.then(|| self.under_way.begin(name, new.id, has_room)).flatten();
@@ -189,12 +191,12 @@ impl Replica {
             ],
             None => vec![none_under(lock.all())],
         };
-        self.grant_newcomer(coming, when, None).await
+        self.grant_new(request, when, None).await
     }
 
-    async fn grant_newcomer(
+    async fn grant_new(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
         mut when: Vec<Compare>,
         judged_at: Option<i64>,
     ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
@@ -203,7 +205,7 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
+        } = request;
         if new.retryable {
             when.push(absent(self.keys.request(new.id)));
         }
@@ -223,35 +225,39 @@ impl Replica {
         self.granted_or_survey(*ticket, lock, granting).await
     }
 
-    async fn acquire_seeing(&self, coming: &EnqueueRequest<'_>, survey: Snapshot) -> Result<EnqueueStep, Failure> {
-        let new = coming.new;
-        if survey.marked {
+    async fn acquire_by_snapshot(
+        &self,
+        request: &EnqueueRequest<'_>,
+        snapshot: Snapshot,
+    ) -> Result<EnqueueStep, Failure> {
+        let new = request.new;
+        if snapshot.marked {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Cancelled));
         }
-        if !self.holds_good(coming.ticket, &survey) {
+        if !self.holds_good(request.ticket, &snapshot) {
             return Ok(EnqueueStep::Again(None));
         }
-        if !new.retryable && survey.view.is_foreign(new) {
-            // An old copy of the store was put back, with an earlier claim of this name.
+        if !new.retryable && snapshot.view.is_foreign(new) {
+            // The store was restored from an old snapshot, with an earlier claim of this id.
             return Err(Failure::Unavailable("etcd: a name is in use already".into()));
         }
-        if let Some(entry) = survey.view.waiters.get(&new.id) {
-            return self.adopt_waiter(coming, &survey.view, entry).await;
+        if let Some(entry) = snapshot.view.waiters.get(&new.id) {
+            return self.adopt_waiter(request, &snapshot.view, entry).await;
         }
-        if let Some(entry) = survey.view.holder_with(&new.id) {
-            return self.adopt_hold(coming, entry).await;
+        if let Some(entry) = snapshot.view.holder_with(&new.id) {
+            return self.adopt_hold(request, entry).await;
         }
-        if let Some(cause) = survey.finished {
+        if let Some(cause) = snapshot.finished {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Finished(cause)));
         }
-        if let Some(entry) = survey.view.joined_by(new) {
-            return self.reenter(coming, entry).await;
+        if let Some(entry) = snapshot.view.joined_by(new) {
+            return self.reenter(request, entry).await;
         }
-        self.acquire_new(coming, &survey.view).await
+        self.acquire_new(request, &snapshot.view).await
     }
 
-    async fn acquire_new(&self, coming: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let new = coming.new;
+    async fn acquire_new(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
+        let new = request.new;
         if let Some(there) = view.mismatch(new.mode) {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::LimitMismatch {
                 there,
@@ -269,54 +275,54 @@ impl Replica {
             return full;
         }
         if fits {
-            return self.acquire_fitting(coming, view).await;
+            return self.acquire_fitting(request, view).await;
         }
-        let Some(_sending) = self.reserve(coming, Some(view)) else {
+        let Some(_sending) = self.reserve(request, Some(view)) else {
             return full;
         };
-        self.queue(coming, view).await
+        self.queue(request, view).await
     }
 
-    /// Keeps a place in the queue for a claim on its way, if this view of it, or the one that is kept up,
-    /// has room for that beside what this replica has sent.
-    fn reserve<'a>(&'a self, coming: &'a EnqueueRequest<'_>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
-        let EnqueueRequest { name, new, .. } = coming;
+    /// Reserves a slot in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
+    /// this replica's appends in flight.
+    fn reserve<'a>(&'a self, request: &'a EnqueueRequest<'_>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
+        let EnqueueRequest { name, new, .. } = request;
         let limit = new.limits.queue as usize;
         let has_room = |others: &_| self.scenes.has_room(name, view, others, limit);
         self.under_way.begin(name, new.id, has_room)
     }
 
-    /// Grants a newcomer that fits behind all that are there; nobody may have come meanwhile.
-    async fn acquire_fitting(&self, coming: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let (lock, new) = (&coming.lock, coming.new);
+    /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
+    async fn acquire_fitting(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
+        let (lock, new) = (&request.lock, request.new);
         let mut when = guard(lock, new.mode, view.revision);
         when.push(none_made_after(&lock.waiters(), view.revision));
         let mut sending = None;
         if new.mode == Mode::Shared {
-            // Any number of them are granted by one view, so each needs room beside those on their way.
-            sending = self.reserve(coming, Some(view));
+            // Several readers may be granted from one view, so each needs room in addition to those in flight.
+            sending = self.reserve(request, Some(view));
             if sending.is_none() {
                 let limit = new.limits.queue;
                 return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::Full { limit })));
             }
-            // Not this one, brought by another call. (For the other modes the guard says so.)
+            // Another call may have been granted this claim. (For the other modes the guard excludes that.)
             when.push(absent(lock.holder(new.mode.into(), new.id)));
             if new.reentrant {
-                // Nor one that it could join.
+                // Nor may there be a new holder that it could join.
                 when.push(none_made_after(&lock.readers(), view.revision));
             }
         }
         let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
-        let granted = self.grant_newcomer(coming, when, judged_at).await?;
+        let granted = self.grant_new(request, when, judged_at).await?;
         drop(sending);
         Ok(match granted {
             Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
-            Err(survey) => EnqueueStep::Again(Some(survey)),
+            Err(snapshot) => EnqueueStep::Again(Some(snapshot)),
         })
     }
 
-    /// Takes a waiting claim up if the view says so, for as long as others change the lock
-    /// meanwhile; otherwise says what is ahead and listens.
+    /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
+    /// that is not next is registered as a local waiter.
     pub async fn stand(
         &self,
         mut ticket: SessionEpoch,
@@ -326,11 +332,11 @@ impl Replica {
     ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
             let Some(entry) = view.waiters.get(&new.id) else {
-                // It was read after the step that put the claim: something has become of that since.
-                let survey = self.survey(ticket, name, new).await?;
-                match self.place_of(name, new, &survey).await? {
-                    Some(place) => return Ok(place),
-                    None => view = survey.view,
+                // The view is newer than the step that wrote the claim, so the claim was changed since.
+                let snapshot = self.survey(ticket, name, new).await?;
+                match self.place_of(name, new, &snapshot).await? {
+                    Some(outcome) => return Ok(outcome),
+                    None => view = snapshot.view,
                 }
                 continue;
             };
@@ -339,14 +345,14 @@ impl Replica {
             }
             match self.grant_waiting(ticket, name, new, (entry, view.revision)).await {
                 Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
-                Ok(Err(survey)) if survey.marked => return Ok(AcquireOutcome::Cancelled),
-                Ok(Err(survey)) => {
-                    if !self.holds_good(ticket, &survey) {
+                Ok(Err(snapshot)) if snapshot.marked => return Ok(AcquireOutcome::Cancelled),
+                Ok(Err(snapshot)) => {
+                    if !self.holds_good(ticket, &snapshot) {
                         ticket = self.session.ticket().await?;
                     }
-                    match self.place_of(name, new, &survey).await? {
-                        Some(place) => return Ok(place),
-                        None => view = survey.view,
+                    match self.place_of(name, new, &snapshot).await? {
+                        Some(outcome) => return Ok(outcome),
+                        None => view = snapshot.view,
                     }
                 }
                 Err(failure) => return Err(failure),
@@ -369,8 +375,8 @@ impl Replica {
     }
 }
 
-/// Whether a newcomer has to wait, as far as a view knows.
-fn is_behind(view: &View, new: &NewClaim) -> bool {
+/// Whether a new claim has to wait, judged by a view.
+fn is_blocked(view: &View, new: &NewClaim) -> bool {
     let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
     new.wait_policy == WaitPolicy::Wait
         && !new.reentrant

@@ -1,4 +1,4 @@
-//! A call that finds a claim which is there already: that of its own request, or one that it joins.
+//! Calls that find an existing claim: the one of their own request, or one that they join.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::view::{Entry, View};
 use crate::backend::{AcquireOutcome, Refusal, WaitPolicy};
 
 impl Replica {
-    /// Takes over a claim of the same request that waits.
+    /// Adopts a waiting claim of the same request.
     pub async fn adopt_waiter(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
         view: &View,
         entry: &Entry,
     ) -> Result<EnqueueStep, Failure> {
@@ -29,7 +29,7 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
+        } = request;
         if let Some(field) = entry.claim.differs(new) {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
                 field,
@@ -39,28 +39,28 @@ impl Replica {
             return Ok(
                 match self.grant_waiting(*ticket, name, new, (entry, view.revision)).await? {
                     Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
-                    Err(survey) => EnqueueStep::Again(Some(survey)),
+                    Err(snapshot) => EnqueueStep::Again(Some(snapshot)),
                 },
             );
         }
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(lock.waiter(new.id), entry));
         if new.wait_policy == WaitPolicy::Try {
-            return self.take_out(coming, view, entry, when).await;
+            return self.remove_own_waiter(request, view, entry, when).await;
         }
         let adopted = Claim {
             since: entry.claim.since,
             place: entry.claim.place,
             ..Claim::of(new)
         };
-        self.put_waiter(coming, when, &adopted).await
+        self.put_waiter(request, when, &adopted).await
     }
 
-    /// A try found its own claim waiting where it does not fit: takes it out, and marks the older
-    /// call.
-    async fn take_out(
+    /// Removes the waiting claim of a try's own request, because it cannot be granted now, and leaves a cancel mark for
+    /// the older call.
+    async fn remove_own_waiter(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
         view: &View,
         entry: &Entry,
         when: Vec<Compare>,
@@ -70,7 +70,7 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
+        } = request;
         let mut then = vec![TxnOp::delete(lock.waiter(new.id), None)];
         if let Some(older) = entry.claim.holds.first().filter(|older| older.call != new.call) {
             let on_session = PutOptions::new().with_lease(ticket.session);
@@ -85,13 +85,13 @@ impl Replica {
                 self.first_holder(view).await?,
             )));
         }
-        let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
-        Ok(EnqueueStep::Again(Some(survey)))
+        let snapshot = self.surveyed((*ticket, lock, name, new), &answer).await?;
+        Ok(EnqueueStep::Again(Some(snapshot)))
     }
 
-    /// Notes on a hold of the same request that two calls know it.
-    pub async fn adopt_hold(&self, coming: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
-        let new = coming.new;
+    /// Adopts a hold of the same request: its record notes that two calls know it.
+    pub async fn adopt_hold(&self, request: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
+        let new = request.new;
         if let Some(field) = entry.claim.differs(new) {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
                 field,
@@ -106,9 +106,9 @@ impl Replica {
         if hold.call != new.call && !hold.adopted {
             hold.adopted = true;
             entry.claim.not_poolable = true;
-            // That it has not ended since is said by its key.
-            if let Err(survey) = self.rewrite(coming, &mut entry, Vec::new()).await? {
-                return Ok(EnqueueStep::Again(Some(survey)));
+            // The rewrite compares the key, so the hold has not ended since.
+            if let Err(snapshot) = self.rewrite(request, &mut entry, Vec::new()).await? {
+                return Ok(EnqueueStep::Again(Some(snapshot)));
             }
         }
         let Some(left) = self.remaining(&entry).await? else {
@@ -122,9 +122,9 @@ impl Replica {
         )?)))
     }
 
-    /// One more hold on a claim of the same owner.
-    pub async fn reenter(&self, coming: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
-        let new = coming.new;
+    /// Adds a hold to a claim of the same owner.
+    pub async fn reenter(&self, request: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
+        let new = request.new;
         let refused = |refusal| Ok(EnqueueStep::Placed(AcquireOutcome::Refused(refusal)));
         if let Some(field) = entry.claim.differs(new) {
             return refused(Refusal::OtherParameters { field });
@@ -151,19 +151,19 @@ impl Replica {
         };
         let memory = entry.claim.memory();
         let (written, alive, ()) = tokio::join!(
-            self.rewrite(coming, &mut entry, first),
+            self.rewrite(request, &mut entry, first),
             self.leases.keep_alive(on),
             self.leases.keep_memory(memory)
         );
-        if let Err(survey) = written? {
-            return Ok(EnqueueStep::Again(Some(survey)));
+        if let Err(snapshot) = written? {
+            return Ok(EnqueueStep::Again(Some(snapshot)));
         }
         if !alive? {
             return Err(Failure::Unavailable("etcd: a lease ended with a re-entry".into()));
         }
         let mut ttl = span(entry.claim.span_s);
         if longer {
-            let Some((moved, span)) = self.move_lease(coming.name, &entry, new.ttl.get()).await? else {
+            let Some((moved, span)) = self.move_lease(request.name, &entry, new.ttl.get()).await? else {
                 return Err(Failure::Unavailable(
                     "etcd: a holder changed while its lease did".into(),
                 ));
@@ -178,10 +178,11 @@ impl Replica {
         )?)))
     }
 
-    /// Writes a holder's record anew on its lease, if it is what was read, the call may and all this is so.
+    /// Rewrites a holder's record on its lease, if it is unchanged since it was read, the call may still take effect
+    /// and the conditions `and` are met.
     async fn rewrite(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
         entry: &mut Entry,
         and: Vec<Compare>,
     ) -> Result<Result<(), Snapshot>, Failure> {
@@ -190,7 +191,7 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
+        } = request;
         let key = lock.holder_of(entry);
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(key.clone(), entry));

@@ -1,24 +1,24 @@
-//! The base that tokens are counted from, as its key holds it, and what keeps other releases from granting beside this
-//! one.
+//! The token base: the number that fencing tokens are counted from. It also prevents grants by other releases of this
+//! service.
 //!
-//! Every grant compares the record at its release's key. Releases before kept readers among the semaphore claims and
-//! their base at another key: the first replica of this release closes that one, with a number that they read as the
-//! largest there is and never write themselves (for its leading zero). So none of their grants takes effect from then
-//! on, and none of them raises it again. A later release can close this one's base in the same way.
+//! Every grant compares the record at its release's key. Earlier releases kept readers among the semaphore claims, and
+//! their base at another key. The first replica of this release closes that base: it writes a number that they parse as
+//! the largest one and never write themselves, because of its leading zero. After that, none of their grants takes
+//! effect, and none of them raises the base again. A later release can close this one's base in the same way.
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 
 use super::keys::Keys;
 
-/// What closes a base.
+/// The value of a closed base.
 const CLOSED: &str = "018446744073709551615";
 
-/// What is at the key of a base.
+/// The value at the key of a base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// A number; zero where there is none.
+    /// A number; zero if the key is absent.
     Open(u64),
-    /// A later release grants here.
+    /// Another release grants in this namespace.
     Closed,
 }
 
@@ -35,7 +35,7 @@ impl Base {
         }
     }
 
-    /// What tokens are counted from, if this release may count.
+    /// The base, if this release may grant.
     pub fn open(self) -> Option<u64> {
         match self {
             Self::Open(base) => Some(base),
@@ -53,8 +53,8 @@ pub struct Bases<'a> {
 }
 
 impl Bases<'_> {
-    /// What tokens are to be counted from, so that they lie above all that were given before and not below `floor`;
-    /// nothing where a later release grants. The other answer is whether that stands there already.
+    /// The base that makes all new tokens greater than all earlier ones and is not below `floor`, and whether it is
+    /// written already. None if a later release grants.
     pub fn to_be(&self, floor: u64) -> Option<(u64, bool)> {
         let own = Base::read(self.own).open()?;
         let earlier = Base::read(self.earlier).open();
@@ -62,7 +62,7 @@ impl Bases<'_> {
         Some((base, base == own && earlier.is_none()))
     }
 
-    /// The step that writes it, if nobody has written since.
+    /// The transaction that writes the base, if both keys are unchanged since they were read.
     pub fn raise(&self, base: u64) -> (Vec<Compare>, Vec<TxnOp>) {
         let unchanged = |key: String, kv: Option<&KeyValue>| {
             let modified = kv.map_or(0, KeyValue::mod_revision);
@@ -85,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_that_is_closed_is_the_largest_for_releases_before_and_no_number_that_they_write() {
+    fn earlier_releases_parse_a_closed_base_as_the_largest_number_and_never_write_it() {
         assert_eq!(Base::parse(CLOSED), Base::Closed);
-        let as_they_read = CLOSED.parse::<u64>().unwrap();
-        assert_eq!(as_they_read, u64::MAX);
-        assert_ne!(as_they_read.to_string(), CLOSED);
+        let as_parsed = CLOSED.parse::<u64>().unwrap();
+        assert_eq!(as_parsed, u64::MAX);
+        assert_ne!(as_parsed.to_string(), CLOSED);
         let open = [("", 0), ("0", 0), ("17", 17)];
         assert!(
             open.into_iter()

@@ -1,46 +1,43 @@
-//! Which steps go together in one transaction of nested ones.
+//! Which steps of a batch share a transaction, as nested transactions.
 //!
-//! Etcd judges every condition of a request before any of its writes, refuses a key that is written
-//! twice, counts operations along the depth against one limit, and refuses the whole request where
-//! one lease is dead. So two steps on one lock do not go together: the second might be granted what
-//! the first takes. The exception are claims at their way to the tail of a queue, which take nothing
-//! from anybody ([`BatchClass`]). Who does not go with a request goes beside it, in another one of the
-//! same turn.
+//! Etcd evaluates every condition of a request before any of its writes, refuses a key that is written twice, counts
+//! nested operations against one limit, and refuses the whole request if one lease is dead. So two steps on one lock
+//! must not share a request: the second might be granted what the first takes. The exceptions are steps that take
+//! nothing from the others, such as appends to a queue's tail ([`BatchClass`]). Steps that cannot share a request are
+//! sent in parallel requests of the same batch.
 
 use std::collections::{HashMap, HashSet};
 
 use etcd_client::proto::PbTxnOpRequest;
 use etcd_client::{Compare, Txn, TxnOp};
 
-/// Etcd's limit on operations, by its defaults.
+/// Etcd's default limit on the operations of a transaction.
 const DEPTH: usize = 128;
-/// How many bytes a request carries at most: a good part of what etcd takes by its defaults.
+/// The size limit of a request, in bytes: a third of etcd's default limit of 1.5 MiB.
 const BYTES: usize = 512 * 1024;
 
-/// Which steps on its own lock a step goes with.
+/// Which steps on the same lock a step may share a request with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchClass {
-    /// None.
+    /// With removals alone.
     Alone,
-    /// Claims at their way to the tail: what it is about is in the store already, so it is not about
-    /// one of those.
+    /// With appends and removals. It changes a claim that the store already has, so never one that is being appended.
     Host,
-    /// Removals and ends: it grants a claim that shares the lock, at once.
+    /// With ends and removals. It grants a claim that shares the lock, without waiting.
     Sharer,
-    /// Others like itself, sharers, removals and claims for the tail: it takes out one of several holders, which only
-    /// makes room.
+    /// With other ends, sharers, appends and removals. It removes one of several holders, which blocks no other claim.
     End,
-    /// A host, and others like itself: it puts a claim that no other step knows at the tail.
+    /// With a host, ends, removals and other appends. It appends a claim that no other step names.
     Tail,
-    /// The same behind others who wait, so that it is in no hurry.
+    /// As [`Self::Tail`], behind other waiters, so that it may be deferred.
     FarTail,
-    /// All that write other keys: it takes one waiter out, which grants nothing and makes no grant of the others
-    /// wrong, or it only reads.
+    /// With all that write other keys. It removes one waiter, which grants nothing and invalidates no grant, or it only
+    /// reads.
     Removal,
 }
 
 impl BatchClass {
-    /// Whether a step goes with those that are there already.
+    /// Whether a step may share a request with these.
     fn joins(self, there: &[Self]) -> bool {
         let has = |others: &[Self]| there.iter().any(|there| others.contains(there));
         match self {
@@ -54,7 +51,7 @@ impl BatchClass {
     }
 }
 
-/// A transaction of one lock.
+/// A transaction on one lock.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub lock: String,
@@ -68,8 +65,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// A step on the lock whose keys begin so. What it writes beside them no step on another lock
-    /// may need.
+    /// A step on the lock with this key prefix. Other keys that it writes must not matter to steps on other locks.
     pub fn new(lock: &str, company: BatchClass, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
         let mut step = Self {
             lock: lock.to_owned(),
@@ -103,28 +99,28 @@ impl Step {
         }
     }
 
-    /// Whether it may write a key.
+    /// Whether it may put a key.
     pub fn puts(&self) -> bool {
         self.puts
     }
 
-    /// How many operations it adds below the one that it is.
+    /// How many operations it nests.
     fn width(&self) -> usize {
         self.when.len().max(self.then.len()).max(self.otherwise.len())
     }
 
-    /// About how large it is: conditions and reads are little more than their keys.
+    /// Its estimated size in bytes: conditions and reads are little more than their keys.
     fn size(&self) -> usize {
         self.bytes + (self.when.len() + self.otherwise.len()) * (self.lock.len() + 64)
     }
 
-    /// Itself, as etcd takes it.
+    /// The transaction for etcd.
     pub fn txn(self) -> Txn {
         Txn::new().when(self.when).and_then(self.then).or_else(self.otherwise)
     }
 }
 
-/// Steps that go together, as they fill up.
+/// Steps that share a request, while it is filled.
 #[derive(Debug, Default)]
 struct Group<'a> {
     members: Vec<usize>,
@@ -142,7 +138,7 @@ impl<'a> Group<'a> {
                 && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
                 && self.members.len() + 1 + self.widest.max(step.width()) <= DEPTH
                 && self.bytes + step.size() <= BYTES
-                // On a full store only what puts nothing passes.
+                // A full store executes only requests that put nothing.
                 && self.puts == step.puts)
     }
 
@@ -156,7 +152,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Which steps go together, each named by its place.
+/// Groups steps into requests, each step given by its index.
 pub fn pack(steps: &[Step]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
@@ -187,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_on_one_lock_never_go_together() {
+    fn two_steps_on_one_lock_never_share_a_request() {
         let steps = [step("a", "a/1"), step("b", "b/1"), step("a", "a/2"), step("a", "a/3")];
         assert_eq!(pack(&steps), [vec![0, 1], vec![2], vec![3]]);
     }
 
     #[test]
-    fn claims_for_the_tail_go_with_one_host_and_with_nobody_who_is_alone() {
+    fn appends_share_a_request_with_one_host_and_with_no_step_that_is_alone() {
         let one = |company, key: &str| Step {
             company,
             ..step("a", key)
@@ -211,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_share_are_ended_together_and_beside_one_that_is_granted() {
+    fn ends_of_shared_holders_share_a_request_with_each_other_and_with_one_grant() {
         let one = |company, key: &str| Step {
             company,
             ..step("a", key)
@@ -226,7 +222,7 @@ mod tests {
             one(Tail, "6"),
             one(Alone, "7"),
         ];
-        // Two that were granted at one revision would have one token.
+        // Two grants at one revision would have the same token.
         assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3], vec![4, 5], vec![6]]);
         for first in [Alone, Host] {
             assert_eq!(pack(&[one(first, "1"), one(End, "2")]), [[0], [1]]);
@@ -234,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_taken_out_together_and_beside_any_step_on_another_key() {
+    fn removals_of_waiters_share_a_request_with_each_other_and_with_any_step_on_another_key() {
         let one = |company, key: &str| Step {
             company,
             ..step("a", key)
@@ -264,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_stays_below_the_limit_of_operations_along_its_depth() {
+    fn a_request_stays_below_the_limit_of_nested_operations() {
         let wide = |n: usize| {
             let reads = vec![TxnOp::get("k", None); 28];
             Step::new(
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_stays_below_the_limit_of_bytes_and_one_that_is_larger_goes_alone() {
+    fn a_request_stays_below_the_size_limit_and_a_larger_step_is_sent_alone() {
         let large = |n: usize, bytes: usize| {
             let put = TxnOp::put(format!("l{n}"), vec![0; bytes], None);
             Step::new(&format!("l{n}"), BatchClass::Alone, Vec::new(), vec![put], Vec::new())
@@ -296,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_puts_nothing_goes_apart_from_what_puts() {
+    fn steps_that_put_nothing_share_no_request_with_steps_that_put() {
         let only_deletes = Step::new(
             "b",
             BatchClass::Alone,

@@ -1,5 +1,5 @@
-//! The turns: what is asked at the same time goes to etcd together ([`super::batch_packing`]), and each gets its
-//! own answer.
+//! Group commit: steps that are requested at the same time are sent to etcd in one batch
+//! ([`super::batch_packing`]), and each gets its own answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,28 +14,29 @@ use super::cluster_client::{ClusterClient, Failure};
 use super::deferred::{DeferredSteps, MAX_DELAY, PiggybackBatch, Where};
 use crate::batch::{self, BatchBounds, BatchSender};
 
-/// How much a turn takes, and how many are under way at once: few, for the fuller a turn is the less
-/// each of its steps costs.
+/// How many steps a batch takes, and how many batches are in flight: few, because each step costs less in a fuller
+/// batch.
 const BOUNDS: BatchBounds = BatchBounds {
     batch: 192,
     in_flight: 2,
     queue: 4096,
 };
 
-/// How many go along with a turn: they fit into one transaction, for others would not keep their order.
-const ALONG: usize = 96;
+/// How many deferred steps a batch takes at most. They fit into one transaction, because several would not keep their
+/// order.
+const DEFERRED: usize = 96;
 
-/// What came of a step.
+/// The answer to a step.
 #[derive(Debug)]
 pub struct Answer {
     /// Whether its conditions were met.
     pub succeeded: bool,
-    /// The store's revision then; where it wrote, the revision of that.
+    /// The store's revision; of a step that wrote, the revision of its write.
     pub revision: i64,
-    /// Up to which revision its reads have everything: another step on the lock may have written
-    /// behind them in the same request.
+    /// The revision up to which its reads are complete. It may be below `revision`: another step of the same request
+    /// may have written to the lock after these reads.
     pub read_at: i64,
-    /// What its reads gave, in their order.
+    /// The responses to its reads, in their order.
     pub reads: Vec<GetResponse>,
 }
 
@@ -46,7 +47,7 @@ impl Answer {
         Self::nested(answer, revision, revision)
     }
 
-    /// A nested answer has no revision of its own.
+    /// The answer to a nested transaction, which has no revision of its own.
     fn nested(answer: &TxnResponse, revision: i64, read_at: i64) -> Self {
         let reads = answer.op_responses().into_iter().filter_map(|one| match one {
             TxnOpResponse::Get(read) => Some(read),
@@ -71,87 +72,87 @@ impl Answer {
             _ => None,
         });
         let answers = nested.zip(steps).map(|(nested, step)| {
-            let beside = on_lock[step.lock.as_str()] > 1;
-            Self::nested(&nested, revision, revision - i64::from(beside))
+            let has_others = on_lock[step.lock.as_str()] > 1;
+            Self::nested(&nested, revision, revision - i64::from(has_others))
         });
         answers.collect()
     }
 }
 
-/// Where steps are put.
+/// Collects steps into batches.
 #[derive(Debug)]
 pub struct StepBatcher {
     link: Arc<ClusterClient>,
     batch: BatchSender<Step, Result<Answer, Failure>>,
-    along: Arc<DeferredSteps>,
-    /// How many steps are under way, or wait for a turn.
-    asked: AtomicUsize,
-    /// Some came while others were under way.
-    met: AtomicBool,
+    deferred: Arc<DeferredSteps>,
+    /// How many steps are in flight or wait for a batch.
+    pending: AtomicUsize,
+    /// A step was requested while another was in flight.
+    overlapped: AtomicBool,
 }
 
 impl StepBatcher {
-    /// Begins to make turns, until it is dropped. Must be called within a tokio runtime.
+    /// Sends batches until it is dropped. Must be called within a tokio runtime.
     pub fn begin(link: Arc<ClusterClient>) -> Self {
-        let (batch, turns) = batch::batch(BOUNDS);
-        let along = Arc::new(DeferredSteps::default());
-        let (way, beside) = (Arc::clone(&link), Arc::clone(&along));
-        tokio::spawn(turns.run_many(move |steps| {
-            let riders = beside.take(ALONG, &steps);
-            turn_with(Arc::clone(&way), steps, riders)
+        let (batch, receiver) = batch::batch(BOUNDS);
+        let deferred = Arc::new(DeferredSteps::default());
+        let (client, piggyback) = (Arc::clone(&link), Arc::clone(&deferred));
+        tokio::spawn(receiver.run_many(move |steps| {
+            let deferred = piggyback.take(DEFERRED, &steps);
+            send_batch_with(Arc::clone(&client), steps, deferred)
         }));
         Self {
             link,
             batch,
-            along,
-            asked: AtomicUsize::new(0),
-            met: AtomicBool::new(false),
+            deferred,
+            pending: AtomicUsize::new(0),
+            overlapped: AtomicBool::new(false),
         }
     }
 
-    /// Makes a step, together with others that come at the same time. One that is alone, as the one
-    /// before it was, is sent from here: each task on the way through a turn may be a thread to wake.
+    /// Executes a step, in one batch with others that are requested at the same time. A step that is alone, as the one
+    /// before it was, is sent by its caller's task: a batch goes through more tasks, and each may wake a thread.
     ///
     /// # Errors
-    /// Whether the step took effect then is said by the [`Failure`]. It comes after two requests' time at the latest:
-    /// one to wait for a turn, one for its answer.
+    /// The [`Failure`] says whether the step took effect. It is returned after at most two request timeouts: one for
+    /// the wait for a batch, and one for the batch's answer.
     pub async fn ask(&self, step: Step) -> Result<Answer, Failure> {
-        let asked = timeout(self.link.wait_policy() * 2, self.ask_however_long(step)).await;
-        asked.unwrap_or_else(|_| Err(Failure::Unavailable("etcd: no turn was answered in time".into())))
+        let answer = timeout(self.link.wait_policy() * 2, self.ask_without_limit(step)).await;
+        answer.unwrap_or_else(|_| Err(Failure::Unavailable("etcd: no batch was answered in time".into())))
     }
 
-    async fn ask_however_long(&self, step: Step) -> Result<Answer, Failure> {
-        let _asked = self.count();
+    async fn ask_without_limit(&self, step: Step) -> Result<Answer, Failure> {
+        let _pending = self.count();
         if step.company == BatchClass::FarTail {
-            return self.ask_along(step).await;
+            return self.ask_deferred(step).await;
         }
-        if self.asked.load(Ordering::Relaxed) > 1 {
-            self.met.store(true, Ordering::Relaxed);
-        } else if !self.met.swap(false, Ordering::Relaxed) {
+        if self.pending.load(Ordering::Relaxed) > 1 {
+            self.overlapped.store(true, Ordering::Relaxed);
+        } else if !self.overlapped.swap(false, Ordering::Relaxed) {
             return Ok(Answer::of(&self.link.txn(step.txn()).await?));
         }
         self.batch.ask(step).await.map_err(|_| closed())?
     }
 
-    /// A step in no hurry goes along with the next turn, if there is one in a moment.
-    async fn ask_along(&self, step: Step) -> Result<Answer, Failure> {
-        self.met.store(true, Ordering::Relaxed);
-        let (stand, mut answered) = self.along.put(step);
-        let moment = sleep(MAX_DELAY);
-        tokio::pin!(moment);
+    /// Sends a deferrable step with the next batch, or in a batch of its own if none is sent within [`MAX_DELAY`].
+    async fn ask_deferred(&self, step: Step) -> Result<Answer, Failure> {
+        self.overlapped.store(true, Ordering::Relaxed);
+        let (slot, mut answered) = self.deferred.put(step);
+        let delay = sleep(MAX_DELAY);
+        tokio::pin!(delay);
         loop {
             tokio::select! {
                 biased;
                 answer = &mut answered => return answer.map_err(|_| closed())?,
-                () = &mut moment, if !moment.is_elapsed() => {}
-                () = stand.first(), if moment.is_elapsed() => {}
+                () = &mut delay, if !delay.is_elapsed() => {}
+                () = slot.first(), if delay.is_elapsed() => {}
             }
-            match stand.take_back() {
+            match slot.take_back() {
                 Where::Back(step) => {
-                    let mut bringing = LeadStep(&self.along, Some(step.lock.clone()));
+                    let mut lead = LeadStep(&self.deferred, Some(step.lock.clone()));
                     let answer = self.batch.ask(step).await;
-                    // Its turn was over before its answer came.
-                    bringing.1 = None;
+                    // The batch has released the lock: it ended before its answer arrived.
+                    lead.1 = None;
                     return answer.map_err(|_| closed())?;
                 }
                 Where::Here => {}
@@ -160,22 +161,23 @@ impl StepBatcher {
         }
     }
 
-    fn count(&self) -> Asked<'_> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        Asked(&self.asked)
+    fn count(&self) -> PendingStep<'_> {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        PendingStep(&self.pending)
     }
 }
 
-/// A step that is under way.
-struct Asked<'a>(&'a AtomicUsize);
+/// Counts a step as pending until it is dropped.
+struct PendingStep<'a>(&'a AtomicUsize);
 
-impl Drop for Asked<'_> {
+impl Drop for PendingStep<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A step that its caller brings to a turn. Dropped before it was with one, it keeps nobody waiting.
+/// A deferred step that its caller sends with a batch, and its lock. If it is dropped before a batch took the step, the
+/// next deferred step of that lock may be sent.
 struct LeadStep<'a>(&'a DeferredSteps, Option<String>);
 
 impl Drop for LeadStep<'_> {
@@ -190,24 +192,24 @@ fn closed() -> Failure {
     Failure::Unavailable("the namespace is closed".into())
 }
 
-/// A turn, with steps that go along with it and are answered beside it.
-async fn turn_with(
+/// Sends a batch together with deferred steps, and answers the callers of those itself.
+async fn send_batch_with(
     link: Arc<ClusterClient>,
     mut steps: Vec<Step>,
-    riders: PiggybackBatch,
+    deferred: PiggybackBatch,
 ) -> Vec<Result<Answer, Failure>> {
-    let asked = steps.len();
-    steps.extend(riders.steps);
-    let mut answers = turn(link, steps).await;
-    drop(riders.riding);
-    for (caller, answer) in riders.callers.into_iter().zip(answers.split_off(asked)) {
-        // A caller that went away meanwhile does not want its answer.
+    let requested = steps.len();
+    steps.extend(deferred.steps);
+    let mut answers = send_batch(link, steps).await;
+    drop(deferred.riding);
+    for (caller, answer) in deferred.callers.into_iter().zip(answers.split_off(requested)) {
+        // Fails only if the caller was dropped meanwhile.
         let _ = caller.send(answer);
     }
     answers
 }
 
-async fn turn(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {
+async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {
     let groups = pack(&steps);
     let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
     let mut answers: Vec<_> = steps.iter().map(|_| None).collect();
@@ -225,7 +227,7 @@ async fn turn(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Result<Answer, 
     answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
 }
 
-/// Sends what may go together. A lost outcome is unknown for each of them.
+/// Sends steps in one transaction. If its outcome is unknown, so is that of each step.
 async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {
     if steps.len() == 1 {
         let alone = steps.drain(..).map(Step::txn).map(|txn| link.txn(txn));
@@ -242,7 +244,7 @@ async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Result<Answer, 
             let lost = || Failure::Unavailable("etcd: a transaction lacks an answer".into());
             steps.iter().map(|_| answers.next().ok_or_else(lost)).collect()
         }
-        // Nothing was written, and only some of them are to blame.
+        // Nothing was written, and only some of the steps caused it: each is sent alone.
         Err(Failure::LeaseGone | Failure::Refused(_)) => {
             let each = steps.into_iter().map(|step| link.txn(step.txn()));
             let answers = join_all(each).await;
@@ -267,36 +269,36 @@ mod tests {
 
     #[tokio::test]
     async fn every_step_is_answered_in_time_however_many_wait_for_a_store_that_hangs() {
-        // It accepts connections, and says nothing.
+        // Accepts connections and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let request = Duration::from_secs(1);
         let link = ClusterClient::new(&Settings {
             timeout: request,
             ..Settings::new(vec![format!("http://{}", silent.local_addr().unwrap())])
         });
-        let turns = StepBatcher::begin(Arc::new(link));
+        let batches = StepBatcher::begin(Arc::new(link));
         let begun = Instant::now();
         let step = |n| Step::new(&format!("l{n}"), BatchClass::Alone, Vec::new(), Vec::new(), Vec::new());
         let many = 8 * BOUNDS.in_flight * BOUNDS.batch;
-        let answers = join_all((0..many).map(|n| turns.ask(step(n)))).await;
+        let answers = join_all((0..many).map(|n| batches.ask(step(n)))).await;
         assert!(answers.iter().all(Result::is_err));
-        // One after another their turns would take 8 requests' time.
+        // One after another, the batches would take 8 request timeouts.
         assert!(begun.elapsed() < request * 6, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
-    async fn a_claim_far_behind_others_waits_for_a_turn_that_it_goes_along_with() {
+    async fn a_deferred_step_is_sent_and_answered_with_the_next_batch() {
         let link = ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
-        let turns = StepBatcher::begin(Arc::new(link));
+        let batches = StepBatcher::begin(Arc::new(link));
         let far = Step::new("a", BatchClass::FarTail, Vec::new(), Vec::new(), Vec::new());
-        let mut asked = pin!(turns.ask(far));
-        assert!(asked.as_mut().now_or_never().is_none());
-        let riders = turns.along.take(BOUNDS.batch, &[]);
-        assert_eq!(riders.steps.len(), 1);
-        let answer = || Err(Failure::Refused("the turn's answer".into()));
-        for caller in riders.callers {
+        let mut answered = pin!(batches.ask(far));
+        assert!(answered.as_mut().now_or_never().is_none());
+        let taken = batches.deferred.take(BOUNDS.batch, &[]);
+        assert_eq!(taken.steps.len(), 1);
+        let answer = || Err(Failure::Refused("the batch's answer".into()));
+        for caller in taken.callers {
             assert!(caller.send(answer()).is_ok());
         }
-        assert_eq!(asked.await.err(), answer().err());
+        assert_eq!(answered.await.err(), answer().err());
     }
 }

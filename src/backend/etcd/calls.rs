@@ -1,9 +1,10 @@
 //! Which steps of this replica's calls have not been answered yet.
 //!
-//! A step that was sent goes on where its call is dropped, so that this replica has its answer. A leave waits for the
-//! answers of its call: once all are here, nothing of the call can come late. Only where the outcome of a step stays
-//! unknown a cancel mark must keep it out, and the lease that the step named may be in use until the leave was answered.
-//! A call that leaves sends no step any more: this replica, the only one that serves it, remembers it.
+//! A step that was sent continues when its call is dropped, so this replica gets its answer. The undo of a call waits
+//! for the answers of the call's steps; after the last one, no step of the call can take effect late. Only if the
+//! outcome of a step stays unknown is a cancel mark needed, and the lease that the step names counts as in use until
+//! the undo was answered. A cancelled call sends no further step: this replica, which alone serves the call, remembers
+//! the cancellation.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -23,31 +24,31 @@ use super::leases::Lease;
 use crate::backend::MARKS_KEPT;
 use crate::name::CallId;
 
-/// How many calls that left are remembered at the most. A step of such a call comes within milliseconds of its leave,
-/// if it comes at all: both are of this process.
-const LEFT: usize = 1 << 18;
+/// How many cancelled calls are remembered at most. A late step of a cancelled call follows the cancellation within
+/// milliseconds, because both happen in this process.
+const CANCELLED: usize = 1 << 18;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Calls {
     with_steps: Mutex<HashMap<CallId, Call>>,
-    left: Mutex<LeftCalls>,
+    cancelled: Mutex<CancelledCalls>,
 }
 
-/// The calls that left within the last [`MARKS_KEPT`], at most [`LEFT`] of them.
+/// The calls that were cancelled within the last [`MARKS_KEPT`], at most [`CANCELLED`] of them.
 #[derive(Debug, Default)]
-struct LeftCalls {
+struct CancelledCalls {
     calls: HashSet<CallId>,
     by_time: VecDeque<(Instant, CallId)>,
 }
 
-impl LeftCalls {
+impl CancelledCalls {
     fn insert(&mut self, call: CallId) {
         if self.calls.insert(call) {
             self.by_time.push_back((Instant::now(), call));
         }
         while let Some((at, call)) = self.by_time.front().copied()
-            && (at.elapsed() >= MARKS_KEPT || self.by_time.len() > LEFT)
+            && (at.elapsed() >= MARKS_KEPT || self.by_time.len() > CANCELLED)
         {
             self.by_time.pop_front();
             self.calls.remove(&call);
@@ -57,25 +58,25 @@ impl LeftCalls {
 
 #[derive(Debug, Default)]
 struct Call {
-    under_way: usize,
-    /// Whether a step took effect is unknown.
+    in_flight: usize,
+    /// The outcome of some step is unknown.
     lost: bool,
-    /// The leases that such steps named and that no other call can use.
+    /// The leases that steps of unknown outcome name and that no other call uses.
     leases: Vec<Lease>,
-    /// Nobody asks for it any more.
+    /// The call's outcome is no longer needed.
     is_over: bool,
     ended: Arc<Notify>,
 }
 
 impl Calls {
-    /// A step of a call is about to be sent, and names this lease; nothing for a call that has left.
+    /// Registers a step that is about to be sent, and the lease that it names. None if the call was cancelled.
     pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Option<Sent> {
-        let left = self.left();
-        if left.calls.contains(&call) {
+        let cancelled = self.cancelled();
+        if cancelled.calls.contains(&call) {
             return None;
         }
-        self.lock().entry(call).or_default().under_way += 1;
-        drop(left);
+        self.lock().entry(call).or_default().in_flight += 1;
+        drop(cancelled);
         Some(Sent {
             calls: Arc::clone(self),
             call,
@@ -84,17 +85,17 @@ impl Calls {
         })
     }
 
-    /// A call leaves: no step of it is sent any more.
+    /// Cancels a call: no further step of it is sent.
     pub fn release(&self, call: CallId) {
-        self.left().insert(call);
+        self.cancelled().insert(call);
     }
 
-    /// Whether a call has left, as far as that is remembered.
+    /// Whether a call was cancelled, as far as that is remembered.
     pub fn has_left(&self, call: CallId) -> bool {
-        self.left().calls.contains(&call)
+        self.cancelled().calls.contains(&call)
     }
 
-    /// The outcome of a step that was answered counts as unknown, and so does the use of the lease that it named.
+    /// Makes the outcome of an answered step count as unknown, and with it the use of the lease that it names.
     pub fn doubt(&self, call: CallId, lease: Option<Lease>) {
         let mut calls = self.lock();
         let state = calls.entry(call).or_default();
@@ -102,11 +103,11 @@ impl Calls {
         state.leases.extend(lease);
     }
 
-    /// Waits for a time until all steps of a call have ended; whether each was answered.
+    /// Waits, for at most `limit`, until all steps of a call have ended. True if each was answered.
     ///
     /// # Cancellation safety
-    /// Dropped, nothing is lost.
-    pub async fn settle(&self, call: CallId, wait_policy: Duration) -> bool {
+    /// Safe: a dropped wait changes nothing.
+    pub async fn settle(&self, call: CallId, limit: Duration) -> bool {
         let ended = async {
             loop {
                 let (now, ended) = self.state(call);
@@ -118,7 +119,7 @@ impl Calls {
                 }
             }
         };
-        timeout(wait_policy, ended).await == Ok(State::Answered)
+        timeout(limit, ended).await == Ok(State::Answered)
     }
 
     /// Whether all steps of a call were answered.
@@ -126,7 +127,8 @@ impl Calls {
         self.state(call).0 == State::Answered
     }
 
-    /// A call has left, or what became of its steps is known otherwise; the leases that steps of unknown outcome named.
+    /// Ends the bookkeeping of a call that was undone, or whose outcome is known otherwise. Returns the leases that its
+    /// steps of unknown outcome name.
     pub fn over(&self, call: CallId) -> Vec<Lease> {
         let mut calls = self.lock();
         let Some(state) = calls.get_mut(&call) else {
@@ -134,7 +136,7 @@ impl Calls {
         };
         (state.lost, state.is_over) = (false, true);
         let leases = std::mem::take(&mut state.leases);
-        if state.under_way == 0 {
+        if state.in_flight == 0 {
             calls.remove(&call);
         }
         leases
@@ -143,7 +145,7 @@ impl Calls {
     fn state(&self, call: CallId) -> (State, Option<Arc<Notify>>) {
         match self.lock().get(&call) {
             None => (State::Answered, None),
-            Some(state) if state.under_way > 0 => (State::InFlight, Some(Arc::clone(&state.ended))),
+            Some(state) if state.in_flight > 0 => (State::InFlight, Some(Arc::clone(&state.ended))),
             Some(state) if state.lost => (State::Lost, None),
             Some(_) => (State::Answered, None),
         }
@@ -153,12 +155,12 @@ impl Calls {
         self.with_steps.lock()
     }
 
-    fn left(&self) -> MutexGuard<'_, LeftCalls> {
-        self.left.lock()
+    fn cancelled(&self) -> MutexGuard<'_, CancelledCalls> {
+        self.cancelled.lock()
     }
 }
 
-/// Where the steps of a call are.
+/// The state of a call's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     InFlight,
@@ -166,7 +168,7 @@ enum State {
     Lost,
 }
 
-/// A step that was sent. Dropped before it was answered, its outcome is unknown.
+/// A step that was sent. If this is dropped before [`Sent::answered`], the outcome is unknown.
 #[derive(Debug)]
 pub struct Sent {
     calls: Arc<Calls>,
@@ -176,7 +178,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Its answer is here.
+    /// Notes the answer.
     pub fn answered<T>(mut self, answer: &Result<T, Failure>) {
         self.is_known = match answer {
             Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::NotSent(_)) => true,
@@ -191,19 +193,19 @@ impl Drop for Sent {
         let Some(state) = calls.get_mut(&self.call) else {
             return;
         };
-        state.under_way -= 1;
+        state.in_flight -= 1;
         if !self.is_known {
             state.lost = true;
             state.leases.extend(self.lease);
         }
         state.ended.notify_waiters();
-        if state.under_way == 0 && (!state.lost || state.is_over) {
+        if state.in_flight == 0 && (!state.lost || state.is_over) {
             calls.remove(&self.call);
         }
     }
 }
 
-/// What goes on in a task of its own where it is dropped before its end.
+/// A future that continues in a task of its own if it is dropped before its end.
 pub struct Finishing<T: Send + 'static>(Option<BoxFuture<'static, T>>);
 
 impl<T: Send + 'static> Finishing<T> {
@@ -241,37 +243,37 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const LIMIT: Duration = Duration::from_secs(5);
 
     fn call(number: u8) -> CallId {
         CallId::from_bytes([number; 16])
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_is_settled_when_each_of_its_steps_was_answered_and_never_where_one_was_lost() {
+    async fn a_call_is_settled_once_each_step_was_answered_and_never_after_an_unknown_outcome() {
         let calls = Arc::new(Calls::default());
-        assert!(calls.settle(call(1), PATIENCE).await, "nothing was sent");
+        assert!(calls.settle(call(1), LIMIT).await, "nothing was sent");
         let (first, second, other) = (
             calls.begin(call(1), None).unwrap(),
             calls.begin(call(1), None).unwrap(),
             calls.begin(call(2), None).unwrap(),
         );
         first.answered(&Ok(()));
-        assert!(!calls.settle(call(1), PATIENCE).await, "one is under way");
-        let settles = calls.settle(call(1), PATIENCE);
+        assert!(!calls.settle(call(1), LIMIT).await, "one is in flight");
+        let settles = calls.settle(call(1), LIMIT);
         let answers = async {
-            sleep(PATIENCE / 2).await;
+            sleep(LIMIT / 2).await;
             second.answered(&Err::<(), _>(Failure::LeaseGone));
         };
         assert!(tokio::join!(settles, answers).0);
         other.answered(&Err::<(), _>(Failure::Unavailable("lost".into())));
-        assert!(!calls.settle(call(2), PATIENCE).await && !calls.is_settled(call(2)));
+        assert!(!calls.settle(call(2), LIMIT).await && !calls.is_settled(call(2)));
         calls.over(call(2));
         assert!(calls.lock().is_empty(), "nothing is left of them");
     }
 
     #[tokio::test]
-    async fn the_lease_of_a_step_is_told_where_its_outcome_stayed_unknown() {
+    async fn only_the_lease_of_a_step_with_an_unknown_outcome_is_returned() {
         let calls = Arc::new(Calls::default());
         let lease = |id| Lease {
             id,
@@ -287,20 +289,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_begun_is_finished_where_it_is_dropped() {
+    async fn a_dropped_future_is_finished_by_its_own_task() {
         let calls = Arc::new(Calls::default());
         let sent = calls.begin(call(1), None).unwrap();
         let mut work = Finishing::new(async move {
-            sleep(PATIENCE / 2).await;
+            sleep(LIMIT / 2).await;
             sent.answered(&Ok(()));
         });
         assert!(futures::poll!(&mut work).is_pending());
         drop(work);
-        assert!(calls.settle(call(1), PATIENCE).await);
+        assert!(calls.settle(call(1), LIMIT).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_left_sends_no_step_for_as_long_as_marks_are_kept() {
+    async fn a_cancelled_call_sends_no_step_for_as_long_as_marks_are_kept() {
         let calls = Arc::new(Calls::default());
         calls.release(call(1));
         assert!(calls.has_left(call(1)) && calls.begin(call(1), None).is_none());

@@ -1,8 +1,9 @@
-//! The wall clock, which scales tokens and dates what people see; it decides nothing.
+//! The wall clock. It sets the floor of new token bases and the timestamps that the API returns; no decision depends on
+//! it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, as people read it.
+/// The current wall-clock time.
 pub fn wall() -> SystemTime {
     SystemTime::now()
 }

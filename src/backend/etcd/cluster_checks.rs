@@ -1,31 +1,30 @@
-//! What a cluster is asked about itself: at the start of each session, and now and then.
+//! Reads the cluster's status: at the start of each session, and every few seconds.
 
 use etcd_client::{Error, GetOptions};
 
 use super::cluster_client::{ClusterClient, Failure};
 
-/// How a cluster is.
+/// The status of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// The version of the member that was asked.
+    /// The version of the member that answered.
     pub version: String,
-    /// The size of its file, in bytes.
+    /// The size of the member's database file, in bytes.
     pub db_bytes: i64,
-    /// The space that it may use is used up: it takes no writes until somebody frees some and
-    /// disarms the alarm.
+    /// Its space is used up: it accepts no writes until an operator frees some and disarms the alarm.
     pub full: bool,
-    /// It keeps the whole of a long history: nobody compacts it.
+    /// It has a long history that was never compacted.
     pub uncompacted: bool,
-    /// What else it says is wrong.
+    /// The other errors that it reports.
     pub errors: Vec<String>,
 }
 
-/// From which revision on a history is long that still begins at its first one. A pair of an Acquire
-/// and a Release leaves half a kilobyte.
+/// From this revision on, an uncompacted history counts as long. A pair of an Acquire and a Release leaves half a
+/// kilobyte of history.
 const LONG_HISTORY: i64 = 10_000;
 
 impl Condition {
-    /// Asks the member that is in use; this server may read that key.
+    /// Reads the status of the member in use. `readable` is a key that this server may read.
     ///
     /// # Errors
     /// When it does not answer.
@@ -46,7 +45,7 @@ impl Condition {
         })
     }
 
-    /// Says in the log how it is.
+    /// Logs the status.
     pub fn tell(&self) {
         tracing::info!(version = self.version, db_bytes = self.db_bytes, "etcd answers");
         for fault in known_faults(&self.version) {
@@ -54,16 +53,16 @@ impl Condition {
         }
         if self.uncompacted {
             tracing::warn!(
-                "etcd has never compacted its history, which grows with every lock: let it (--auto-compaction-retention)"
+                "etcd has never compacted its history, which grows with every grant: set --auto-compaction-retention"
             );
         }
         for error in &self.errors {
-            tracing::warn!(error, "etcd says that something is wrong");
+            tracing::warn!(error, "etcd reports an error");
         }
     }
 }
 
-/// Whether the history begins at its first revision still.
+/// Whether the history still begins at its first revision.
 async fn has_first_revision(link: &ClusterClient, readable: &str) -> Result<bool, Failure> {
     let first = GetOptions::new().with_revision(1).with_count_only();
     let asked = link.call(|mut client| async move {
@@ -75,7 +74,7 @@ async fn has_first_revision(link: &ClusterClient, readable: &str) -> Result<bool
     asked.await
 }
 
-/// What is known to be wrong with a version.
+/// The known faults of a version.
 fn known_faults(version: &str) -> Vec<&'static str> {
     let mut parts = version.split(['.', '-', '+']).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch))) = (parts.next(), parts.next(), parts.next()) else {
@@ -84,15 +83,18 @@ fn known_faults(version: &str) -> Vec<&'static str> {
     let is = |line: (u32, u32), below: u32| (major, minor) == line && patch < below;
     let before = |line: (u32, u32)| (major, minor) < line;
     let faults = [
-        (before((3, 4)), "it is older than any that this backend was tried on"),
+        (
+            before((3, 4)),
+            "it is older than any version that this backend was tested with",
+        ),
         (
             is((3, 4), 31) || is((3, 5), 13),
-            "a leader that was cut off still answers signs of life, so a lease may end unseen",
+            "a partitioned leader still answers keep-alives, so a lease may expire unnoticed",
         ),
-        (is((3, 5), 3), "its members may come to differ after a crash"),
+        (is((3, 5), 3), "its members may become inconsistent after a crash"),
         (
             before((3, 5)) || is((3, 5), 33) || is((3, 6), 14),
-            "writes of nested transactions pass its limit of space",
+            "writes of nested transactions bypass its space quota",
         ),
     ];
     faults
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_known_by_their_faults() {
+    fn each_version_has_its_known_faults() {
         for (version, faults) in [
             ("3.3.27", 2),
             ("3.4.23", 2),

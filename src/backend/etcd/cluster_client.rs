@@ -1,5 +1,5 @@
-//! The way to the cluster: one connection per endpoint, and a failover of our own that stays where
-//! it is until that member fails. (The client's own balancer keeps sending calls to a dead member.)
+//! The client of the cluster: one connection per endpoint. All calls go to one member until that fails. (The balancer
+//! of etcd-client keeps sending calls to a dead member.)
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use super::member_credentials::MemberCredentials;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
-/// What went wrong between here and the cluster.
+/// Why a request to the cluster failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// A lease that the request named is dead; nothing was written.
@@ -24,23 +24,23 @@ pub enum Failure {
     /// The cluster refused the request; nothing was written.
     #[error("{0}")]
     Refused(String),
-    /// Its space is used up. Whether it took effect is unknown: who goes past the limit is refused
-    /// after the write.
+    /// The cluster's space is used up. Whether the request took effect is unknown, because etcd reports the first write
+    /// beyond the limit as failed after executing it.
     #[error("{0}")]
     Full(String),
-    /// No leader, or no quorum; whether it took effect is unknown.
+    /// No leader, or no quorum. Whether the request took effect is unknown.
     #[error("{0}")]
     NoQuorum(String),
-    /// No answer; whether it took effect is unknown.
+    /// No answer. Whether the request took effect is unknown.
     #[error("{0}")]
     Unavailable(String),
-    /// It was not sent, nor anything before it that had an effect.
+    /// Nothing with an effect was sent.
     #[error("{0}")]
     NotSent(String),
 }
 
 impl Failure {
-    /// The same, where nothing had been sent yet.
+    /// The same failure of a call for which nothing with an effect was sent.
     pub fn unsent(self) -> Self {
         Self::NotSent(self.to_string())
     }
@@ -61,44 +61,46 @@ impl From<Failure> for BackendError {
     }
 }
 
-/// How often a read is asked of another member.
+/// How often a read is tried.
 const READ_TRIES: usize = 3;
-/// How many keys a page has of a read that may be large: with the largest metadata some 2 MB.
+/// The number of keys per page of a range read: with the largest metadata, a page has some 2 MB.
 const PAGE: i64 = 500;
-/// How large an answer of etcd may be, in bytes. What may be large is read in pages; a page of holders with many holds
-/// each, or the answer to a full batch, is larger than the 4 MiB that a client takes by default.
+/// The size limit of an answer of etcd, in bytes. Large ranges are read in pages, but a page of holders with many holds
+/// each, or the answer to a full batch, may exceed the client's default limit of 4 MiB.
 pub const ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
 /// See the module.
 pub struct ClusterClient {
     members: Vec<Member>,
     current: AtomicUsize,
-    /// The member whose connection for sessions is used.
+    /// The index of the member for the keep-alives of sessions.
     current_of_sessions: AtomicUsize,
-    /// How a client is made, but for what proves this server.
+    /// The options of a client, without the credentials.
     options: ConnectOptions,
-    /// What proves it.
+    /// The credentials.
     pub(super) proving: MemberCredentials,
     timeout: Duration,
-    /// The highest revision of any answer: one below tells of a restored snapshot.
+    /// The highest revision of any answer. A lower one shows that a snapshot was restored.
     revision: AtomicI64,
-    /// How often one below was met.
+    /// How often a lower one was received.
     restores: watch::Sender<u64>,
 }
 
 /// A member, and the client that calls go over.
 pub(super) struct Member {
     pub(super) url: String,
-    /// Made with the first call; there is another in its place where one was made since with another proof.
+    /// Made with the first call, and replaced with the credentials.
     pub(super) client: ArcSwap<OnceCell<Client>>,
-    /// The same for the keep-alives of sessions alone: no call that is large, and no number of them, delays those.
+    /// The client for the keep-alives of sessions alone, so that neither large nor many calls delay those.
     pub(super) of_sessions: ArcSwap<OnceCell<Client>>,
 }
 
 impl fmt::Debug for ClusterClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls: Vec<_> = self.members.iter().map(|member| &member.url).collect();
-        f.debug_struct("Link").field("endpoints", &urls).finish_non_exhaustive()
+        f.debug_struct("ClusterClient")
+            .field("endpoints", &urls)
+            .finish_non_exhaustive()
     }
 }
 
@@ -122,7 +124,7 @@ impl ClusterClient {
         }
     }
 
-    /// Asks once. After a failure that another member may not have, the next call goes to that one.
+    /// Sends one request. After a failure that another member may not have, the next call goes to another member.
     pub async fn call<T, F>(&self, ask: impl FnOnce(Client) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Error>>,
@@ -137,44 +139,44 @@ impl ClusterClient {
             self.turn_away_from(at);
         }
         if answer.is_err() {
-            // Another proof may do, if there is one that was not used yet.
+            // Replaced credentials that are not in use yet may fix the failure.
             self.proving.hurry();
         }
         answer
     }
 
-    /// A connection for streams, which end with their member.
+    /// A client for streams. A stream ends when its member fails.
     pub async fn streaming(&self) -> Result<Client, Failure> {
         self.call(|client| async { Ok(client) }).await
     }
 
-    /// The connection that carries nothing but the keep-alives of sessions.
+    /// The client for the keep-alives of sessions, whose connection carries nothing else.
     pub async fn for_sessions(&self) -> Result<Client, Failure> {
         let at = self.current_of_sessions.load(Ordering::Acquire) % self.members.len();
         let member = &self.members[at];
-        let place = member.of_sessions.load_full();
-        let connected = timeout(self.timeout, place.get_or_try_init(|| self.connect(member))).await;
+        let cell = member.of_sessions.load_full();
+        let connected = timeout(self.timeout, cell.get_or_try_init(|| self.connect(member))).await;
         let connected =
             connected.map_err(|_| Failure::Unavailable(format!("etcd at {} did not answer", member.url)))?;
         connected.cloned().map_err(|error| failure(&error))
     }
 
-    /// The member of the connection for sessions failed: the next one's is used. Harmless where several say so.
+    /// Switches the keep-alives of sessions to the next member. Concurrent callers may skip members, which is harmless.
     pub fn sessions_turn_away(&self) {
         self.current_of_sessions.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How long a request may take.
+    /// The request timeout.
     pub fn wait_policy(&self) -> Duration {
         self.timeout
     }
 
-    /// Says that the member of a stream failed.
+    /// Switches to the next member, because the current one failed on a stream.
     pub fn turn_away(&self) {
         self.turn_away_from(self.current.load(Ordering::Acquire));
     }
 
-    /// A transaction, sent once.
+    /// Executes a transaction, which is sent once.
     pub async fn txn(&self, txn: Txn) -> Result<TxnResponse, Failure> {
         let seen = self.revision();
         let asked = self.call(|client| async move { kv(&client).txn(txn).await });
@@ -183,7 +185,7 @@ impl ClusterClient {
         Ok(answer)
     }
 
-    /// A linearizable read, asked of several members if need be.
+    /// A linearizable read, retried with other members.
     pub async fn get(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let seen = self.revision();
         let answer = self.get_whatever(key, options).await?;
@@ -191,7 +193,7 @@ impl ClusterClient {
         Ok(answer)
     }
 
-    /// A read that may be of a store which was restored.
+    /// The same read, which also returns answers of a store that was restored from a snapshot.
     pub async fn get_whatever(&self, key: impl Into<Vec<u8>>, options: GetOptions) -> Result<GetResponse, Failure> {
         let key = key.into();
         let (began, mut tries) = (Instant::now(), 1);
@@ -199,7 +201,7 @@ impl ClusterClient {
             let (key, options) = (key.clone(), options.clone());
             let asked = self.call(|client| async move { kv(&client).get(key, Some(options)).await });
             match asked.await {
-                // Members that hang are not asked one after another for long: the caller is told in time.
+                // No further member is tried after 1.5 request timeouts, so that the caller gets its error in time.
                 Err(Failure::Unavailable(_) | Failure::NoQuorum(_))
                     if tries < READ_TRIES && began.elapsed() < self.timeout * 3 / 2 =>
                 {
@@ -210,12 +212,13 @@ impl ClusterClient {
         }
     }
 
-    /// All keys of a range as they were at one revision, and that revision; read in pages, so that no answer is large.
+    /// Reads all keys of a range at one revision, and returns that revision. It reads in pages, so that no answer is
+    /// large.
     pub async fn range(&self, from: impl Into<Vec<u8>>, end: Vec<u8>) -> Result<(i64, Vec<KeyValue>), Failure> {
         let from = from.into();
         for _ in 0..READ_TRIES {
             match self.pages(from.clone(), &end).await {
-                Err(Failure::Refused(said)) if said.contains(COMPACTED) => {}
+                Err(Failure::Refused(message)) if message.contains(COMPACTED) => {}
                 read => return read,
             }
         }
@@ -242,23 +245,23 @@ impl ClusterClient {
         }
     }
 
-    /// The highest revision that was ever seen.
+    /// The highest revision of any answer.
     pub fn revision(&self) -> i64 {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// Forgets what was seen, for the cluster is another one.
+    /// Forgets the highest revision, because the store was restored.
     pub fn forget(&self) {
         self.revision.store(0, Ordering::Release);
     }
 
-    /// How often the store was found restored; changes with each.
+    /// Counts the answers that showed a restored store.
     pub fn restores(&self) -> watch::Receiver<u64> {
         self.restores.subscribe()
     }
 
-    /// An answer is never older than what was seen before it was asked for, unless the store was
-    /// restored. Nothing is taken from such an answer: the grant in it might have an old token.
+    /// Checks an answer's revision against the highest revision before its request. A lower one shows that the store
+    /// was restored. Such an answer is an error, because a grant in it might have an old token.
     fn note(&self, seen: i64, header: Option<&ResponseHeader>) -> Result<(), Failure> {
         let revision = header.map_or(seen, ResponseHeader::revision);
         if revision < seen {
@@ -272,12 +275,12 @@ impl ClusterClient {
 
     async fn client(&self, at: usize) -> Result<Client, Error> {
         let member = &self.members[at % self.members.len()];
-        // First the place, then the proof: what is made with an old one does not come into a new place.
-        let place = member.client.load_full();
-        place.get_or_try_init(|| self.connect(member)).await.cloned()
+        // The cell is loaded before the credentials: so a client with old credentials is never stored in a new cell.
+        let cell = member.client.load_full();
+        cell.get_or_try_init(|| self.connect(member)).await.cloned()
     }
 
-    /// A client of a member, with what proves this server now.
+    /// Makes a client of a member with the current credentials.
     pub(super) async fn connect(&self, member: &Member) -> Result<Client, Error> {
         let options = self.proving.over(self.options.clone());
         Client::connect([&member.url], Some(options)).await
@@ -287,7 +290,7 @@ impl ClusterClient {
         &self.members
     }
 
-    /// Whether calls go to this member now.
+    /// Whether calls go to this member.
     pub(super) fn is_current(&self, at: usize) -> bool {
         self.current.load(Ordering::Acquire) % self.members.len() == at
     }
@@ -296,7 +299,8 @@ impl ClusterClient {
         &self.members[at % self.members.len()].url
     }
 
-    /// Only the first who notices turns, or all callers together would turn past every member.
+    /// Switches to the next member, unless another caller has switched already. Otherwise concurrent callers would skip
+    /// members.
     fn turn_away_from(&self, at: usize) {
         let next = at.wrapping_add(1);
         let _ = self
@@ -305,12 +309,12 @@ impl ClusterClient {
     }
 }
 
-/// Reads and writes over a client, which take large answers.
+/// The key-value client, with the raised limit of an answer's size.
 fn kv(client: &Client) -> etcd_client::KvClient {
     client.kv_client().max_decoding_message_size(ANSWER_BYTES)
 }
 
-/// The codes of gRPC that are told apart.
+/// The gRPC status codes that [`meaning`] distinguishes.
 mod code {
     pub const INVALID_ARGUMENT: i32 = 3;
     pub const NOT_FOUND: i32 = 5;
@@ -320,10 +324,10 @@ mod code {
     pub const UNAUTHENTICATED: i32 = 16;
 }
 
-/// What etcd says of a revision that is too old to be read.
+/// The text of etcd's error for a compacted revision.
 const COMPACTED: &str = "revision has been compacted";
 
-/// What an error of the client means.
+/// Classifies an error of the client.
 pub fn failure(error: &Error) -> Failure {
     match error {
         Error::GRpcStatus(status) => meaning(status.code() as i32, status.message()),
@@ -331,20 +335,23 @@ pub fn failure(error: &Error) -> Failure {
     }
 }
 
-/// What a status means. The transport on the way uses the same codes as etcd, also for answers that it does not carry,
-/// and after the request took effect. So only what etcd itself has said counts as a refusal.
-fn meaning(code: i32, said: &str) -> Failure {
-    let refused = || Failure::Refused(format!("etcd: {said}"));
+/// Classifies a status. Transports and proxies use the same codes as etcd, even for lost answers after the request took
+/// effect. So only a status with etcd's own prefix counts as a refusal.
+fn meaning(code: i32, message: &str) -> Failure {
+    let refused = || Failure::Refused(format!("etcd: {message}"));
     match code {
-        _ if !said.starts_with("etcdserver: ") => Failure::Unavailable(format!("etcd: {said}")),
-        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => Failure::Full(format!("etcd: {said}")),
-        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {said}")),
-        code::NOT_FOUND if said.contains("lease not found") => Failure::LeaseGone,
+        _ if !message.starts_with("etcdserver: ") => Failure::Unavailable(format!("etcd: {message}")),
+        code::RESOURCE_EXHAUSTED if message.contains("space exceeded") => Failure::Full(format!("etcd: {message}")),
+        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {message}")),
+        code::NOT_FOUND if message.contains("lease not found") => Failure::LeaseGone,
         code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED | code::OUT_OF_RANGE => refused(),
-        _ if said.contains("no leader") || said.contains("request timed out") || said.contains("leader changed") => {
-            Failure::NoQuorum(format!("etcd: {said}"))
+        _ if message.contains("no leader")
+            || message.contains("request timed out")
+            || message.contains("leader changed") =>
+        {
+            Failure::NoQuorum(format!("etcd: {message}"))
         }
-        _ => Failure::Unavailable(format!("etcd: {said}")),
+        _ => Failure::Unavailable(format!("etcd: {message}")),
     }
 }
 
@@ -354,20 +361,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_etcd_itself_refuses_is_known_to_have_written_nothing() {
-        for (code, said) in [
+    fn only_a_refusal_by_etcd_itself_is_known_to_have_written_nothing() {
+        for (code, message) in [
             (RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
             (INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"),
             (UNAUTHENTICATED, "etcdserver: invalid auth token"),
             (PERMISSION_DENIED, "etcdserver: permission denied"),
         ] {
-            assert!(matches!(meaning(code, said), Failure::Refused(_)), "{said}");
+            assert!(matches!(meaning(code, message), Failure::Refused(_)), "{message}");
         }
         let full = meaning(RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded");
         assert!(matches!(full, Failure::Full(_)));
         let gone = meaning(NOT_FOUND, "etcdserver: requested lease not found");
         assert_eq!(gone, Failure::LeaseGone);
-        for (code, said) in [
+        for (code, message) in [
             (
                 RESOURCE_EXHAUSTED,
                 "grpc: trying to send message larger than max (5000000 vs. 4194304)",
@@ -385,7 +392,7 @@ mod tests {
             ),
             (NOT_FOUND, "proxy: lease not found"),
         ] {
-            assert!(matches!(meaning(code, said), Failure::Unavailable(_)), "{said}");
+            assert!(matches!(meaning(code, message), Failure::Unavailable(_)), "{message}");
         }
     }
 }

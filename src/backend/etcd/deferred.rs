@@ -1,10 +1,11 @@
-//! Steps that are in no hurry: they go along with the next turn, or by themselves after a moment.
+//! Deferred steps: each is sent with the next batch, or in a batch of its own after [`MAX_DELAY`].
 //!
-//! On a hot lock each hand-off is a turn, and who has just released comes back to the tail of the queue a
-//! little after the next holder's turn has begun. A turn of its own for that would stand in the way of the
-//! next hand-off, which nothing waits for but this does.
+//! On a contended lock each hand-over is a batch, and a caller that has just released the lock is appended to its queue
+//! shortly after the next holder's batch was sent. A batch of its own for that append would delay the next hand-over,
+//! although no other step waits for the append.
 //!
-//! Turns may overtake each other. So those of one lock go with one turn at a time, and keep their order.
+//! Batches may overtake each other. Therefore the deferred steps of one lock are in one batch at a time, which keeps
+//! their order.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -17,12 +18,12 @@ use super::batch_packing::{BatchClass, Step};
 use super::batches::Answer;
 use super::cluster_client::Failure;
 
-/// How long a step waits for a turn that it can go along with: a few turns' time.
+/// How long a step waits for a batch that it can be sent with: the duration of a few batches.
 pub const MAX_DELAY: Duration = Duration::from_millis(3);
 
 pub type Answered = Result<Answer, Failure>;
 
-/// Steps that wait for a turn to go along with. There are no more of them than callers.
+/// Steps that wait for a batch. Their number is bounded by that of the callers.
 #[derive(Debug, Default)]
 pub struct DeferredSteps {
     waiting: Mutex<Waiting>,
@@ -31,59 +32,59 @@ pub struct DeferredSteps {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    /// In the order in which they came.
-    steps: BTreeMap<u64, Standing>,
-    /// The locks whose steps are with a turn, or with the caller that brings them one.
-    under_way: HashSet<String>,
+    /// By number, which is the order of arrival.
+    steps: BTreeMap<u64, DeferredStep>,
+    /// The locks with steps in a batch, or with a caller that requests a batch.
+    in_flight: HashSet<String>,
 }
 
 #[derive(Debug)]
-struct Standing {
+struct DeferredStep {
     step: Step,
     answer: oneshot::Sender<Answered>,
-    /// Told when nobody of its lock is before it any more.
+    /// Notified once no step of its lock is before it.
     first: Arc<Notify>,
 }
 
 impl Waiting {
-    /// Tells the first of a lock that it is, where none of that is under way.
-    fn tell_first(&self, lock: &str) {
-        if !self.under_way.contains(lock)
-            && let Some(first) = self.steps.values().find(|standing| standing.step.lock == lock)
+    /// Notifies the first step of a lock, if no step of that lock is in flight.
+    fn notify_first(&self, lock: &str) {
+        if !self.in_flight.contains(lock)
+            && let Some(first) = self.steps.values().find(|deferred| deferred.step.lock == lock)
         {
             first.first.notify_one();
         }
     }
 
     fn is_over(&mut self, lock: &str) {
-        self.under_way.remove(lock);
-        self.tell_first(lock);
+        self.in_flight.remove(lock);
+        self.notify_first(lock);
     }
 }
 
 /// Where a step is.
 #[derive(Debug)]
 pub enum Where {
-    /// With its caller again, who asks for a turn.
+    /// Returned to its caller, which requests a batch.
     Back(Step),
-    /// Still here, behind others of its lock: its caller is told when it is the first.
+    /// Still deferred, behind others of its lock: its caller is notified once it is the first.
     Here,
-    /// With a turn.
+    /// In a batch.
     Taken,
 }
 
-/// Those that go along with a turn.
+/// The deferred steps that are sent with a batch.
 #[derive(Debug)]
 pub struct PiggybackBatch {
-    /// Their steps, in the order in which they came.
+    /// The steps, in their order of arrival.
     pub steps: Vec<Step>,
-    /// Who waits for the answer of each.
+    /// The callers that wait for the answer of each.
     pub callers: Vec<oneshot::Sender<Answered>>,
-    /// Dropped when the turn is over.
+    /// To be dropped when the batch has ended.
     pub riding: PiggybackGuard,
 }
 
-/// The locks of which a turn has steps, until it is over.
+/// Marks the locks of a batch's deferred steps as in flight until the batch has ended.
 #[derive(Debug)]
 pub struct PiggybackGuard(Arc<DeferredSteps>, Vec<String>);
 
@@ -94,10 +95,10 @@ impl Drop for PiggybackGuard {
     }
 }
 
-/// A step's place; dropped, the step is taken out, unless a turn has it.
+/// The slot of a deferred step. Dropping it removes the step, unless a batch has taken it.
 #[derive(Debug)]
 pub struct DeferredSlot<'a> {
-    along: &'a DeferredSteps,
+    steps: &'a DeferredSteps,
     at: u64,
     first: Arc<Notify>,
 }
@@ -106,25 +107,25 @@ impl DeferredSlot<'_> {
     /// Waits until it may be the first of its lock.
     ///
     /// # Cancellation safety
-    /// Dropped before it was ready, nothing is lost.
+    /// Safe: a dropped wait consumes no notification.
     pub async fn first(&self) {
         self.first.notified().await;
     }
 
-    /// Takes the step back, if it is the first of its lock and none of that is with a turn: it brings the others
-    /// theirs.
+    /// Takes the step back, if it is the first of its lock and no step of that lock is in a batch. The later steps of
+    /// the lock are then sent with this one's batch.
     pub fn take_back(&self) -> Where {
-        let mut waiting = self.along.waiting();
-        let Some(standing) = waiting.steps.get(&self.at) else {
+        let mut waiting = self.steps.waiting();
+        let Some(deferred) = waiting.steps.get(&self.at) else {
             return Where::Taken;
         };
-        let lock = standing.step.lock.clone();
+        let lock = deferred.step.lock.clone();
         let mut before = waiting.steps.range(..self.at);
-        if before.any(|(_, other)| other.step.lock == lock) || !waiting.under_way.insert(lock) {
+        if before.any(|(_, other)| other.step.lock == lock) || !waiting.in_flight.insert(lock) {
             return Where::Here;
         }
         match waiting.steps.remove(&self.at) {
-            Some(standing) => Where::Back(standing.step),
+            Some(deferred) => Where::Back(deferred.step),
             None => Where::Taken,
         }
     }
@@ -132,55 +133,55 @@ impl DeferredSlot<'_> {
 
 impl Drop for DeferredSlot<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.along.waiting();
-        if let Some(left) = waiting.steps.remove(&self.at) {
-            waiting.tell_first(&left.step.lock);
+        let mut waiting = self.steps.waiting();
+        if let Some(dropped) = waiting.steps.remove(&self.at) {
+            waiting.notify_first(&dropped.step.lock);
         }
     }
 }
 
 impl DeferredSteps {
-    /// Lets a step wait; answers its place, and what its answer comes by.
+    /// Defers a step. Returns its slot and the receiver of its answer.
     pub fn put(&self, step: Step) -> (DeferredSlot<'_>, oneshot::Receiver<Answered>) {
         let (answer, answered) = oneshot::channel();
         let first = Arc::new(Notify::new());
         let mut waiting = self.waiting();
         waiting.last += 1;
         let at = waiting.last;
-        let standing = Standing {
+        let deferred = DeferredStep {
             step,
             answer,
             first: Arc::clone(&first),
         };
-        waiting.steps.insert(at, standing);
-        let along = self;
-        (DeferredSlot { along, at, first }, answered)
+        waiting.steps.insert(at, deferred);
+        let steps = self;
+        (DeferredSlot { steps, at, first }, answered)
     }
 
-    /// A step that was taken back was not brought to any turn, or is over.
+    /// A step that was taken back has ended, or was not sent.
     pub fn is_over(&self, lock: &str) {
         self.waiting().is_over(lock);
     }
 
-    /// What goes along with a turn of these steps, in its order; so many at most.
-    pub fn take(self: &Arc<Self>, most: usize, asked: &[Step]) -> PiggybackBatch {
+    /// Takes at most `limit` steps, in order, to be sent with a batch of the steps `batch`.
+    pub fn take(self: &Arc<Self>, limit: usize, batch: &[Step]) -> PiggybackBatch {
         let mut waiting = self.waiting();
-        let brought = asked.iter().filter(|step| step.company == BatchClass::FarTail);
-        let mut locks: HashSet<String> = brought.map(|step| step.lock.clone()).collect();
+        let lead = batch.iter().filter(|step| step.company == BatchClass::FarTail);
+        let mut locks: HashSet<String> = lead.map(|step| step.lock.clone()).collect();
         let mut taken = Vec::new();
-        for (at, Standing { step, .. }) in &waiting.steps {
-            if taken.len() == most {
+        for (at, DeferredStep { step, .. }) in &waiting.steps {
+            if taken.len() == limit {
                 break;
             }
-            if locks.contains(&step.lock) || !waiting.under_way.contains(&step.lock) {
+            if locks.contains(&step.lock) || !waiting.in_flight.contains(&step.lock) {
                 locks.insert(step.lock.clone());
                 taken.push(*at);
             }
         }
-        let taken: Vec<Standing> = taken.iter().filter_map(|at| waiting.steps.remove(at)).collect();
-        waiting.under_way.extend(locks.iter().cloned());
+        let taken: Vec<DeferredStep> = taken.iter().filter_map(|at| waiting.steps.remove(at)).collect();
+        waiting.in_flight.extend(locks.iter().cloned());
         let riding = PiggybackGuard(Arc::clone(self), locks.into_iter().collect());
-        let taken = taken.into_iter().map(|standing| (standing.step, standing.answer));
+        let taken = taken.into_iter().map(|deferred| (deferred.step, deferred.answer));
         let (steps, callers) = taken.unzip();
         PiggybackBatch { steps, callers, riding }
     }
@@ -202,70 +203,76 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_takes_what_waits_within_its_bound_and_nothing_that_was_taken_back_or_left() {
-        let along = Arc::new(DeferredSteps::default());
-        let (_first, answered) = along.put(step("a"));
-        let (back, _taken_back) = along.put(step("b"));
-        let left = along.put(step("c"));
-        let (late, _last) = along.put(step("d"));
-        drop(left);
+    fn a_batch_takes_deferred_steps_up_to_its_limit_and_none_that_was_taken_back_or_dropped() {
+        let steps_waiting = Arc::new(DeferredSteps::default());
+        let (_first, answered) = steps_waiting.put(step("a"));
+        let (back, _taken_back) = steps_waiting.put(step("b"));
+        let dropped = steps_waiting.put(step("c"));
+        let (late, _last) = steps_waiting.put(step("d"));
+        drop(dropped);
         assert!(matches!(back.take_back(), Where::Back(step) if step.lock == "b"));
-        let _later = along.put(step("e"));
+        let _later = steps_waiting.put(step("e"));
         let PiggybackBatch {
             steps,
             callers,
             riding: _riding,
-        } = along.take(2, &[]);
+        } = steps_waiting.take(2, &[]);
         let locks: Vec<_> = steps.iter().map(|step| step.lock.as_str()).collect();
         assert_eq!((locks, callers.len()), (vec!["a", "d"], 2));
-        // A turn has it: it must be waited for.
+        // A batch has it: its answer must be awaited.
         assert!(matches!(late.take_back(), Where::Taken));
         for caller in callers {
             let _ = caller.send(Err(closed()));
         }
         assert!(answered.blocking_recv().unwrap().is_err());
-        assert_eq!(along.take(2, &[]).steps.len(), 1);
+        assert_eq!(steps_waiting.take(2, &[]).steps.len(), 1);
     }
 
     #[test]
-    fn steps_of_one_lock_go_with_one_turn_at_a_time_and_the_first_of_them_brings_it() {
-        let along = Arc::new(DeferredSteps::default());
-        let all: Vec<_> = (0..4).map(|_| along.put(step("a"))).collect();
-        assert!(matches!(all[1].0.take_back(), Where::Here), "the first one does");
-        let Where::Back(brought) = all[0].0.take_back() else {
-            panic!("nobody is before it");
+    fn deferred_steps_of_one_lock_are_in_one_batch_at_a_time_which_the_first_of_them_requests() {
+        let steps_waiting = Arc::new(DeferredSteps::default());
+        let all: Vec<_> = (0..4).map(|_| steps_waiting.put(step("a"))).collect();
+        assert!(
+            matches!(all[1].0.take_back(), Where::Here),
+            "the first one requests the batch"
+        );
+        let Where::Back(lead) = all[0].0.take_back() else {
+            panic!("no step is before it");
         };
-        assert!(along.take(9, &[]).steps.is_empty(), "another turn would overtake it");
-        let riders = along.take(2, &[brought]);
-        assert_eq!(riders.steps.len(), 2);
-        assert!(matches!(all[3].0.take_back(), Where::Here), "that turn is not over");
-        assert!(along.take(9, &[]).steps.is_empty());
-        drop(riders);
+        assert!(
+            steps_waiting.take(9, &[]).steps.is_empty(),
+            "another batch would overtake it"
+        );
+        let taken_steps = steps_waiting.take(2, &[lead]);
+        assert_eq!(taken_steps.steps.len(), 2);
+        assert!(matches!(all[3].0.take_back(), Where::Here), "that batch has not ended");
+        assert!(steps_waiting.take(9, &[]).steps.is_empty());
+        drop(taken_steps);
         assert!(matches!(all[3].0.take_back(), Where::Back(_)));
-        along.is_over("a");
-        let _waits = along.put(step("a"));
-        assert_eq!(along.take(9, &[]).steps.len(), 1);
+        steps_waiting.is_over("a");
+        let _waits = steps_waiting.put(step("a"));
+        assert_eq!(steps_waiting.take(9, &[]).steps.len(), 1);
     }
 
     #[test]
-    fn whoever_becomes_the_first_of_its_lock_is_told_and_nobody_else() {
-        let along = Arc::new(DeferredSteps::default());
-        let mut all: Vec<_> = (0..5).map(|_| along.put(step("a"))).collect();
-        let other = along.put(step("b"));
-        let told = |stand: &DeferredSlot<'_>| stand.first().now_or_never().is_some();
-        let Where::Back(brought) = all[0].0.take_back() else {
-            panic!("nobody is before it");
+    fn only_the_step_that_becomes_the_first_of_its_lock_is_notified() {
+        let steps_waiting = Arc::new(DeferredSteps::default());
+        let mut all: Vec<_> = (0..5).map(|_| steps_waiting.put(step("a"))).collect();
+        let other = steps_waiting.put(step("b"));
+        let notified = |slot: &DeferredSlot<'_>| slot.first().now_or_never().is_some();
+        let Where::Back(lead) = all[0].0.take_back() else {
+            panic!("no step is before it");
         };
-        let riders = along.take(1, &[brought]);
-        assert!(!all.iter().any(|(stand, _)| told(stand)), "it is not over");
-        drop(riders);
-        let now: Vec<_> = all.iter().map(|(stand, _)| told(stand)).collect();
+        let taken_steps = steps_waiting.take(1, &[lead]);
+        assert!(!all.iter().any(|(slot, _)| notified(slot)), "it has not ended");
+        drop(taken_steps);
+        let now: Vec<_> = all.iter().map(|(slot, _)| notified(slot)).collect();
         assert_eq!(now, [false, false, true, false, false]);
-        // It was told, and goes before it has done anything about that.
+        // It was notified, and is dropped before it acts.
         drop(all.remove(2));
-        let now: Vec<_> = all.iter().map(|(stand, _)| told(stand)).collect();
+        let now: Vec<_> = all.iter().map(|(slot, _)| notified(slot)).collect();
         assert_eq!(now, [false, false, true, false]);
-        assert!(!told(&other.0));
+        assert!(!notified(&other.0));
     }
 
     fn closed() -> Failure {

@@ -1,4 +1,4 @@
-//! The step that makes a holder, which every way to a grant ends in.
+//! The transaction that makes a holder. Every grant ends in it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::view::Entry;
 use crate::backend::{Grant, NewClaim, WaitPolicy};
 use crate::name::{CallId, ClaimId, LockName, Mode, Secret};
 
-/// How old a lease's last sign of life is at most, for a grant to count from that one.
+/// The greatest age of a lease's last keep-alive that a grant may count from.
 const JUST_NOW: Duration = Duration::from_millis(50);
 
 /// A grant to be made.
@@ -33,17 +33,17 @@ pub struct Granting<'a> {
     pub lock: &'a LockKeys,
     pub new: &'a NewClaim,
     pub company: BatchClass,
-    /// What must be so beside the call's own conditions.
+    /// Its conditions, in addition to those of [`Replica::fence`].
     pub when: Vec<Compare>,
-    /// The revision after which no semaphore claim was granted, if that is among them.
+    /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
     pub judged_at: Option<i64>,
-    /// What is done with it.
+    /// Further writes of the same transaction.
     pub with: Vec<TxnOp>,
-    /// What is read where it is not granted.
+    /// The reads if it is not granted.
     pub otherwise: Vec<TxnOp>,
 }
 
-/// What came of it.
+/// The result of a grant.
 pub enum Granted {
     /// It holds.
     Yes(Grant),
@@ -51,57 +51,57 @@ pub enum Granted {
     No(Answer),
 }
 
-/// That no key is there.
+/// The key does not exist.
 pub fn absent(key: impl Into<Vec<u8>>) -> Compare {
     Compare::create_revision(key, CompareOp::Equal, 0)
 }
 
-/// That a key is there.
+/// The key exists.
 pub fn present(key: impl Into<Vec<u8>>) -> Compare {
     Compare::create_revision(key, CompareOp::Greater, 0)
 }
 
-/// That no key begins so. (Etcd walks past every key that began so since its last compaction.)
+/// No key has this prefix. (Etcd walks past every key that had it since the last compaction.)
 pub fn none_under(prefix: &str) -> Compare {
     absent(prefix).with_range(behind(prefix))
 }
 
-/// That no key is in this range.
+/// No key is in this range.
 pub fn none_in((first, behind): (String, Vec<u8>)) -> Compare {
     absent(first).with_range(behind)
 }
 
-/// That some key begins so. (An empty range is judged as a key that was never made.)
+/// Some key has this prefix. (Etcd evaluates an empty range as a key that was never created.)
 pub fn some_under(prefix: &str) -> Compare {
     present(prefix).with_range(behind(prefix))
 }
 
-/// That no key that begins so was made after this revision.
+/// No key with this prefix was created after this revision.
 pub fn none_made_after(prefix: &str, revision: i64) -> Compare {
     Compare::create_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
 }
 
-/// That no key that begins so was changed after this revision.
+/// No key with this prefix was changed after this revision.
 pub fn none_changed_after(prefix: &str, revision: i64) -> Compare {
     Compare::mod_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
 }
 
-/// That a key is what it was.
+/// The key is unchanged since it was read.
 pub fn unchanged(key: impl Into<Vec<u8>>, entry: &Entry) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, entry.modified)
 }
 
-/// That this key is what it was, and the only one that begins so.
+/// This key is unchanged since it was read, and the only one with this prefix.
 pub fn only(prefix: &str, entry: &Entry) -> Compare {
-    // An empty range is judged as a key that is not there, which was changed at revision 0.
+    // Etcd evaluates an empty range as an absent key, whose modification revision is 0.
     unchanged(prefix, entry).with_range(behind(prefix))
 }
 
-/// What must be so among the holders for a claim of this mode to be one more.
+/// The conditions on the holders under which a claim of this mode may be added.
 pub fn guard(lock: &LockKeys, mode: Mode, revision: i64) -> Vec<Compare> {
     match mode {
         Mode::Exclusive => vec![none_under(&lock.holders())],
-        // Others that read are no matter, so any number of readers are granted side by side.
+        // Other readers do not matter, so any number of readers are granted concurrently.
         Mode::Shared => vec![
             none_under(&lock.exclusive_holders()),
             none_made_after(&lock.other_holders(), revision),
@@ -114,7 +114,7 @@ pub fn guard(lock: &LockKeys, mode: Mode, revision: i64) -> Vec<Compare> {
     }
 }
 
-/// The grant of one hold as its client gets it.
+/// The grant of one hold, as its client receives it.
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
     let token = entry.token();
     Ok(Grant {
@@ -129,9 +129,9 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
-/// Gives a lease a sign of life, unless it had one just now, after the call came; from when on it
-/// counts, or nothing if it is dead.
-async fn sign_of_life(
+/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival. Returns the
+/// time that the lease counts from, or None if it is dead.
+async fn keep_alive_for_grant(
     leases: &Leases,
     lease: Lease,
     arrived: Instant,
@@ -146,13 +146,13 @@ async fn sign_of_life(
     Ok(leases.keep_alive(lease.id).await?.then_some(sent))
 }
 
-/// One transaction of a lock, together with those of others that come at the same time.
-async fn ask(turns: &StepBatcher, session: &Session, step: Step) -> Result<Answer, Failure> {
+/// Executes a step, in a batch with other steps.
+async fn ask(batches: &StepBatcher, session: &Session, step: Step) -> Result<Answer, Failure> {
     if step.puts() {
-        // Old servers let nested writes pass.
+        // Some versions of etcd accept nested writes beyond their space limit.
         session.has_space()?;
     }
-    let answer = turns.ask(step).await;
+    let answer = batches.ask(step).await;
     if matches!(answer, Err(Failure::Full(_))) {
         session.is_full();
     }
@@ -160,7 +160,7 @@ async fn ask(turns: &StepBatcher, session: &Session, step: Step) -> Result<Answe
 }
 
 impl Replica {
-    /// One transaction of a lock, together with those of others that come at the same time.
+    /// Executes a transaction on a lock, in a batch with other steps.
     pub async fn step(
         &self,
         lock: &LockKeys,
@@ -173,7 +173,7 @@ impl Replica {
         ask(&self.turns, &self.session, step).await
     }
 
-    /// A step that makes or adopts a claim for a call. It goes on where the call is dropped.
+    /// Executes a step that makes or adopts a claim for a call. It continues if the call is dropped.
     pub async fn step_of(
         &self,
         call: CallId,
@@ -192,19 +192,19 @@ impl Replica {
         lease: Option<Lease>,
         step: Step,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
-        let (turns, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
+        let (batches, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
         let sent = self.calls.begin(call, lease);
         async move {
             let Some(sent) = sent else {
-                return Err(Failure::NotSent("the call has left".into()));
+                return Err(Failure::NotSent("the call was cancelled".into()));
             };
-            let answer = ask(&turns, &session, step).await;
+            let answer = ask(&batches, &session, step).await;
             sent.answered(&answer);
             answer
         }
     }
 
-    /// That a call of this replica may still take effect.
+    /// The conditions under which a step of a call of this replica may still take effect.
     pub fn fence(&self, ticket: SessionEpoch, new: &NewClaim) -> Vec<Compare> {
         vec![
             present(self.keys.session(ticket.session)),
@@ -212,7 +212,7 @@ impl Replica {
         ]
     }
 
-    /// What must be so for a grant of this call, besides.
+    /// The same for a grant.
     fn grant_fence(&self, ticket: SessionEpoch, new: &NewClaim) -> Vec<Compare> {
         let mut when = self.fence(ticket, new);
         when.push(Compare::value(
@@ -223,11 +223,11 @@ impl Replica {
         when
     }
 
-    /// Makes a claim a holder, if all is as it must be.
+    /// Makes a claim a holder, if all conditions are met.
     ///
-    /// The lease's sign of life goes out beside the transaction, no earlier than what `waited`
-    /// counts to; the lease counts from its sending, and both must succeed. A lease that had one just
-    /// now, while the call waited, needs no other: `waited` counts to that one.
+    /// The lease's keep-alive is sent concurrently with the transaction, and both must succeed. The lease counts from
+    /// the sending of the keep-alive, which is also the end of `waited`. A lease whose last keep-alive was sent within
+    /// [`JUST_NOW`], while the call waited, needs no other: then both count from that one.
     pub async fn grant(&self, ticket: SessionEpoch, granting: Granting<'_>) -> Result<Granted, Failure> {
         let sent = Instant::now();
         let ttl = granting.new.ttl.get();
@@ -279,7 +279,7 @@ impl Replica {
         then.extend(granting.with.iter().cloned());
         let otherwise = granting.otherwise.clone();
         let step = Step::new(granting.lock.all(), granting.company, when, then, otherwise);
-        // A hold that joined stands on the lease of the first one, whatever became of that.
+        // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
         let step = self.send(new.call, own, step);
         let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
@@ -287,7 +287,7 @@ impl Replica {
         let granted = Finishing::new(async move {
             let (answer, alive, ()) = tokio::join!(
                 step,
-                sign_of_life(&leases, lease, arrived, sent),
+                keep_alive_for_grant(&leases, lease, arrived, sent),
                 leases.keep_memory(lease.memory.filter(|_| lease.used))
             );
             let is_unused = match &answer {
@@ -295,17 +295,17 @@ impl Replica {
                 Err(failure) => matches!(failure, Failure::NotSent(_)),
             };
             if is_unused {
-                // No key is on it: the answer says so, or nothing was sent.
+                // No key is attached to the lease: the step was refused, or nothing was sent.
                 let alive = alive.clone().ok().flatten().or(lease.alive);
                 leases.put_back(Lease { alive, ..lease });
             }
             let is_connected = session.is_connected(ticket);
             if matches!(&answer, Ok(answer) if answer.succeeded) {
-                // Whatever of it was lost before found no waiter any more.
+                // Earlier steps of unknown outcome found no waiter any more.
                 calls.over(call);
                 if !is_connected {
-                    // It may have come to a store that was restored meanwhile, where its token is an old one and
-                    // another key may be on its lease: as if its answer was lost.
+                    // The step may have reached a store that was restored meanwhile, where its token may have been used
+                    // and another key may be on its lease. So its outcome counts as unknown.
                     calls.doubt(call, own);
                 }
             }
@@ -320,7 +320,7 @@ impl Replica {
             return Err(Failure::Unavailable("etcd: a lease ended with its grant".into()));
         };
         if !is_connected {
-            return Err(Failure::Unavailable("etcd: the connection broke under a grant".into()));
+            return Err(Failure::Unavailable("etcd: the connection broke during a grant".into()));
         }
         entry.created = answer.revision;
         entry.modified = entry.created;
@@ -331,7 +331,7 @@ impl Replica {
         Ok(Granted::Yes(grant))
     }
 
-    /// Makes a waiting claim that a view has shown within the prefix a holder.
+    /// Makes a waiting claim a holder, if it was within the prefix of a view.
     pub async fn grant_waiting(
         &self,
         ticket: SessionEpoch,
@@ -372,7 +372,7 @@ impl Replica {
         }
     }
 
-    /// Reads all that a call needs to know.
+    /// Reads a snapshot for a call.
     pub async fn survey(&self, ticket: SessionEpoch, name: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
         let lock = self.keys.lock(name);
         let ops = Snapshot::ops(&self.keys, name, &lock, new, ticket);
@@ -380,17 +380,17 @@ impl Replica {
         self.surveyed((ticket, &lock, name, new), &Answer::of(&answer)).await
     }
 
-    /// What a step has read that was refused. Where a queue is longer than what that shows the lock is read anew, and
-    /// after it what else the call needs to know: so nothing that ended a claim of the view is missed.
+    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read,
+    /// and after it the rest of the snapshot: so the end of no claim of the view is missed.
     pub async fn surveyed(
         &self,
         (ticket, lock, name, new): (SessionEpoch, &LockKeys, &LockName, &NewClaim),
         answer: &Answer,
     ) -> Result<Snapshot, Failure> {
-        let survey = Snapshot::read(lock, answer)?;
-        // Holders come first, so all of them are in it where a waiter is.
-        if survey.is_whole || (is_plain_try(new) && survey.view.waiters.len() > 0) {
-            return Ok(survey);
+        let snapshot = Snapshot::read(lock, answer)?;
+        // Holders are read first, so a snapshot with a waiter has all of them.
+        if snapshot.is_whole || (is_plain_try(new) && snapshot.view.waiters.len() > 0) {
+            return Ok(snapshot);
         }
         if is_plain_try(new) {
             let view = self.oldest_holder(lock).await?;
@@ -408,17 +408,17 @@ impl Replica {
         })
     }
 
-    /// Follows what a survey says of the session and the base; whether both are as the ticket says.
-    pub fn holds_good(&self, ticket: SessionEpoch, survey: &Snapshot) -> bool {
-        if !survey.in_session {
+    /// Notes the session and the base of a snapshot. True if both are those of the ticket.
+    pub fn holds_good(&self, ticket: SessionEpoch, snapshot: &Snapshot) -> bool {
+        if !snapshot.in_session {
             self.session.is_over(ticket);
         }
-        self.session.rebase(ticket, survey.base);
-        survey.in_session && survey.base == Base::Open(ticket.base)
+        self.session.rebase(ticket, snapshot.base);
+        snapshot.in_session && snapshot.base == Base::Open(ticket.base)
     }
 
-    /// When the next holder's TTL runs out, as far as this replica knows; etcd is asked only for
-    /// the first waiter, who is to look then.
+    /// The time until the next holder's TTL expires, as far as this replica knows. Etcd is queried only for the first
+    /// waiter, which retries at that time.
     pub async fn frees_in(&self, holder: (ClaimId, i64), is_first: bool) -> Option<Duration> {
         let (claim, lease) = holder;
         match self.ends.left(&claim) {
@@ -428,7 +428,7 @@ impl Replica {
     }
 }
 
-/// Whether the first claim of a lock tells a call all that it needs to know: any keeps it out, and it joins none.
+/// Whether any one claim of a lock decides a call: each blocks it, and it can join none.
 fn is_plain_try(new: &NewClaim) -> bool {
     new.wait_policy == WaitPolicy::Try && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
 }

@@ -1,10 +1,10 @@
-//! What is remembered of holds that have ended, for a while: keys on the leases of a bucket for
-//! each second, bounded in number. No safety rests on them.
+//! Remembers how holds ended, in keys whose number is bounded and which expire. All keys of one second share a lease,
+//! the bucket. Safety does not depend on them.
 //!
-//! Etcd itself says of an expiry only that the key is gone. So a grant writes down of its request that it holds, on a
-//! lease that outlives the holder's by as long as ends are remembered: where the holder is gone and nothing else was
-//! written over that, it ran out. Of any other lease the history of etcd tells ([`super::holder_history`]). And the replica that
-//! granted a lease looks when its time is over, and writes down what it finds, so that the number is bounded.
+//! For an expired hold, etcd shows only that the key is gone. So a grant records for its request that it holds, on a
+//! lease that outlives the holder's by as long as ends are remembered. If the holder is gone and the record is
+//! unchanged, the hold expired. For other holds, etcd's history is read ([`super::holder_history`]). The replica that
+//! granted a lease checks it after its TTL, and records the expiry, so that the number of records is bounded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::name::{ClaimId, LeaseKey, LockName};
 mod expired;
 mod grants;
 
-/// How long one bucket is filled.
+/// The time that one bucket is used for.
 const BUCKET: Duration = Duration::from_secs(1);
-/// How often it is looked for leases whose time is over.
+/// How often leases whose TTL has passed are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How many ends are forgotten in one step at most.
+/// How many remembered ends one step deletes at most.
 const FORGOTTEN_AT_ONCE: usize = 4;
-/// How many holds that end in one step are written down with it, the latest ones: etcd limits the
-/// operations of a step. The others follow.
+/// How many ended holds a step records at most, the latest ones, because etcd limits the operations of a transaction.
+/// The others are recorded after the step.
 const REMEMBERED_AT_ONCE: usize = 16;
-/// From how many keys on a step forgets no more.
+/// The number of deleted keys after which a step deletes no further end.
 const FORGOTTEN_KEYS: usize = 2 * REMEMBERED_AT_ONCE;
 
 /// See the module.
@@ -49,11 +49,11 @@ pub struct History {
     bucket: Mutex<Option<Bucket>>,
     /// What this replica wrote, the oldest first.
     written: Mutex<VecDeque<(Instant, Vec<String>)>>,
-    /// What this replica granted and has not seen end.
+    /// The holders that this replica granted or read, and whose end it has not observed.
     granted: Mutex<Grants>,
 }
 
-/// The lease of a bucket, which the first one who needs it asks for and all others wait for too.
+/// The lease of a bucket. The first caller requests it, and all others wait for the same answer.
 #[derive(Debug, Clone)]
 struct Bucket {
     lease: Shared<BoxFuture<'static, Result<i64, Failure>>>,
@@ -72,12 +72,12 @@ impl History {
         }
     }
 
-    /// Notes a grant of this replica, whose lease had its last sign of life then.
+    /// Notes a grant of this replica. The last keep-alive of its lease was sent at `alive`.
     pub fn granted_on(&self, name: &LockName, entry: &Entry, alive: Instant) {
         self.note(name, entry, Some(alive));
     }
 
-    /// Notes a holder that this replica has seen.
+    /// Notes a holder that this replica has read or changed.
     pub fn granted(&self, name: &LockName, entry: &Entry) {
         self.note(name, entry, None);
     }
@@ -91,7 +91,7 @@ impl History {
             alive,
         };
         let mut all = lock(&self.granted);
-        // Names are used again: what is heard late of an earlier holder says nothing of this one.
+        // Ids are reused: a late note of an earlier holder does not replace a later one.
         if all
             .get(&entry.id)
             .is_none_or(|known| known.entry.token() <= entry.token())
@@ -100,7 +100,7 @@ impl History {
         }
     }
 
-    /// A holder as this replica last saw it; it may have changed since.
+    /// The holder of a lease, if known. It may have changed since.
     pub fn known(&self, lease: &LeaseKey) -> Option<Entry> {
         let granted = lock(&self.granted);
         let known = granted
@@ -109,20 +109,20 @@ impl History {
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
     }
 
-    /// How many readers of a lock this replica knows to hold.
+    /// The number of known readers that hold a lock.
     pub fn readers(&self, name: &LockName) -> usize {
         lock(&self.granted).readers(name)
     }
 
-    /// How long a holder that this replica granted may still live, unless another renewed it.
+    /// The remaining TTL of a known holder, unless another replica renewed it.
     pub fn left(&self, claim: &ClaimId) -> Option<Duration> {
         let granted = lock(&self.granted);
         let left = granted.get(claim)?.due.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Forgets a holder, for its end was seen; when the last sign of life of its lease was sent, if
-    /// that is known. (Its name may be another's by now.)
+    /// Forgets a holder whose end was observed. Returns when the last keep-alive of its lease was sent, if known. (A
+    /// later holder with the same id stays.)
     pub fn ended(&self, holder: &Entry) -> Option<Instant> {
         let mut granted = lock(&self.granted);
         granted
@@ -131,7 +131,7 @@ impl History {
         granted.remove(&holder.id)?.alive
     }
 
-    /// What a step that ends these holds of a claim writes down with it.
+    /// The writes by which a step that ends these holds records their end.
     pub async fn ops(
         &self,
         name: &LockName,
@@ -147,7 +147,7 @@ impl History {
         let mut puts = Vec::new();
         for hold in latest(holds) {
             puts.push(self.keys.end(name, &hold.secret));
-            // A take-back forgets the request.
+            // An undo deletes the request record.
             if hold.retryable && cause != Cause::TakenBack {
                 puts.push(self.keys.request(hold.id));
             }
@@ -164,7 +164,7 @@ impl History {
         Ok(ops)
     }
 
-    /// What a grant writes down: where its holder is gone and nothing else was written since, it ran out.
+    /// The request records that a grant writes. If a record is unchanged after its holder is gone, the hold expired.
     pub fn holds(&self, claim: &Claim) -> Vec<TxnOp> {
         let holds = claim.holds.iter().rev().take(REMEMBERED_AT_ONCE);
         holds.filter_map(|hold| self.hold(claim, hold.id)).collect()
@@ -179,7 +179,7 @@ impl History {
         Some(TxnOp::put(self.keys.request(id), holds, Some(on_memory)))
     }
 
-    /// What a step that ends these holds does for nothing to be remembered of their requests.
+    /// The deletes of the request records of these holds.
     pub fn forget_requests(&self, holds: &[Hold]) -> Vec<TxnOp> {
         let requests = latest(holds).iter().filter(|hold| hold.retryable);
         requests
@@ -187,8 +187,8 @@ impl History {
             .collect()
     }
 
-    /// Writes down the ends for which the step itself had no room. A step that was made is not undone
-    /// where this fails: no safety rests on it.
+    /// Records the ends that did not fit into the step itself. A failure is only logged, because safety does not depend
+    /// on these records.
     pub async fn remember_others(&self, name: &LockName, entry: &Entry, holds: &[Hold], cause: Cause) {
         let others = &holds[..holds.len() - latest(holds).len()];
         for some in others.rchunks(REMEMBERED_AT_ONCE) {
@@ -203,7 +203,7 @@ impl History {
         }
     }
 
-    /// What has to go to make room for one end more; nothing of what the step writes itself.
+    /// The deletes that make room for one more end, except of keys that the step itself writes.
     fn make_room(&self, limit: usize, keys: &[String]) -> Vec<TxnOp> {
         let mut written = lock(&self.written);
         let mut gone = Vec::new();
@@ -212,7 +212,7 @@ impl History {
                 break;
             }
             let full = written.len() >= limit;
-            // What is old ends with its bucket, and its request may be another claim's by now.
+            // Old records expire with their bucket, and their request key may be another claim's by now.
             let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT;
             let is_old = written.front().is_some_and(old);
             if !full && !is_old {
@@ -232,7 +232,7 @@ impl History {
 
     /// The lease of this second's bucket.
     async fn bucket(&self) -> Result<i64, Failure> {
-        // One question for all: a store that is away is to be told of to each in time, and not to one after another.
+        // All callers share one request, so that each gets the error of an unavailable store in time.
         let granting = {
             let mut bucket = lock(&self.bucket);
             let failed = |bucket: &Bucket| matches!(bucket.lease.peek(), Some(Err(_)));
@@ -254,7 +254,7 @@ impl History {
         }
     }
 
-    /// Forgets the bucket, for its lease is dead.
+    /// Replaces the bucket with the next use, because its lease is dead.
     pub fn rotate_bucket(&self) {
         *lock(&self.bucket) = None;
     }
@@ -265,7 +265,7 @@ pub fn is_remembered(new: &NewClaim) -> bool {
     new.retryable && new.limits.finished > 0
 }
 
-/// Those of which the end is remembered where all end at once.
+/// The holds whose ends are recorded if all end at once.
 fn latest(holds: &[Hold]) -> &[Hold] {
     &holds[holds.len().saturating_sub(REMEMBERED_AT_ONCE)..]
 }
@@ -280,15 +280,15 @@ mod tests {
     use super::*;
     use crate::name::{Kind, LockKey, Namespace};
 
-    fn nowhere() -> History {
+    fn unreachable_history() -> History {
         let link = Arc::new(ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
         History::new(Keys::new("r", &Namespace::new("n").unwrap()), link, leases)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_over_the_limit_goes_and_what_is_old_is_left_to_its_lease() {
-        let ends = nowhere();
+    async fn records_over_the_limit_are_deleted_and_old_ones_are_left_to_expire() {
+        let ends = unreachable_history();
         let note = || ends.note_written(vec!["key".into()]);
         note();
         assert_eq!(ends.make_room(1, &[]).len(), 1);
@@ -299,14 +299,14 @@ mod tests {
         );
         note();
         tokio::time::advance(FINISHED_KEPT + Duration::from_millis(1)).await;
-        assert!(ends.make_room(1, &[]).is_empty(), "it may be of another claim");
+        assert!(ends.make_room(1, &[]).is_empty(), "it may be another claim's");
         assert!(lock(&ends.written).is_empty());
     }
 
     #[tokio::test]
-    async fn what_is_heard_of_an_earlier_claim_of_a_name_does_not_hide_the_later_one() {
+    async fn a_late_note_of_an_earlier_claim_of_an_id_does_not_replace_the_later_one() {
         let namespace = Namespace::new("n").unwrap();
-        let ends = nowhere();
+        let ends = unreachable_history();
         let name = LockName::new("a").unwrap();
         let new = NewClaim::numbered(1);
         let holder = |base, created| Entry {
@@ -335,7 +335,7 @@ mod tests {
         ends.granted(&name, &earlier);
         assert!(ends.known(&lease(&later)).is_some());
         assert!(ends.known(&lease(&earlier)).is_none());
-        // Revisions fall with an old copy that was put back, and the base rises.
+        // Revisions fall when an old snapshot is restored, and the token base rises.
         let restored = holder(2_000, 3);
         ends.granted(&name, &restored);
         assert!(ends.known(&lease(&restored)).is_some());

@@ -1,7 +1,7 @@
-//! What etcd's history still has of a holder that is gone: its last record, and the revision at which it went.
+//! Reads the last record of a holder that is gone, and the revision of its end, from etcd's history.
 //!
-//! A holder that is given back, forced or taken back leaves a record of that at the same revision. So one that
-//! left none ran out, and any replica can tell, whoever granted it, until that history is compacted.
+//! The step that releases, forces or undoes a holder writes a record of the end at the same revision. So a holder
+//! without such a record expired. Any replica can find that out until etcd compacts the history.
 
 use etcd_client::{GetOptions, GetResponse};
 
@@ -10,10 +10,10 @@ use super::keys::LockKeys;
 use super::view::{Entry, View};
 use crate::name::{ClaimId, Kind};
 
-/// By how much farther each look back goes than the one before.
-const FARTHER: i64 = 4;
+/// The factor by which the distance of each read into the past grows.
+const DISTANCE_FACTOR: i64 = 4;
 
-/// A holder by its grant.
+/// A holder, identified by the revision of its grant.
 pub struct HolderHistory<'a> {
     link: &'a ClusterClient,
     lock: LockKeys,
@@ -24,13 +24,13 @@ pub struct HolderHistory<'a> {
 
 /// The end of a holder.
 pub struct HolderEnd {
-    /// As it was before.
+    /// The last record of the holder.
     pub entry: Entry,
     /// The first revision without it.
     pub gone_at: i64,
 }
 
-/// What was there at a revision.
+/// The state of the holder's key at a revision.
 enum RecordAt {
     Held(Box<Entry>),
     Gone,
@@ -38,7 +38,7 @@ enum RecordAt {
 }
 
 impl<'a> HolderHistory<'a> {
-    /// The holder of this name that was granted at that revision.
+    /// The holder with this id that was granted at the revision `granted`.
     pub fn new(link: &'a ClusterClient, lock: LockKeys, (kind, claim): (Kind, ClaimId), granted: i64) -> Self {
         let key = lock.holder(kind, claim);
         Self::at_key(link, lock, (key, claim), granted)
@@ -60,7 +60,7 @@ impl<'a> HolderHistory<'a> {
         }
     }
 
-    /// Whether it was granted then, seen from a later revision. Nothing where that is compacted.
+    /// Whether the holder was granted at that revision. `now` is a later revision. None if the history is compacted.
     pub async fn was_granted(&self, now: i64) -> Result<Option<bool>, Failure> {
         if self.granted > now {
             return Ok(Some(false));
@@ -72,10 +72,11 @@ impl<'a> HolderHistory<'a> {
         })
     }
 
-    /// How it was at its end, seen from a later revision. Nothing where there was no such holder, or where that is
-    /// compacted.
+    /// The end of the holder before the revision `now`. None if there was no such holder, it still exists, or the
+    /// history is compacted.
     ///
-    /// It looks at the grant first, so that a lease which never was costs one read, and then back from now.
+    /// It reads the revision of the grant first, so that an invented lease costs one read. Then it reads backwards from
+    /// `now` in growing distances, and finds the end by bisection.
     pub async fn last(&self, now: i64) -> Result<Option<HolderEnd>, Failure> {
         if self.granted >= now || matches!(self.at(self.granted).await?, RecordAt::Gone) {
             return Ok(None);
@@ -83,15 +84,15 @@ impl<'a> HolderHistory<'a> {
         if !matches!(self.at(now).await?, RecordAt::Gone) {
             return Ok(None);
         }
-        let (mut gone_at, mut back) = (now, 1);
+        let (mut gone_at, mut distance) = (now, 1);
         let (mut entry, mut held_at) = loop {
-            let at = (now - back).max(self.granted);
+            let at = (now - distance).max(self.granted);
             match self.at(at).await? {
                 RecordAt::Held(entry) => break (entry, at),
                 RecordAt::Gone if at > self.granted => gone_at = at,
                 RecordAt::Gone | RecordAt::Compacted => return Ok(None),
             }
-            back = back.saturating_mul(FARTHER);
+            distance = distance.saturating_mul(DISTANCE_FACTOR);
         };
         while held_at + 1 < gone_at {
             let at = held_at + (gone_at - held_at) / 2;
@@ -131,7 +132,7 @@ fn view(lock: &LockKeys, revision: i64, read: &GetResponse) -> Result<View, Fail
     View::read(lock, revision, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
 }
 
-/// What was there then; nothing where that is compacted, or is still to come.
+/// Reads at a revision. None if it is compacted, or in the future.
 async fn read_at(
     link: &ClusterClient,
     key: &str,

@@ -1,6 +1,8 @@
-//! Claims of this replica on their way to the tails of queues. The store shows none of them before it has
-//! answered, so without this any number of calls at once would find room in a queue of which one place is left.
-//! It counts for one replica: a queue that several fill at once may be longer by what the others send meanwhile.
+//! Reserves a slot in the queue per claim that this replica is appending.
+//!
+//! An etcd transaction cannot check the queue's length while it appends. Without the reservations, any number of
+//! concurrent calls would pass the check of a queue with one free slot. The reservations are per replica: a queue that
+//! several replicas append to at once may exceed its limit by their appends in flight.
 
 use std::collections::HashMap;
 
@@ -8,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::name::{ClaimId, LockName};
 
-/// The claims that are on their way to one queue, and how many calls bring each.
+/// The claims that are being appended to one queue, and how many calls append each.
 pub type Others = HashMap<ClaimId, usize>;
 
 /// See the module.
@@ -16,8 +18,8 @@ pub type Others = HashMap<ClaimId, usize>;
 pub struct InFlight(Mutex<HashMap<LockName, Others>>);
 
 impl InFlight {
-    /// Lets a claim on its way if there is room for it beside those that are; its place is kept until the
-    /// answer is dropped.
+    /// Reserves a slot for a claim, if `has_room` admits it in addition to the claims in flight. The slot is reserved
+    /// until the guard is dropped.
     pub fn begin<'a>(
         &'a self,
         name: &'a LockName,
@@ -26,15 +28,15 @@ impl InFlight {
     ) -> Option<InFlightGuard<'a>> {
         let mut by_lock = self.lock();
         let room = match by_lock.get(name) {
-            // Another call brings the same one, and it is put there once.
-            Some(coming) if coming.contains_key(&claim) => true,
-            Some(coming) => has_room(coming),
+            // Another call appends the same claim, which is written once.
+            Some(others) if others.contains_key(&claim) => true,
+            Some(others) => has_room(others),
             None => has_room(&Others::new()),
         };
         room.then(|| {
             *by_lock.entry(name.clone()).or_default().entry(claim).or_default() += 1;
             InFlightGuard {
-                under_way: self,
+                in_flight: self,
                 name,
                 claim,
             }
@@ -49,24 +51,24 @@ impl InFlight {
 /// See [`InFlight::begin`].
 #[derive(Debug)]
 pub struct InFlightGuard<'a> {
-    under_way: &'a InFlight,
+    in_flight: &'a InFlight,
     name: &'a LockName,
     claim: ClaimId,
 }
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        let mut by_lock = self.under_way.lock();
-        let Some(coming) = by_lock.get_mut(self.name) else {
+        let mut by_lock = self.in_flight.lock();
+        let Some(others) = by_lock.get_mut(self.name) else {
             return;
         };
-        if let Some(calls) = coming.get_mut(&self.claim) {
+        if let Some(calls) = others.get_mut(&self.claim) {
             *calls -= 1;
             if *calls == 0 {
-                coming.remove(&self.claim);
+                others.remove(&self.claim);
             }
         }
-        if coming.is_empty() {
+        if others.is_empty() {
             by_lock.remove(self.name);
         }
     }
@@ -77,18 +79,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_kept_for_a_claim_until_each_call_that_brings_it_is_answered() {
-        let (under_way, name) = (InFlight::default(), LockName::new("a").unwrap());
+    fn a_slot_is_reserved_for_a_claim_until_each_call_that_appends_it_is_answered() {
+        let (in_flight, name) = (InFlight::default(), LockName::new("a").unwrap());
         let claim = |number| ClaimId::from_bytes([number; 16]);
-        let begin = |number| under_way.begin(&name, claim(number), |coming| coming.len() < 2);
+        let begin = |number| in_flight.begin(&name, claim(number), |others| others.len() < 2);
         let (first, second) = (begin(1).unwrap(), begin(2).unwrap());
         assert!(begin(3).is_none());
         let again = begin(1).unwrap();
         drop(first);
-        assert!(begin(3).is_none(), "another call still brings it");
+        assert!(begin(3).is_none(), "another call still appends it");
         drop(again);
         assert!(begin(3).is_some());
         drop(second);
-        assert!(under_way.lock().is_empty());
+        assert!(in_flight.lock().is_empty());
     }
 }

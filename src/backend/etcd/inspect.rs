@@ -1,4 +1,4 @@
-//! What is shown of the locks.
+//! Inspects and lists locks.
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -14,13 +14,13 @@ use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
 use crate::name::{FencingToken, LockName};
 
-/// How many leases are asked for their time at once.
-const ASKED_AT_ONCE: usize = 32;
+/// How many queries for the remaining time of leases run concurrently.
+const CONCURRENT_QUERIES: usize = 32;
 
 impl Replica {
     /// See [`crate::backend::Backend::inspect`].
-    pub async fn inspect(&self, name: &LockName, most: InspectLimit) -> Result<Queue, Failure> {
-        self.show(&self.view(name).await?, most).await
+    pub async fn inspect(&self, name: &LockName, limit: InspectLimit) -> Result<Queue, Failure> {
+        self.show(&self.view(name).await?, limit).await
     }
 
     /// See [`crate::backend::Backend::holder`].
@@ -31,15 +31,15 @@ impl Replica {
         }
     }
 
-    /// A view as people see it.
-    pub async fn show(&self, view: &View, most: InspectLimit) -> Result<Queue, Failure> {
-        // Boxed, for the compiler cannot see that a borrowing future of each entry is `Send`.
-        let shown: Vec<_> = view.holders.iter().take(most.holders).collect();
-        let asked: Vec<BoxFuture<'_, _>> = shown.into_iter().map(|entry| self.show_holder(entry).boxed()).collect();
-        let holders = stream::iter(asked).buffered(ASKED_AT_ONCE);
+    /// A view as the API returns it.
+    pub async fn show(&self, view: &View, limit: InspectLimit) -> Result<Queue, Failure> {
+        // Boxed, because the compiler cannot prove that a borrowing future per entry is `Send`.
+        let first: Vec<_> = view.holders.iter().take(limit.holders).collect();
+        let queries: Vec<BoxFuture<'_, _>> = first.into_iter().map(|entry| self.show_holder(entry).boxed()).collect();
+        let holders = stream::iter(queries).buffered(CONCURRENT_QUERIES);
         Ok(Queue {
             holders: holders.try_collect().await?,
-            waiters: view.waiters.iter().take(most.waiters).map(show_waiter).collect(),
+            waiters: view.waiters.iter().take(limit.waiters).map(show_waiter).collect(),
             holder_count: view.holders.len(),
             waiter_count: view.waiters.len(),
         })
@@ -62,13 +62,13 @@ impl Replica {
         })
     }
 
-    /// The holder of a lock that was granted first, and nothing else of it.
+    /// A view with the first granted holder of a lock alone.
     pub async fn oldest_holder(&self, lock: &LockKeys) -> Result<View, Failure> {
         let read = self.link.get(lock.holders(), first_made()).await?;
         View::read(lock, 0, read.kvs()).map_err(|error| Failure::Refused(error.to_string()))
     }
 
-    /// The first holder of a view, where one holds.
+    /// The first holder of a view, if any.
     pub async fn first_holder(&self, view: &View) -> Result<Option<Box<Holder>>, Failure> {
         match view.holders.iter().next() {
             Some(first) => Ok(Some(Box::new(self.show_holder(first).await?))),
@@ -93,13 +93,13 @@ impl Replica {
                 break;
             }
             from = self.keys.lock(&name).behind();
-            // It may have left the list meanwhile.
+            // None if its last claim ended meanwhile.
             listing.locks.extend(self.summary(name).await?);
         }
         Ok(listing)
     }
 
-    /// A lock in short, if anybody uses it: its claims are counted, and not read.
+    /// The summary of a lock, if it has claims. They are counted, and only the first holder is read.
     async fn summary(&self, lock: LockName) -> Result<Option<LockSummary>, Failure> {
         let keys = self.keys.lock(&lock);
         let count = GetOptions::new().with_prefix().with_count_only();
@@ -123,7 +123,7 @@ impl Replica {
         Ok((summary.holders + summary.waiters > 0).then_some(summary))
     }
 
-    /// The first lock with a key from here on.
+    /// The first lock with a key in the range.
     async fn first_lock(&self, from: &[u8], end: &[u8]) -> Result<Option<LockName>, Failure> {
         let options = GetOptions::new().with_range(end).with_keys_only().with_limit(1);
         let read = self.link.get(from, options).await?;
@@ -142,7 +142,7 @@ fn show_waiter(entry: &Entry) -> Waiter {
     }
 }
 
-/// Of the keys that begin so the one that was made first.
+/// Selects the key with the prefix that was created first.
 fn first_made() -> GetOptions {
     let first = GetOptions::new().with_prefix().with_limit(1);
     first.with_sort(SortTarget::Create, SortOrder::Ascend)

@@ -1,10 +1,12 @@
-//! The names that claims have in etcd, where they are used again.
+//! Reuses the ids that claims have in etcd.
 //!
-//! Etcd looks for a range in the whole history of its keys: it walks past every key that was there since its
-//! last compaction. So a claim that nobody looks for by its id, as it comes from no request id, goes by the name
-//! of an earlier one, once that one is over and this replica has the answer that says so. Nothing that was sent
-//! for the earlier claim is on its way then. What comes late all the same names a revision, a call, a secret or
-//! a token of that one, and none of them is used again.
+//! Etcd evaluates a range over the whole history of its keys: it walks past every key that existed since the last
+//! compaction. Reused ids keep the number of such keys small. A claim without a request id is never looked up by its
+//! id, so it may have the id of an earlier claim, once that one has ended and this replica has the answer that confirms
+//! the end. Then no step of the earlier claim is in flight. Any late request names a revision, a call, a secret or a
+//! token of the earlier claim, and none of these is reused.
+//!
+//! A "name" is the id that a claim has in etcd.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,8 +17,8 @@ use super::view::Entry;
 use crate::backend::{AcquireOutcome, NewClaim, Notification};
 use crate::name::ClaimId;
 
-/// How many names are kept for others.
-const KEPT: usize = 4096;
+/// How many free names are kept.
+const POOLED: usize = 4096;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,15 +26,15 @@ pub struct KeyPool(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last one first, so that few are in use.
+    /// A stack, so that few names are in use.
     free: Vec<ClaimId>,
-    /// By a call's claim; only while that call may wait, or what became of it is unknown.
+    /// By the id of a call's claim; only while the call may wait, or its outcome is unknown.
     name_of: HashMap<ClaimId, ClaimId>,
     claim_of: HashMap<ClaimId, ClaimId>,
 }
 
 impl KeyPool {
-    /// A claim as etcd is to know it. Given once, a name stays until the claim is [`Self::resolve`] or over.
+    /// A claim with the name that it is to have. The name stays the same until [`Self::resolve`] or [`Self::release`].
     pub fn acquire<'a>(&self, claim: &'a NewClaim) -> Cow<'a, NewClaim> {
         if claim.retryable || claim.reentrant {
             return Cow::Borrowed(claim);
@@ -56,7 +58,7 @@ impl KeyPool {
         })
     }
 
-    /// A claim as etcd knows it.
+    /// A claim with the name that it has.
     pub fn of<'a>(&self, claim: &'a NewClaim) -> Cow<'a, NewClaim> {
         match self.of_id(&claim.id) {
             name if name == claim.id => Cow::Borrowed(claim),
@@ -69,10 +71,10 @@ impl KeyPool {
         self.lock().name_of.get(claim).copied().unwrap_or(*claim)
     }
 
-    /// A wake for the claim that it is about.
-    pub fn wake(&self, wake: Notification) -> Notification {
+    /// Replaces the name in a notification by the claim's own id.
+    pub fn wake(&self, notification: Notification) -> Notification {
         let claim = |name: ClaimId| self.lock().claim_of.get(&name).copied().unwrap_or(name);
-        match wake {
+        match notification {
             Notification::Next(lock, name) => Notification::Next(lock, claim(name)),
             Notification::Gone(lock, name) => {
                 let claim = claim(name);
@@ -83,13 +85,13 @@ impl KeyPool {
         }
     }
 
-    /// A claim has its place.
-    pub fn resolve(&self, claim: &NewClaim, name: ClaimId, place: &AcquireOutcome) {
-        match place {
+    /// Notes the outcome of a claim. If it was neither granted nor enqueued, its name is free.
+    pub fn resolve(&self, claim: &NewClaim, name: ClaimId, outcome: &AcquireOutcome) {
+        match outcome {
             AcquireOutcome::Waiting(_) => {}
             AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {
                 self.release(&claim.id);
-                // It was put nowhere.
+                // It was not written.
                 if !claim.retryable && !claim.reentrant {
                     self.free(name);
                 }
@@ -98,7 +100,7 @@ impl KeyPool {
         }
     }
 
-    /// A call is over, or is found by what it holds.
+    /// Forgets the name of a call that has ended, or that is identified by its hold from now on.
     pub fn release(&self, claim: &ClaimId) {
         let mut state = self.lock();
         if let Some(name) = state.name_of.remove(claim) {
@@ -106,7 +108,7 @@ impl KeyPool {
         }
     }
 
-    /// A holder was released, and this replica has the answer that says so.
+    /// Frees the name of a holder that was released by an answered step of this replica.
     pub fn released(&self, holder: &Entry) {
         if let [hold] = &holder.claim.holds[..]
             && !(hold.retryable || holder.claim.reentrant)
@@ -116,14 +118,14 @@ impl KeyPool {
         }
     }
 
-    /// Forgets all names that are kept: keys may have them again.
+    /// Discards all free names, because a restored store may have keys with them.
     pub fn abandon(&self) {
         self.lock().free.clear();
     }
 
     fn free(&self, name: ClaimId) {
         let free = &mut self.lock().free;
-        if free.len() < KEPT {
+        if free.len() < POOLED {
             free.push(name);
         }
     }
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_again_once_its_claim_is_over_and_to_one_claim_at_a_time() {
+    fn a_name_is_reused_after_its_claim_ended_and_by_one_claim_at_a_time() {
         let (names, first, second, third) = (KeyPool::default(), claim(1), claim(2), claim(3));
         let name = names.acquire(&first).id;
         assert_eq!(name, first.id);
@@ -157,16 +159,16 @@ mod tests {
         assert_eq!(names.acquire(&second).id, name, "it stays");
         assert_eq!(names.acquire(&third).id, third.id);
         let lock = LockName::new("a").unwrap();
-        let woken = names.wake(Notification::Next(lock, name));
-        assert!(matches!(woken, Notification::Next(_, claim) if claim == second.id));
+        let notified = names.wake(Notification::Next(lock, name));
+        assert!(matches!(notified, Notification::Next(_, claim) if claim == second.id));
         names.release(&second.id);
         assert_eq!(names.of_id(&second.id), second.id);
-        // What became of it is not known to be over.
+        // The second claim's outcome is unknown, so its name is not free.
         assert_eq!(names.acquire(&claim(4)).id, claim(4).id);
     }
 
     #[test]
-    fn a_claim_of_a_request_id_or_of_reentry_keeps_its_own() {
+    fn a_claim_with_a_request_id_or_of_a_reentrant_call_keeps_its_own_id() {
         let names = KeyPool::default();
         names.resolve(&claim(1), claim(1).id, &full());
         for (retryable, reentrant) in [(true, false), (false, true)] {
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_an_old_connection_are_forgotten() {
+    fn abandoned_names_are_not_reused() {
         let names = KeyPool::default();
         names.resolve(&claim(1), claim(1).id, &full());
         names.abandon();

@@ -1,18 +1,17 @@
-//! Where everything is kept: `<root>/<namespace>/…`.
+//! The layout of the keys under `<root>/<namespace>/`.
 //!
-//! A lock's claims lie under `lock/<name><TAB>`. No name holds a tab, for it is a control character
-//! (`LockName` refuses those), and its byte sorts before all that names are made of. So the first
-//! tab of a key ends the name: names need no encoding, none reaches into another whatever slashes
-//! it has, and the order of the keys is the order of the names.
+//! A lock's claims are under `lock/<name><TAB>`. No name contains a tab, because `LockName` refuses control characters,
+//! and the tab sorts before all characters of names. So the first tab of a key ends the name. Therefore names need no
+//! encoding, no lock's prefix covers another lock's keys, and the keys sort as the names do.
 //!
-//! Below it a lock's readers come first (`h/r/`), then its semaphore claims (`h/s/`), its exclusive holder (`h/x/`)
-//! and its waiters (`q/`): so "nothing but readers is there" is one condition over one range. Releases before kept
-//! readers among the semaphore claims, where they are found as long as they hold.
+//! Under a lock's prefix, its readers come first (`h/r/`), then its semaphore claims (`h/s/`), its exclusive holder
+//! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range. Earlier releases kept
+//! readers among the semaphore claims, where this release finds them while they hold.
 
 use super::view::Entry;
 use crate::name::{CallId, ClaimId, Kind, LockName, Namespace, Secret};
 
-/// Parts a lock's name from what follows.
+/// Separates a lock's name from the rest of the key.
 const TAB: char = '\t';
 
 /// The keys of a namespace.
@@ -28,43 +27,43 @@ impl Keys {
         }
     }
 
-    /// What is added to a grant's revision to make its token.
+    /// The token base, which is added to a grant's revision.
     pub fn base(&self) -> String {
         format!("{}token_base", self.root)
     }
 
-    /// The same for releases before, which keep readers elsewhere: see [`super::base`].
+    /// The token base of earlier releases: see [`super::base`].
     pub fn earlier_base(&self) -> String {
         format!("{}base", self.root)
     }
 
-    /// That a replica's session lives.
+    /// Exists while a replica's session lives.
     pub fn session(&self, lease: i64) -> String {
         format!("{}session/{lease:016x}", self.root)
     }
 
-    /// That a call must have no effect any more.
+    /// The cancel mark of a call.
     pub fn mark(&self, call: CallId) -> String {
         format!("{}mark/{call}", self.root)
     }
 
-    /// How the request of a claim ended.
+    /// The record of a claim's request.
     pub fn request(&self, claim: ClaimId) -> String {
         format!("{}request/{claim}", self.root)
     }
 
-    /// The holds of a lock that have ended.
+    /// The prefix of a lock's ended holds.
     pub fn ends(&self, name: &LockName) -> String {
         format!("{}end/{name}{TAB}", self.root)
     }
 
-    /// How a hold ended.
+    /// The record of a hold's end.
     pub fn end(&self, name: &LockName, secret: &Secret) -> String {
         let secret = u128::from_be_bytes(*secret.as_bytes());
         format!("{}{secret:032x}", self.ends(name))
     }
 
-    /// Where the locks begin.
+    /// The prefix of all locks.
     pub fn locks(&self) -> String {
         format!("{}lock/", self.root)
     }
@@ -89,7 +88,7 @@ pub struct LockKeys {
     prefix: String,
 }
 
-/// What a key of a lock stands for.
+/// What a key of a lock is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRole {
     /// A claim that holds.
@@ -99,12 +98,12 @@ pub enum KeyRole {
 }
 
 impl LockKeys {
-    /// What all of them begin with.
+    /// Their common prefix.
     pub fn all(&self) -> &str {
         &self.prefix
     }
 
-    /// The first key behind all of them.
+    /// The end of their range, which is exclusive.
     pub fn behind(&self) -> Vec<u8> {
         behind(&self.prefix)
     }
@@ -117,7 +116,7 @@ impl LockKeys {
         format!("{}h/x/", self.prefix)
     }
 
-    /// Semaphore claims, and the readers of releases before.
+    /// The prefix of semaphore holders and of the readers of earlier releases.
     pub fn other_holders(&self) -> String {
         format!("{}h/s/", self.prefix)
     }
@@ -126,7 +125,7 @@ impl LockKeys {
         format!("{}h/r/", self.prefix)
     }
 
-    /// All claims but the readers that hold: the first key, and the first one behind them.
+    /// The range of all claims except holding readers: its first key and its exclusive end.
     pub fn all_but_readers(&self) -> (String, Vec<u8>) {
         (self.other_holders(), self.behind())
     }
@@ -144,7 +143,7 @@ impl LockKeys {
         format!("{holders}{claim}")
     }
 
-    /// Where releases before kept a holder of this kind, if that was elsewhere.
+    /// The key of a holder of this kind in earlier releases, if it differs.
     pub fn earlier_holder(&self, kind: Kind, claim: ClaimId) -> Option<String> {
         (kind == Kind::Shared).then(|| format!("{}{claim}", self.other_holders()))
     }
@@ -160,7 +159,7 @@ impl LockKeys {
         format!("{}{claim}", self.waiters())
     }
 
-    /// What one of these keys stands for.
+    /// The role of one of these keys.
     pub fn stand(&self, key: &[u8]) -> Option<KeyRole> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (stage, claim) = rest.rsplit_once('/')?;
@@ -173,7 +172,8 @@ impl LockKeys {
     }
 }
 
-/// The first key behind all that begin with `prefix`. No UTF-8 ends in a byte that cannot be raised.
+/// The exclusive end of the range of keys with `prefix`. The last byte can be raised, because UTF-8 never contains
+/// 0xff.
 pub fn behind(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_locks_are_in_the_order_of_their_names() {
+    fn the_keys_of_locks_sort_as_their_names_do() {
         let keys = Keys::new("/fencepost", &Namespace::new("a").unwrap());
         let mut names = ["A", "a", "a!", "a/1", "ab", "b", "~", "ü", "ü/"];
         names.sort_unstable();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_that_a_name_may_have_is_or_sorts_before_the_tab() {
+    fn every_character_of_a_name_sorts_after_the_tab() {
         let mut allowed = 0;
         for character in char::MIN..=char::MAX {
             let Ok(name) = LockName::new(&character.to_string()) else {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_says_what_it_stands_for() {
+    fn a_key_has_its_role() {
         let keys = Keys::new("/fencepost/", &Namespace::new("a").unwrap());
         let lock = keys.lock(&name("../h/x"));
         let id = ClaimId::from_bytes([9; 16]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_hold_are_the_only_claims_outside_of_one_range() {
+    fn one_range_has_all_claims_except_holding_readers() {
         let keys = Keys::new("/fencepost", &Namespace::new("a").unwrap());
         let (lock, id) = (keys.lock(&name("b")), ClaimId::from_bytes([255; 16]));
         let (first, behind) = lock.all_but_readers();

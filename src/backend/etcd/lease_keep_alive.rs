@@ -1,7 +1,7 @@
-//! Signs of life for leases, over a few streams that all holders share.
+//! Sends keep-alives for leases, over a few streams that all holders share.
 //!
-//! Etcd answers in order within a stream, and the answer for a dead lease may take half a second,
-//! which those behind it wait for: so there are several streams, and the session has its own.
+//! Etcd answers in order within a stream. The answer for a dead lease may take half a second, and delays the answers
+//! behind it. Therefore there are several streams, and the session has its own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,41 +12,40 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster_client::{ClusterClient, Failure, failure};
 
-/// How many streams there are.
+/// The number of streams.
 const STREAMS: usize = 8;
-/// How many questions a stream has on their way at most.
-const UNDER_WAY: usize = 256;
+/// How many keep-alives a stream has in flight at most.
+const IN_FLIGHT: usize = 256;
 
-/// Where signs of life are asked for.
+/// See the module.
 #[derive(Debug)]
 pub struct LeaseKeepAlive {
     link: Arc<ClusterClient>,
-    streams: Vec<mpsc::Sender<Asked>>,
+    streams: Vec<mpsc::Sender<KeepAliveRequest>>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct KeepAliveRequest {
     lease: i64,
     alive: oneshot::Sender<Result<bool, Failure>>,
-    /// A stream broke under it before.
+    /// It was sent before, over a stream that broke.
     again: bool,
 }
 
-impl Asked {
+impl KeepAliveRequest {
     fn answer(self, alive: Result<bool, Failure>) {
-        // Who asked may have gone.
+        // Fails only if the caller was dropped.
         let _ = self.alive.send(alive);
     }
 }
 
 impl LeaseKeepAlive {
-    /// Must be called within a tokio runtime; a stream is opened when it is needed, and ends with
-    /// this value.
+    /// Must be called within a tokio runtime. A stream is opened when it is needed, and closed when this is dropped.
     pub fn begin(link: &Arc<ClusterClient>) -> Self {
         let stream = |_| {
-            let (asked, questions) = mpsc::channel(UNDER_WAY);
-            tokio::spawn(serve(Arc::clone(link), questions));
-            asked
+            let (sender, requests) = mpsc::channel(IN_FLIGHT);
+            tokio::spawn(serve(Arc::clone(link), requests));
+            sender
         };
         Self {
             link: Arc::clone(link),
@@ -54,7 +53,7 @@ impl LeaseKeepAlive {
         }
     }
 
-    /// Gives a lease a sign of life. False if it is dead, which is final.
+    /// Sends a keep-alive for a lease. False if the lease is dead, which is final.
     ///
     /// # Errors
     /// Any failure says nothing about the lease.
@@ -62,53 +61,53 @@ impl LeaseKeepAlive {
         let (alive, answered) = oneshot::channel();
         // The identifiers of one member's leases differ in their lowest bits.
         let stream = usize::try_from(lease.rem_euclid(STREAMS as i64)).unwrap_or(0);
-        let asked = async {
+        let request = async {
             let closed = || Failure::Unavailable("the namespace is closed".into());
-            let asked = Asked {
+            let request = KeepAliveRequest {
                 lease,
                 alive,
                 again: false,
             };
-            self.streams[stream].send(asked).await.map_err(|_| closed())?;
+            self.streams[stream].send(request).await.map_err(|_| closed())?;
             answered.await.map_err(|_| closed())?
         };
-        timeout(self.link.wait_policy(), asked)
+        timeout(self.link.wait_policy(), request)
             .await
             .unwrap_or_else(|_| Err(late()))
     }
 }
 
 fn late() -> Failure {
-    Failure::Unavailable("etcd: a sign of life was not answered".into())
+    Failure::Unavailable("etcd: a keep-alive was not answered".into())
 }
 
-/// Serves the questions of one stream, over one after another where they break: with their member, or
-/// with the token of the account that opened them. Each question is asked twice at most.
-async fn serve(link: Arc<ClusterClient>, mut questions: mpsc::Receiver<Asked>) {
+/// Sends the keep-alives of one stream, which is opened again when it breaks: because its member failed, or the auth
+/// token of the account that opened it expired. Each keep-alive is sent at most twice.
+async fn serve(link: Arc<ClusterClient>, mut requests: mpsc::Receiver<KeepAliveRequest>) {
     let mut broken = VecDeque::new();
     loop {
-        let asked = match broken.pop_front() {
-            Some(asked) => asked,
-            None => match questions.recv().await {
-                Some(asked) => asked,
+        let request = match broken.pop_front() {
+            Some(request) => request,
+            None => match requests.recv().await {
+                Some(request) => request,
                 None => return,
             },
         };
-        match open(&link, asked.lease).await {
-            Ok(None) => asked.answer(Ok(false)),
-            Err(failure) => asked.answer(Err(failure)),
+        match open(&link, request.lease).await {
+            Ok(None) => request.answer(Ok(false)),
+            Err(failure) => request.answer(Err(failure)),
             Ok(Some((keeper, answers))) => {
-                asked.answer(Ok(true));
+                request.answer(Ok(true));
                 let mut stream = Stream {
                     keeper,
                     answers,
-                    under_way: VecDeque::new(),
+                    in_flight: VecDeque::new(),
                 };
-                let failure = stream.serve(&link, &mut broken, &mut questions).await;
-                for asked in stream.under_way.into_iter().chain(std::mem::take(&mut broken)) {
-                    match asked.again {
-                        true => asked.answer(Err(failure.clone())),
-                        false => broken.push_back(Asked { again: true, ..asked }),
+                let failure = stream.serve(&link, &mut broken, &mut requests).await;
+                for request in stream.in_flight.into_iter().chain(std::mem::take(&mut broken)) {
+                    match request.again {
+                        true => request.answer(Err(failure.clone())),
+                        false => broken.push_back(KeepAliveRequest { again: true, ..request }),
                     }
                 }
             }
@@ -116,11 +115,11 @@ async fn serve(link: Arc<ClusterClient>, mut questions: mpsc::Receiver<Asked>) {
     }
 }
 
-/// Opens a stream with a sign of life for this lease; nothing if it is dead.
+/// Opens a stream with a keep-alive for this lease. None if the lease is dead.
 async fn open(link: &ClusterClient, lease: i64) -> Result<Option<(LeaseKeeper, LeaseKeepAliveStream)>, Failure> {
     let opened = link.call(|mut client| async move {
         match client.lease_keep_alive(lease).await {
-            // The client reads the first answer itself; so it says that its TTL was zero.
+            // The client reads the first answer itself, and turns a TTL of zero into this error.
             Err(etcd_client::Error::LeaseKeepAliveError(said)) if said.contains("lease not found") => Ok(None),
             opened => opened.map(Some),
         }
@@ -128,54 +127,56 @@ async fn open(link: &ClusterClient, lease: i64) -> Result<Option<(LeaseKeeper, L
     opened.await
 }
 
-/// An open stream, and who waits for its answers, in order.
+/// An open stream, and the requests in flight, in order.
 struct Stream {
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
-    under_way: VecDeque<Asked>,
+    in_flight: VecDeque<KeepAliveRequest>,
 }
 
 impl Stream {
-    /// First what another stream left, then the questions, until it breaks or nobody asks any more;
-    /// then why.
+    /// Sends the requests that an earlier stream left, then new ones, until the stream breaks or no sender is left.
+    /// Returns the cause.
     async fn serve(
         &mut self,
         link: &ClusterClient,
-        left: &mut VecDeque<Asked>,
-        questions: &mut mpsc::Receiver<Asked>,
+        left: &mut VecDeque<KeepAliveRequest>,
+        requests: &mut mpsc::Receiver<KeepAliveRequest>,
     ) -> Failure {
         let mut silent_since = Instant::now();
-        while let Some(asked) = left.pop_front() {
-            if let Err(failure) = self.send(link, asked).await {
+        while let Some(request) = left.pop_front() {
+            if let Err(failure) = self.send(link, request).await {
                 return failure;
             }
         }
         loop {
             tokio::select! {
-                asked = questions.recv(), if self.under_way.len() < UNDER_WAY => {
-                    let Some(asked) = asked else {
+                request = requests.recv(), if self.in_flight.len() < IN_FLIGHT => {
+                    let Some(request) = request else {
                         return Failure::Unavailable("the namespace is closed".into());
                     };
-                    if self.under_way.is_empty() {
+                    if self.in_flight.is_empty() {
                         silent_since = Instant::now();
                     }
-                    if let Err(failure) = self.send(link, asked).await {
+                    if let Err(failure) = self.send(link, request).await {
                         return failure;
                     }
                 }
                 answer = self.answers.message() => {
-                    let (asked, answer) = match (self.under_way.pop_front(), answer) {
-                        (Some(asked), Ok(Some(answer))) => (asked, answer),
-                        (asked, Err(error)) => return self.broken(asked, failure(&error)),
-                        (asked, Ok(_)) => return self.broken(asked, Failure::Unavailable("etcd: a stream ended".into())),
+                    let (request, answer) = match (self.in_flight.pop_front(), answer) {
+                        (Some(request), Ok(Some(answer))) => (request, answer),
+                        (request, Err(error)) => return self.broken(request, failure(&error)),
+                        (request, Ok(_)) => {
+                            return self.broken(request, Failure::Unavailable("etcd: a stream ended".into()));
+                        }
                     };
-                    if answer.id() != asked.lease {
-                        return self.broken(Some(asked), Failure::Unavailable("etcd: answers are out of order".into()));
+                    if answer.id() != request.lease {
+                        return self.broken(Some(request), Failure::Unavailable("etcd: answers are out of order".into()));
                     }
-                    asked.answer(Ok(answer.ttl() > 0));
+                    request.answer(Ok(answer.ttl() > 0));
                     silent_since = Instant::now();
                 }
-                () = sleep_until(silent_since + link.wait_policy()), if !self.under_way.is_empty() => {
+                () = sleep_until(silent_since + link.wait_policy()), if !self.in_flight.is_empty() => {
                     link.turn_away();
                     return late();
                 }
@@ -183,15 +184,15 @@ impl Stream {
         }
     }
 
-    async fn send(&mut self, link: &ClusterClient, asked: Asked) -> Result<(), Failure> {
-        self.keeper.id = asked.lease;
+    async fn send(&mut self, link: &ClusterClient, request: KeepAliveRequest) -> Result<(), Failure> {
+        self.keeper.id = request.lease;
         let sent = timeout(link.wait_policy(), self.keeper.keep_alive()).await;
-        self.under_way.push_back(asked);
+        self.in_flight.push_back(request);
         sent.map_err(|_| late())?.map_err(|error| failure(&error))
     }
 
-    fn broken(&mut self, asked: Option<Asked>, failure: Failure) -> Failure {
-        self.under_way.extend(asked);
+    fn broken(&mut self, request: Option<KeepAliveRequest>, failure: Failure) -> Failure {
+        self.in_flight.extend(request);
         failure
     }
 }

@@ -1,5 +1,5 @@
-//! Etcd leases: taken from a pool of used ones where that is possible, for granting and revoking
-//! them are the dearest calls that etcd has.
+//! Etcd leases for holders. They come from a pool of used leases if possible, because granting and revoking leases are
+//! the most expensive calls of etcd.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +13,22 @@ use super::cluster_client::{ClusterClient, Failure};
 use super::lease_keep_alive::LeaseKeepAlive;
 use crate::backend::FINISHED_KEPT;
 
-/// How many leases of one TTL are kept.
+/// How many leases of one TTL are pooled.
 const POOLED: usize = 1024;
-/// By how much the lease on which a holder's requests are remembered outlives the holder's own.
+/// By how much the lease with a holder's request records outlives the holder's own lease.
 const REMEMBERED: Duration = FINISHED_KEPT.saturating_add(Duration::from_secs(5));
 
-/// A lease that no key is on.
+/// A lease without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub id: i64,
-    /// What etcd granted, in seconds.
+    /// The TTL that etcd granted, in seconds.
     pub span_s: i64,
-    /// When the last sign of life was sent that was answered, if that is known: it lives for its span
-    /// from then on at the least.
+    /// When the last answered keep-alive was sent, if known. The lease lives for at least its TTL from then on.
     pub alive: Option<Instant>,
     /// It was used before.
     pub used: bool,
-    /// The lease on which the requests of its holder are remembered, if there was any.
+    /// The lease with the request records of its holder, if any.
     pub memory: Option<i64>,
 }
 
@@ -37,15 +36,15 @@ pub struct Lease {
 #[derive(Debug)]
 pub struct Leases {
     link: Arc<ClusterClient>,
-    pulse: LeaseKeepAlive,
-    /// Each with the time at which it came.
+    keep_alives: LeaseKeepAlive,
+    /// Each lease with the time at which it was pooled.
     pool: Mutex<HashMap<Kind, Vec<(Lease, Instant)>>>,
 }
 
-/// Leases of one TTL, with or without one for what is remembered.
+/// The TTL in seconds, and whether there is a lease for request records.
 type Kind = (i64, bool);
 
-/// A lease that no key is on; kept for the next one where nobody takes it.
+/// A reserved lease without keys. Dropping this puts it into the pool.
 #[derive(Debug)]
 pub struct Spare {
     leases: Arc<Leases>,
@@ -60,13 +59,13 @@ impl Drop for Spare {
     }
 }
 
-/// Whole seconds that are at least as long.
+/// A time in whole seconds, rounded up.
 pub fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     i64::try_from(whole).unwrap_or(i64::MAX)
 }
 
-/// A span of etcd's as a time.
+/// A TTL of etcd, in seconds, as a duration.
 pub fn span(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
@@ -75,17 +74,17 @@ impl Leases {
     /// Must be called within a tokio runtime.
     pub fn new(link: Arc<ClusterClient>) -> Self {
         Self {
-            pulse: LeaseKeepAlive::begin(&link),
+            keep_alives: LeaseKeepAlive::begin(&link),
             link,
             pool: Mutex::default(),
         }
     }
 
-    /// A lease that lives for at least `ttl` from its next sign of life on, for a holder whose requests are to be
-    /// remembered or not.
+    /// Takes a pooled lease or makes one. It lives for at least `ttl` from its next keep-alive on. With `remembered`,
+    /// it comes with a lease for request records.
     ///
     /// # Cancellation safety
-    /// Dropped while one is made, that is kept for the next one.
+    /// Safe: a lease that is being made when this is dropped is put into the pool.
     pub async fn take(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
         match self.pooled((seconds(ttl), remembered)) {
             Some(lease) => Ok(lease),
@@ -93,7 +92,7 @@ impl Leases {
         }
     }
 
-    /// Sees to it that there is one in the pool for a grant that comes later, when this is dropped.
+    /// Reserves a lease for a later grant. Dropping the answer puts it into the pool.
     ///
     /// # Cancellation safety
     /// As [`Self::take`].
@@ -103,7 +102,7 @@ impl Leases {
         Ok(Spare { leases, lease })
     }
 
-    /// The same, not used before.
+    /// Makes a lease, as [`Self::take`] does, that was not used before.
     pub async fn make(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
         let leases = Arc::clone(self);
         let made = Finishing::new(async move {
@@ -122,7 +121,7 @@ impl Leases {
         made.lease.take().ok_or_else(lost)
     }
 
-    /// A lease that lives for at least `ttl` from now on.
+    /// Makes a lease that lives for at least `ttl` from now on.
     pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
         let sent = Instant::now();
         let granted = self
@@ -138,13 +137,12 @@ impl Leases {
         })
     }
 
-    /// A lease on which the requests of a holder with such a span are remembered after its end.
+    /// Makes a lease for the request records of a holder whose lease has this TTL, in seconds.
     pub async fn memory(&self, span_s: i64) -> Result<i64, Failure> {
         Ok(self.fresh(span(span_s) + REMEMBERED).await?.id)
     }
 
-    /// Keeps a lease for the next one. Only for a lease that certainly no key is on, and that no
-    /// step of unknown outcome names.
+    /// Puts a lease into the pool. It must certainly have no keys, and no step of unknown outcome may name it.
     pub fn put_back(&self, lease: Lease) {
         let mut pool = self.pool();
         let kept = pool.entry((lease.span_s, lease.memory.is_some())).or_default();
@@ -153,20 +151,23 @@ impl Leases {
         }
     }
 
-    /// Gives a lease a sign of life: it lives for its span from the sending of this on. False if it
-    /// is dead, which is final; any failure says nothing.
+    /// Sends a keep-alive: the lease lives for its TTL from the sending on. False if it is dead, which is final.
+    ///
+    /// # Errors
+    /// A failure says nothing about the lease.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
-        self.pulse.ask(id).await
+        self.keep_alives.ask(id).await
     }
 
-    /// Lets what is remembered of a holder's requests outlive its lease, if it has any. No safety rests on that.
+    /// Sends a keep-alive for the lease of a holder's request records, if any. Its failure is ignored, because safety
+    /// does not depend on these records.
     pub async fn keep_memory(&self, memory: Option<i64>) {
         if let Some(memory) = memory {
             let _ = self.keep_alive(memory).await;
         }
     }
 
-    /// What is left of a lease; nothing if it is dead.
+    /// The remaining time of a lease. None if it is dead.
     pub async fn remaining(&self, id: i64) -> Result<Option<Duration>, Failure> {
         let asked = self
             .link
@@ -178,7 +179,7 @@ impl Leases {
         }
     }
 
-    /// Ends a lease that only this replica uses.
+    /// Revokes a lease that only this replica uses.
     pub async fn revoke(&self, id: i64) -> Result<(), Failure> {
         let revoked = self
             .link
@@ -189,7 +190,7 @@ impl Leases {
         }
     }
 
-    /// Forgets all kept leases: keys may be on them again.
+    /// Discards all pooled leases, because a restored store may have keys on them.
     pub fn abandon(&self) {
         self.pool().clear();
     }
@@ -198,7 +199,7 @@ impl Leases {
         let mut pool = self.pool();
         let kept = pool.get_mut(&kind)?;
         while let Some((lease, since)) = kept.pop() {
-            // One that may be about to end would only cost a round trip.
+            // A lease that may be about to expire would only cost a round trip.
             if since.elapsed() < span(kind.0) / 2 {
                 return Some(lease);
             }

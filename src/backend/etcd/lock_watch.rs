@@ -1,6 +1,6 @@
-//! What happens on the locks for which this replica has waiters: one watch per lock, opened at
-//! "now" and then read once, and read again every few seconds, for watches have lost events in
-//! released versions. Who comes to be within the prefix is woken, and nobody else.
+//! Watches the locks that have waiters of this replica, with one etcd watch per lock. The lock is read once after its
+//! watch was opened, and again every 3 s, because released versions of etcd have lost events. Only waiters that can be
+//! granted are notified.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ mod tests;
 
 /// How soon a watch that broke is opened again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long a lock without waiters is still watched.
-const LINGER: Duration = Duration::from_secs(1);
-/// After how many of these everything is read again.
+/// How often a watch checks whether it still has waiters.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// After how many of these checks the lock is read again.
 const READ_EVERY: u32 = 3;
 
-/// The scenes of a namespace.
+/// The watched locks of a namespace.
 #[derive(Debug)]
 pub struct LockWatches {
     keys: Keys,
@@ -39,20 +39,21 @@ pub struct LockWatches {
     by_lock: Mutex<HashMap<LockName, Arc<Mutex<LockWatch>>>>,
 }
 
-/// One lock as this replica sees it.
+/// A watched lock.
 #[derive(Debug, Default)]
 struct LockWatch {
     view: Option<View>,
-    mine: HashMap<ClaimId, OwnWaiter>,
+    own_waiters: HashMap<ClaimId, OwnWaiter>,
 }
 
-/// A waiting claim of this replica.
+/// A waiter of this replica.
 #[derive(Debug)]
 struct OwnWaiter {
     call: CallId,
-    /// The revision at which it was queued: a view that is older does not know it yet.
+    /// The revision of its record. An older view does not have that yet.
     since: i64,
-    told: bool,
+    /// It was notified, or must not be.
+    notified: bool,
 }
 
 impl OwnWaiter {
@@ -60,46 +61,46 @@ impl OwnWaiter {
         Self {
             call,
             since,
-            told: false,
+            notified: false,
         }
     }
 }
 
 impl LockWatch {
-    /// Takes a view over, unless events have brought a later one.
-    fn freshen(&mut self, view: &View) {
+    /// Replaces the view, unless events have made it newer.
+    fn update(&mut self, view: &View) {
         if self.view.as_ref().is_none_or(|known| known.revision < view.revision) {
             self.view = Some(view.clone());
         }
     }
 
-    /// Who of this replica should ask again now.
+    /// Marks the waiters of this replica that can be granted as notified, and returns those that were not before.
     fn due(&mut self) -> Vec<ClaimId> {
         let Some(view) = &self.view else {
             return Vec::new();
         };
         let mut due = Vec::new();
         for next in view.next_without(None) {
-            if let Some(mine) = self.mine.get_mut(&next.id).filter(|mine| !mine.told) {
-                mine.told = true;
+            if let Some(own) = self.own_waiters.get_mut(&next.id).filter(|own| !own.notified) {
+                own.notified = true;
                 due.push(next.id);
             }
         }
         due
     }
 
-    /// Whether a waiting claim of this replica is no more what it was. It is forgotten then: it joins
-    /// again if it still waits, and one that was granted meanwhile never parts.
+    /// Whether a waiter of this replica is gone, or was adopted by another call. If so, it is removed here: its call
+    /// registers it again if it still waits, and would not remove it if it was granted meanwhile.
     fn is_lost(&mut self, id: &ClaimId) -> bool {
-        let (Some(view), Some(mine)) = (&self.view, self.mine.get(id)) else {
+        let (Some(view), Some(own)) = (&self.view, self.own_waiters.get(id)) else {
             return false;
         };
-        let there = view.waiters.get(id);
-        let kept = there.is_some_and(|entry| entry.claim.hold(id).is_some_and(|hold| hold.call == mine.call));
-        if mine.told || kept || view.revision < mine.since {
+        let entry = view.waiters.get(id);
+        let kept = entry.is_some_and(|entry| entry.claim.hold(id).is_some_and(|hold| hold.call == own.call));
+        if own.notified || kept || view.revision < own.since {
             return false;
         }
-        self.mine.remove(id);
+        self.own_waiters.remove(id);
         true
     }
 }
@@ -120,102 +121,102 @@ impl LockWatches {
         })
     }
 
-    /// Wakes this waiting claim from now on when it should ask; it was seen waiting in `view`.
+    /// Registers a waiter of `view`, which is notified when it can be granted.
     pub fn join(self: &Arc<Self>, name: &LockName, waiter: &Entry, view: &View) {
         if let Some(hold) = waiter.claim.holds.first() {
             self.wait(name, waiter.id, OwnWaiter::new(hold.call, waiter.modified), Some(view));
         }
     }
 
-    /// The same for one that was just queued, at this revision. The view of its lock tells its place
-    /// as soon as the events up to there have come: before, somebody ahead might be missing.
+    /// The same for a waiter that was just enqueued, at this revision. The watched view determines its position once it
+    /// includes that revision; an older view might lack an earlier claim.
     pub fn join_behind(self: &Arc<Self>, name: &LockName, new: &NewClaim, queued: i64) {
         self.wait(name, new.id, OwnWaiter::new(new.call, queued), None);
     }
 
-    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, mine: OwnWaiter, view: Option<&View>) {
-        let (due, opened) = self.sit(name, waiter, mine, view);
-        self.tell(name, due);
-        if let Some(scene) = opened {
-            tokio::spawn(Arc::clone(self).follow(name.clone(), scene));
+    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, own: OwnWaiter, view: Option<&View>) {
+        let (due, opened) = self.register(name, waiter, own, view);
+        self.notify(name, due);
+        if let Some(lock_watch) = opened {
+            tokio::spawn(Arc::clone(self).follow(name.clone(), lock_watch));
         }
     }
 
-    /// Lets a waiter in; who should ask now, and the scene if it is a new one.
-    fn sit(
+    /// Registers a waiter. Returns the waiters to be notified, and the lock's watch if it is a new one.
+    fn register(
         &self,
         name: &LockName,
         waiter: ClaimId,
-        mine: OwnWaiter,
+        own: OwnWaiter,
         view: Option<&View>,
     ) -> (Vec<ClaimId>, Option<Arc<Mutex<LockWatch>>>) {
         let mut opened = None;
-        // Kept to the end: a scene where nobody waits may be taken down at any time.
+        // Locked to the end, because a watch without waiters may be removed at any time.
         let mut by_lock = lock(&self.by_lock);
-        let scene = Arc::clone(by_lock.entry(name.clone()).or_insert_with(|| {
-            let scene = Arc::default();
-            opened = Some(Arc::clone(&scene));
-            scene
+        let watch = Arc::clone(by_lock.entry(name.clone()).or_insert_with(|| {
+            let watch = Arc::default();
+            opened = Some(Arc::clone(&watch));
+            watch
         }));
-        let mut scene = lock(&scene);
-        scene.mine.insert(waiter, mine);
+        let mut watch = lock(&watch);
+        watch.own_waiters.insert(waiter, own);
         if let Some(view) = view {
-            scene.freshen(view);
+            watch.update(view);
         }
-        let mut due = scene.due();
-        due.extend(scene.is_lost(&waiter).then_some(waiter));
+        let mut due = watch.due();
+        due.extend(watch.is_lost(&waiter).then_some(waiter));
         (due, opened)
     }
 
-    /// This call does not wait any more.
+    /// Removes the waiter of this call.
     pub fn part(&self, name: &LockName, id: &ClaimId, call: CallId) {
-        if let Some(scene) = self.scene(name) {
-            let mine = &mut lock(&scene).mine;
-            if mine.get(id).is_some_and(|mine| mine.call == call) {
-                mine.remove(id);
+        if let Some(watch) = self.watch_of(name) {
+            let own = &mut lock(&watch).own_waiters;
+            if own.get(id).is_some_and(|own| own.call == call) {
+                own.remove(id);
             }
         }
     }
 
-    /// This call is about to leave: its waiting claim is told nothing more. The revision at which that was written, as
+    /// Stops the notifications of a waiter whose call is being undone. Returns the revision of the waiter's record, as
     /// far as this replica knows.
     pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<i64> {
-        let scene = self.scene(name)?;
-        let mut scene = lock(&scene);
-        let mine = scene.mine.get_mut(id).filter(|mine| mine.call == call)?;
-        mine.told = true;
-        Some(mine.since)
+        let watch = self.watch_of(name)?;
+        let mut watch = lock(&watch);
+        let own = watch.own_waiters.get_mut(id).filter(|own| own.call == call)?;
+        own.notified = true;
+        Some(own.since)
     }
 
-    /// This waiting claim, if it is known to be within the prefix, and the revision at which it was.
+    /// This waiter, if it is known that it can be granted, and the revision that this is judged by.
     pub fn next(&self, name: &LockName, id: &ClaimId) -> Option<(Entry, i64)> {
-        let scene = self.scene(name)?;
-        let scene = lock(&scene);
-        let view = scene.view.as_ref()?;
+        let watch = self.watch_of(name)?;
+        let watch = lock(&watch);
+        let view = watch.view.as_ref()?;
         let entry = view.next_without(None).find(|entry| entry.id == *id)?;
         Some((entry.clone(), view.semaphores_up_to()))
     }
 
-    /// A holder is gone, and this replica has the answer that says so: its event may come later.
+    /// Applies the end of a holder by an answered step of this replica, whose event may arrive later.
     pub fn ended(&self, name: &LockName, holder: &Entry) {
-        let Some(scene) = self.scene(name) else {
+        let Some(watch) = self.watch_of(name) else {
             return;
         };
         let due = {
-            let mut scene = lock(&scene);
-            if let Some(view) = &mut scene.view {
+            let mut watch = lock(&watch);
+            if let Some(view) = &mut watch.view {
                 view.end(holder);
             }
-            scene.due()
+            watch.due()
         };
-        self.tell(name, due);
+        self.notify(name, due);
     }
 
-    /// A grant of this replica: its event may come later, and a release before that one must know
-    /// who holds. Where it asked that no semaphore claim was granted after a revision, that is `judged_at`.
+    /// Applies a grant of this replica, whose event may arrive later: a release before the event must know the holder.
+    /// `judged_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
     pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
-        if let Some(scene) = self.scene(name)
-            && let Some(view) = &mut lock(&scene).view
+        if let Some(watch) = self.watch_of(name)
+            && let Some(view) = &mut lock(&watch).view
         {
             match judged_at {
                 Some(judged_at) => view.grant_alone(holder, judged_at),
@@ -224,102 +225,102 @@ impl LockWatches {
         }
     }
 
-    /// What the view of a lock says, if there is one.
+    /// Evaluates a function of a lock's watched view, if there is one.
     pub fn ask<T>(&self, name: &LockName, question: impl FnOnce(&View) -> T) -> Option<T> {
-        let scene = self.scene(name)?;
-        lock(&scene).view.as_ref().map(question)
+        let watch = self.watch_of(name)?;
+        lock(&watch).view.as_ref().map(question)
     }
 
-    /// Whether a queue of `limit` claims has room for one more, by this view of it or the one that is kept up,
-    /// beside the waiters of this replica that came after it and the claims that are on their way.
-    pub fn has_room(&self, name: &LockName, view: Option<&View>, coming: &Others, limit: usize) -> bool {
-        let Some(scene) = self.scene(name) else {
-            return view.is_some_and(|view| has_room(view, &HashMap::new(), coming, limit));
+    /// Whether a queue of `limit` claims has room for one more, judged by `view`, or else the watched view. This
+    /// replica's waiters that are newer than the view, and its claims in flight, count too.
+    pub fn has_room(&self, name: &LockName, view: Option<&View>, in_flight: &Others, limit: usize) -> bool {
+        let Some(watch) = self.watch_of(name) else {
+            return view.is_some_and(|view| has_room(view, &HashMap::new(), in_flight, limit));
         };
-        let scene = lock(&scene);
-        let view = view.or(scene.view.as_ref());
-        view.is_some_and(|view| has_room(view, &scene.mine, coming, limit))
+        let watch = lock(&watch);
+        let view = view.or(watch.view.as_ref());
+        view.is_some_and(|view| has_room(view, &watch.own_waiters, in_flight, limit))
     }
 
-    /// Tells this waiter nothing until the answer is dropped: a release of this replica is making it
-    /// a holder, and the events of that may come before its answer does.
+    /// Stops the notifications of a waiter until the guard is dropped. A release of this replica is handing the lock
+    /// over to it, and the events of that may arrive before the answer.
     pub fn hand_over<'a>(&'a self, name: &'a LockName, next: ClaimId) -> HandOverGuard<'a> {
-        self.hush(name, &next, true);
+        self.set_muted(name, &next, true);
         HandOverGuard {
-            scenes: self,
+            watches: self,
             name,
             next,
         }
     }
 
-    fn hush(&self, name: &LockName, id: &ClaimId, hushed: bool) {
-        let Some(scene) = self.scene(name) else {
+    fn set_muted(&self, name: &LockName, id: &ClaimId, muted: bool) {
+        let Some(watch) = self.watch_of(name) else {
             return;
         };
         let due = {
-            let mut scene = lock(&scene);
-            if let Some(mine) = scene.mine.get_mut(id) {
-                mine.told = hushed;
+            let mut watch = lock(&watch);
+            if let Some(own) = watch.own_waiters.get_mut(id) {
+                own.notified = muted;
             }
-            let mut due = scene.due();
-            due.extend(scene.is_lost(id).then_some(*id));
+            let mut due = watch.due();
+            due.extend(watch.is_lost(id).then_some(*id));
             due
         };
-        self.tell(name, due);
+        self.notify(name, due);
     }
 
-    fn scene(&self, name: &LockName) -> Option<Arc<Mutex<LockWatch>>> {
+    fn watch_of(&self, name: &LockName) -> Option<Arc<Mutex<LockWatch>>> {
         lock(&self.by_lock).get(name).cloned()
     }
 
-    /// Asks all waiters of this replica to ask again, and forgets them.
+    /// Removes all waiters of this replica, and notifies them with a [`Notification::Gap`].
     pub fn lose_all(&self) {
-        for scene in lock(&self.by_lock).values() {
-            lock(scene).mine.clear();
+        for watch in lock(&self.by_lock).values() {
+            lock(watch).own_waiters.clear();
         }
         self.notifications.send(Notification::Gap);
     }
 
-    fn tell(&self, name: &LockName, claims: impl IntoIterator<Item = ClaimId>) {
+    fn notify(&self, name: &LockName, claims: impl IntoIterator<Item = ClaimId>) {
         for claim in claims {
             self.notifications.send(Notification::Next(name.clone(), claim));
         }
     }
 
-    /// Follows a lock until nobody of this replica waits for it.
-    async fn follow(self: Arc<Self>, name: LockName, scene: Arc<Mutex<LockWatch>>) {
+    /// Watches a lock until no waiter of this replica is left.
+    async fn follow(self: Arc<Self>, name: LockName, watch: Arc<Mutex<LockWatch>>) {
         let keys = self.keys.lock(&name);
-        let mut ticks = interval(LINGER);
+        let mut ticks = interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
-        while !self.is_left(&name, &scene) {
-            if self.watch(&keys, &name, &scene, &mut ticks).await.is_err() {
-                lock(&scene).view = None;
+        while !self.remove_if_unused(&name, &watch) {
+            if self.follow_events(&keys, &name, &watch, &mut ticks).await.is_err() {
+                lock(&watch).view = None;
                 sleep(AGAIN).await;
             }
         }
     }
 
-    /// Takes the scene down if nobody waits.
-    fn is_left(&self, name: &LockName, scene: &Mutex<LockWatch>) -> bool {
+    /// Removes the watch if it has no waiters, or the namespace is closed. True if it was removed.
+    fn remove_if_unused(&self, name: &LockName, watch: &Mutex<LockWatch>) -> bool {
         let mut by_lock = lock(&self.by_lock);
-        let left = lock(scene).mine.is_empty() || self.closed.is_cancelled();
-        if left {
+        let is_unused = lock(watch).own_waiters.is_empty() || self.closed.is_cancelled();
+        if is_unused {
             by_lock.remove(name);
         }
-        left
+        is_unused
     }
 
-    /// Follows one watch, until it breaks or nobody waits.
-    async fn watch(
+    /// Follows one etcd watch, until it breaks or no waiter is left.
+    async fn follow_events(
         &self,
         keys: &LockKeys,
         name: &LockName,
-        scene: &Mutex<LockWatch>,
+        watch: &Mutex<LockWatch>,
         ticks: &mut Interval,
     ) -> Result<(), Failure> {
         let mut events = open(&self.link, keys).await?;
-        self.read(keys, name, scene).await?;
+        self.read(keys, name, watch).await?;
         let mut ticked = 0;
         loop {
             tokio::select! {
@@ -327,48 +328,48 @@ impl LockWatches {
                     let message = message.map_err(|error| failure(&error))?;
                     let message = message.filter(|message| !message.canceled());
                     let message = message.ok_or_else(|| Failure::Unavailable("etcd: a watch ended".into()))?;
-                    self.see(keys, name, scene, message.events())?;
+                    self.apply(keys, name, watch, message.events())?;
                 }
                 _ = ticks.tick() => {
-                    if lock(scene).mine.is_empty() {
+                    if lock(watch).own_waiters.is_empty() {
                         return Ok(());
                     }
                     ticked += 1;
                     if ticked % READ_EVERY == 0 {
-                        self.read(keys, name, scene).await?;
+                        self.read(keys, name, watch).await?;
                     }
                 }
             }
         }
     }
 
-    /// Reads the lock as it is now.
-    async fn read(&self, keys: &LockKeys, name: &LockName, scene: &Mutex<LockWatch>) -> Result<(), Failure> {
+    /// Reads the lock, and notifies its waiters.
+    async fn read(&self, keys: &LockKeys, name: &LockName, watch: &Mutex<LockWatch>) -> Result<(), Failure> {
         let view = read(&self.link, keys).await?;
         let due = {
-            let mut scene = lock(scene);
-            scene.freshen(&view);
-            let mut due = scene.due();
-            let all: Vec<_> = scene.mine.keys().copied().collect();
-            due.extend(all.into_iter().filter(|id| scene.is_lost(id)));
+            let mut watch = lock(watch);
+            watch.update(&view);
+            let mut due = watch.due();
+            let all: Vec<_> = watch.own_waiters.keys().copied().collect();
+            due.extend(all.into_iter().filter(|id| watch.is_lost(id)));
             due
         };
-        self.tell(name, due);
+        self.notify(name, due);
         Ok(())
     }
 
-    fn see(
+    fn apply(
         &self,
         keys: &LockKeys,
         name: &LockName,
-        scene: &Mutex<LockWatch>,
+        watch: &Mutex<LockWatch>,
         events: &[etcd_client::Event],
     ) -> Result<(), Failure> {
         let mut due = Vec::new();
         {
-            let mut scene = lock(scene);
+            let mut watch = lock(watch);
             let mut touched = Vec::new();
-            if let Some(view) = &mut scene.view {
+            if let Some(view) = &mut watch.view {
                 for event in events {
                     match view
                         .follow(keys, event)
@@ -380,42 +381,44 @@ impl LockWatches {
                     }
                 }
             }
-            due.extend(touched.into_iter().filter(|id| scene.is_lost(id)));
-            due.extend(scene.due());
+            due.extend(touched.into_iter().filter(|id| watch.is_lost(id)));
+            due.extend(watch.due());
         }
-        self.tell(name, due);
+        self.notify(name, due);
         Ok(())
     }
 }
 
 /// See [`LockWatches::has_room`].
-fn has_room(view: &View, mine: &HashMap<ClaimId, OwnWaiter>, coming: &Others, limit: usize) -> bool {
-    // Far from the limit nobody is counted.
-    if view.len() + mine.len() + coming.len() < limit {
+fn has_room(view: &View, own: &HashMap<ClaimId, OwnWaiter>, in_flight: &Others, limit: usize) -> bool {
+    // Far from the limit, this upper bound suffices.
+    if view.len() + own.len() + in_flight.len() < limit {
         return true;
     }
     let is_new = |id: &ClaimId| view.waiters.get(id).is_none() && view.holders.get(id).is_none();
-    let queued = mine.iter().filter(|(_, mine)| mine.since > view.revision);
-    let queued = queued.filter(|(id, _)| is_new(id) && !coming.contains_key(id)).count();
-    view.len() + queued + coming.keys().filter(|id| is_new(id)).count() < limit
+    let queued = own.iter().filter(|(_, own)| own.since > view.revision);
+    let queued = queued
+        .filter(|(id, _)| is_new(id) && !in_flight.contains_key(id))
+        .count();
+    view.len() + queued + in_flight.keys().filter(|id| is_new(id)).count() < limit
 }
 
 /// See [`LockWatches::hand_over`].
 #[derive(Debug)]
 pub struct HandOverGuard<'a> {
-    scenes: &'a LockWatches,
+    watches: &'a LockWatches,
     name: &'a LockName,
     next: ClaimId,
 }
 
 impl Drop for HandOverGuard<'_> {
     fn drop(&mut self) {
-        self.scenes.hush(self.name, &self.next, false);
+        self.watches.set_muted(self.name, &self.next, false);
     }
 }
 
-/// Opens a watch of a lock's keys at "now", and returns once it is there. (One with a start
-/// revision that has passed would wait for the loop that serves the late, every 100 ms.)
+/// Opens a watch of a lock's keys from the current revision on, and returns once etcd has created it. (Etcd serves a
+/// watch from an earlier revision with a loop that runs every 100 ms.)
 pub async fn open(link: &ClusterClient, keys: &LockKeys) -> Result<WatchStream, Failure> {
     let prefix = keys.all().to_owned();
     let options = WatchOptions::new().with_range(keys.behind());
@@ -431,7 +434,7 @@ pub async fn open(link: &ClusterClient, keys: &LockKeys) -> Result<WatchStream, 
     }
 }
 
-/// A lock as it is now.
+/// Reads a lock.
 pub async fn read(link: &ClusterClient, keys: &LockKeys) -> Result<View, Failure> {
     let (revision, kvs) = link.range(keys.all(), keys.behind()).await?;
     View::read(keys, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))

@@ -1,9 +1,9 @@
-//! What proves this server to the members, and how another takes its place while calls are under way.
+//! Replaces this server's credentials for the members while calls are in flight.
 //!
-//! A client connects for ever with what it was made with. So for another proof each member gets another client,
-//! which is shown to serve before calls go over it; until then, and where the members do not take the new proof
-//! yet, the one before is used. Streams that are open stay where they are, but for those of the sessions: they
-//! tell when a connection breaks, so they go where the calls go.
+//! A client keeps the credentials that it was made with. So new credentials need a new client per member. Calls use the
+//! new client after it answered a status request; until then, and while a member rejects the new credentials, calls use
+//! the old client. Open streams stay on their connection, except those of the sessions: they detect broken connections,
+//! so they move to the connection of the calls.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,32 +19,33 @@ use tokio_util::task::AbortOnDropHandle;
 use super::cluster_client::{ClusterClient, Failure, Member, failure};
 use super::settings::Credentials;
 
-/// How soon a new proof is tried again, at the least and at first; and at the most, for etcd takes its time
-/// over each password.
-const SOON: Duration = Duration::from_millis(200);
-const LATE: Duration = Duration::from_secs(10);
+/// The first and shortest pause between two tries of new credentials, and the longest one: etcd needs much CPU time to
+/// check a password.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
-/// What proves this server, and where another proof has led.
+/// This server's credentials, and the state of their replacement.
 pub struct MemberCredentials {
     proof: ArcSwap<Credentials>,
     ways: watch::Sender<Connections>,
-    /// A call has failed.
+    /// Notified when a call failed.
     hurry: Arc<Notify>,
-    /// Makes the clients for the last proof that came; ended with this value, or by the next proof.
+    /// The task that makes clients with the latest credentials. It is aborted by the next replacement, or when this is
+    /// dropped.
     renewal: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-/// What has become of the connection that calls go over.
+/// Counts the changes of the connection that calls go over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// How often there was another.
+    /// The replacements of the connection.
     pub renewed: u64,
-    /// Rises where nobody knows whether another leads to the same store.
+    /// The replacements after which it is unknown whether the store is the same.
     pub broken: u64,
 }
 
 impl MemberCredentials {
-    /// By this one, until it is replaced.
+    /// Starts with these credentials.
     pub fn by(proof: Credentials) -> Self {
         Self {
             proof: ArcSwap::from_pointee(proof),
@@ -54,17 +55,17 @@ impl MemberCredentials {
         }
     }
 
-    /// What a client is made with now.
+    /// Adds the current credentials to a client's options.
     pub fn over(&self, options: ConnectOptions) -> ConnectOptions {
         self.proof.load().over(options)
     }
 
-    /// What has become of the connections; changes with each that is made for another proof.
+    /// The changes of the connection by replaced credentials.
     pub fn ways(&self) -> watch::Receiver<Connections> {
         self.ways.subscribe()
     }
 
-    /// Rises whenever a connection takes another's place of which nobody knows whether it leads to the same store.
+    /// See [`Connections::broken`].
     pub fn broken(&self) -> u64 {
         self.ways.borrow().broken
     }
@@ -77,14 +78,14 @@ impl MemberCredentials {
         });
     }
 
-    /// A call has failed: what is still to be tried is tried soon.
+    /// Ends the pause before the next try of new credentials, because a call failed.
     pub fn hurry(&self) {
         self.hurry.notify_one();
     }
 }
 
 impl ClusterClient {
-    /// Goes by another proof from now on. Must be called within a tokio runtime.
+    /// Replaces the credentials. Must be called within a tokio runtime.
     pub fn prove_by(self: &Arc<Self>, proof: Credentials) {
         if **self.proving.proof.load() == proof {
             return;
@@ -95,7 +96,7 @@ impl ClusterClient {
         *current = Some(AbortOnDropHandle::new(renewal));
     }
 
-    /// Gives a member another client, unless none was made yet.
+    /// Replaces a member's client, unless none was made yet.
     async fn renew(&self, at: usize) -> Result<(), Failure> {
         let member = &self.members()[at];
         let place = member.client.load_full();
@@ -104,28 +105,29 @@ impl ClusterClient {
             member.of_sessions.store(Arc::default());
             return Ok(());
         };
-        // The old one is asked first: what it has said, the new one must know.
+        // The old client reads the status first: the new one must not return a lower revision.
         let known = self.status(old.clone()).await;
         let new = timeout(self.wait_policy(), self.connect(member)).await;
-        let new = new.map_err(|_| late(member))?.map_err(|error| failure(&error))?;
+        let new = new.map_err(|_| no_answer(member))?.map_err(|error| failure(&error))?;
         let now = self.status(new.clone()).await?;
         let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
-            Ok(Known::Less) => {
+            Ok(Comparison::Behind) => {
                 return Err(Failure::Unavailable(format!(
-                    "etcd at {} knows less than before",
+                    "etcd at {} is at a lower revision than before",
                     member.url
                 )));
             }
-            Ok(Known::Same) => true,
-            Ok(Known::Nothing) | Err(_) => false,
+            Ok(Comparison::Same) => true,
+            Ok(Comparison::Unrelated) | Err(_) => false,
         };
         let is_current = self.is_current(at);
         let broken = u64::from(is_current && !is_whole);
-        // As with any connection that broke, nothing is granted over the next one before the base of the tokens
-        // was proven over it: neither what is sent now, nor by what is proven over the old one meanwhile.
+        // As after any broken connection, nothing is granted over the next one before the token base was established
+        // over it. The count rises before and after the switch, so that a base that is established over the old
+        // connection in between does not count.
         self.proving.note(Connections { renewed: 0, broken });
         member.client.store(Arc::new(OnceCell::new_with(Some(new))));
-        // The members take the new proof: the next keep-alive of a session shows it too.
+        // The member accepts the new credentials, so the keep-alives of sessions use them too.
         member.of_sessions.store(Arc::default());
         let renewed = u64::from(is_current);
         self.proving.note(Connections { renewed, broken });
@@ -139,13 +141,13 @@ impl ClusterClient {
     }
 }
 
-fn late(member: &Member) -> Failure {
+fn no_answer(member: &Member) -> Failure {
     Failure::Unavailable(format!("etcd at {} did not answer", member.url))
 }
 
-/// Gives each member another client, however long that takes.
+/// Replaces the client of each member, with retries until all succeeded.
 async fn renew(link: Weak<ClusterClient>, hurry: Arc<Notify>) {
-    let (mut left, mut pause, mut told) = (None, SOON, false);
+    let (mut left, mut pause, mut warned) = (None, MIN_PAUSE, false);
     loop {
         let Some(link) = link.upgrade() else { return };
         let members = left.unwrap_or_else(|| (0..link.members().len()).collect::<Vec<_>>());
@@ -154,38 +156,38 @@ async fn renew(link: Weak<ClusterClient>, hurry: Arc<Notify>) {
         left = Some(failed.map(|(at, _)| *at).collect::<Vec<_>>());
         match tried.into_iter().find_map(Result::err) {
             None => return tracing::info!("etcd takes what proves this server now"),
-            Some(failure) if !told => {
-                told = true;
+            Some(failure) if !warned => {
+                warned = true;
                 tracing::warn!(%failure, "etcd does not take what proves this server now: the one before is used while it can be");
             }
             Some(_) => {}
         }
         drop(link);
-        sleep(SOON).await;
-        // Either way it is tried again.
+        sleep(MIN_PAUSE).await;
+        // The next try follows the pause, or a failed call.
         let _ = timeout(pause, hurry.notified()).await;
-        pause = (pause * 2).min(LATE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
-/// What the end of a new connection knows of what the end of the old one has said.
-enum Known {
+/// How the status over a new connection compares with that over the old one.
+enum Comparison {
     Same,
-    /// It is behind, or was put back from an old copy.
-    Less,
-    /// It is another cluster.
-    Nothing,
+    /// Its revision is lower: it lags behind, or was restored from a snapshot.
+    Behind,
+    /// It is another cluster, or a status without a header.
+    Unrelated,
 }
 
-fn compare(known: &StatusResponse, now: &StatusResponse) -> Known {
+fn compare(known: &StatusResponse, now: &StatusResponse) -> Comparison {
     let (Some(known), Some(now)) = (known.header(), now.header()) else {
-        return Known::Nothing;
+        return Comparison::Unrelated;
     };
     if known.cluster_id() != now.cluster_id() {
-        return Known::Nothing;
+        return Comparison::Unrelated;
     }
     match now.revision() < known.revision() {
-        true => Known::Less,
-        false => Known::Same,
+        true => Comparison::Behind,
+        false => Comparison::Same,
     }
 }

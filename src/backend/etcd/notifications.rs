@@ -1,4 +1,4 @@
-//! What this replica's waiters should know, until it is read; bounded.
+//! A bounded channel of notifications for this replica's waiters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,23 +9,23 @@ use tokio::sync::mpsc;
 
 use crate::backend::Notification;
 
-/// How many wakes wait to be read before the rest is summed up in a [`Notification::Gap`].
-const UNREAD: usize = 16 * 1024;
+/// The channel's capacity. Notifications beyond it are replaced by one [`Notification::Gap`].
+const CAPACITY: usize = 16 * 1024;
 
-/// The line to the reader of the wakes.
+/// The sending end, and until [`Self::open`] also the receiving end.
 #[derive(Debug)]
 pub struct NotificationSender {
-    line: mpsc::Sender<Notification>,
-    /// Until somebody reads.
+    channel: mpsc::Sender<Notification>,
+    /// None once the stream was opened.
     unread: Mutex<Option<mpsc::Receiver<Notification>>>,
     lost: AtomicBool,
 }
 
 impl Default for NotificationSender {
     fn default() -> Self {
-        let (line, unread) = mpsc::channel(UNREAD);
+        let (channel, unread) = mpsc::channel(CAPACITY);
         Self {
-            line,
+            channel,
             unread: Mutex::new(Some(unread)),
             lost: AtomicBool::new(false),
         }
@@ -33,30 +33,33 @@ impl Default for NotificationSender {
 }
 
 impl NotificationSender {
-    /// The stream of all that is sent; it is had once.
+    /// The stream of all notifications. Only the first call gets it; later ones get an empty stream.
     pub fn open(self: &Arc<Self>) -> BoxStream<'static, Notification> {
         let unread = self.unread.lock().take();
         let Some(unread) = unread else {
             return stream::empty().boxed();
         };
         let next = |(notifications, mut unread): (Arc<Self>, mpsc::Receiver<Notification>)| async move {
-            // Wakes are lost only while the line is full, so another one is read after that.
-            let wake = unread.recv().await?;
+            // Notifications are lost only while the channel is full, so another one is read after each loss.
+            let notification = unread.recv().await?;
             let lost = notifications.lost.swap(false, Ordering::AcqRel);
-            Some((if lost { Notification::Gap } else { wake }, (notifications, unread)))
+            Some((
+                if lost { Notification::Gap } else { notification },
+                (notifications, unread),
+            ))
         };
         stream::unfold((Arc::clone(self), unread), next).boxed()
     }
 
-    /// Tells a waiter; what does not fit is made good by a gap.
-    pub fn send(&self, wake: Notification) {
-        // Noted before the line is tried once more: the reader may empty it right after it was found
-        // full, and would wait for a note that came too late.
-        match self.line.try_reserve() {
-            Ok(place) => place.send(wake),
+    /// Sends a notification. If the channel is full, a gap is sent instead, as soon as it fits.
+    pub fn send(&self, notification: Notification) {
+        // The loss is noted before the second try: otherwise the reader might empty the channel in between, and not
+        // notice the loss before the next notification.
+        match self.channel.try_reserve() {
+            Ok(slot) => slot.send(notification),
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
-                let _ = self.line.try_send(Notification::Gap);
+                let _ = self.channel.try_send(Notification::Gap);
             }
         }
     }
@@ -80,18 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn wakes_that_do_not_fit_are_summed_up_in_a_gap() {
+    fn notifications_beyond_the_capacity_are_replaced_by_one_gap() {
         let notifications = Arc::new(NotificationSender::default());
         let mut read = notifications.open();
-        let is_gap = |wake: &Notification| matches!(wake, Notification::Gap);
-        (0..UNREAD).for_each(|number| notifications.send(next(number)));
+        let is_gap = |sent: &Notification| matches!(sent, Notification::Gap);
+        (0..CAPACITY).for_each(|number| notifications.send(next(number)));
         assert!(!all(&mut read).iter().any(is_gap), "all of them fit");
-        (0..=UNREAD).for_each(|number| notifications.send(next(number)));
-        assert!(all(&mut read).iter().any(is_gap), "one was lost");
+        (0..=CAPACITY).for_each(|number| notifications.send(next(number)));
+        assert!(all(&mut read).iter().any(is_gap), "one notification was lost");
         notifications.send(next(0));
         assert!(
             matches!(all(&mut read)[..], [Notification::Next(..)]),
-            "the gap is told once"
+            "the gap is sent once"
         );
     }
 }

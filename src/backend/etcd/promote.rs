@@ -1,4 +1,4 @@
-//! How a waiting claim becomes a holder, asked for by the replica that serves it.
+//! Promotes a waiting claim to a holder, on request of the replica that serves its call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,25 +18,26 @@ impl Replica {
     /// See [`crate::backend::Backend::promote`].
     pub async fn promote(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         if !matches!(new.mode, Mode::Semaphore { .. }) {
-            return self.take_up_now(name, new).await;
+            return self.promote_now(name, new).await;
         }
-        // One of a lock at a time, for each grant changes what the next is judged by. What takes etcd long comes before.
+        // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
+        // before, because that is slow.
         let spare = self.spare(new).await?;
-        let turn = self.promotions.acquire(name, false).await?;
+        let admission = self.promotions.acquire(name, false).await?;
         drop(spare);
-        self.in_line(&turn, self.take_up_now(name, new)).await
+        self.in_line(&admission, self.promote_now(name, new)).await
     }
 
-    /// Sees to it that the grant of this claim finds a lease in the pool, once this is dropped.
+    /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
     pub async fn spare(&self, new: &NewClaim) -> Result<Option<Spare>, Failure> {
         match self.leases.set_aside(new.ttl.get(), history::is_remembered(new)).await {
-            // It is the grant that says so.
+            // The grant reports that.
             Err(Failure::Full(_)) => Ok(None),
             spare => spare.map(Some),
         }
     }
 
-    async fn take_up_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+    async fn promote_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let ticket = self.session.ticket().await?;
         let mut known = None;
         if let Some((entry, revision)) = self.scenes.next(name, &new.id)
@@ -44,65 +45,65 @@ impl Replica {
         {
             match self.grant_waiting(ticket, name, new, (&entry, revision)).await? {
                 Ok(grant) => return Ok(AcquireOutcome::Held(grant)),
-                Err(survey) => known = Some(survey),
+                Err(snapshot) => known = Some(snapshot),
             }
         }
-        let survey = match known {
-            Some(survey) => survey,
+        let snapshot = match known {
+            Some(snapshot) => snapshot,
             None => self.survey(ticket, name, new).await?,
         };
-        let ticket = match self.holds_good(ticket, &survey) {
+        let ticket = match self.holds_good(ticket, &snapshot) {
             true => ticket,
             false => self.session.ticket().await?,
         };
-        let place = match self.place_of(name, new, &survey).await? {
-            Some(place) => place,
-            None => self.stand(ticket, name, new, survey.view).await?,
+        let outcome = match self.place_of(name, new, &snapshot).await? {
+            Some(outcome) => outcome,
+            None => self.stand(ticket, name, new, snapshot.view).await?,
         };
-        match place {
-            AcquireOutcome::Waiting(_) => return Ok(place),
-            // What was lost before has granted it, or found no waiter any more.
+        match outcome {
+            AcquireOutcome::Waiting(_) => return Ok(outcome),
+            // Its earlier steps of unknown outcome have granted it, or found no waiter any more.
             AcquireOutcome::Held(_) => drop(self.calls.over(new.call)),
             AcquireOutcome::Cancelled if self.calls.is_settled(new.call) => {
                 self.calls.release(new.call);
                 self.unmark(new.call);
             }
-            // What was lost before finds no waiter any more, or another one.
+            // Its earlier steps of unknown outcome find no waiter any more, or another one.
             AcquireOutcome::Superseded | AcquireOutcome::Gone | AcquireOutcome::Finished(_) => {
                 drop(self.calls.over(new.call))
             }
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
         self.scenes.part(name, &new.id, new.call);
-        Ok(place)
+        Ok(outcome)
     }
 
-    /// Takes a mark away that has told its call what it had to, and keeps out nothing.
+    /// Deletes a cancel mark that is no longer needed, because all steps of its call were answered.
     fn unmark(&self, call: CallId) {
         let (link, mark) = (Arc::clone(&self.link), self.keys.mark(call));
         tokio::spawn(async move {
             if let Err(failure) = link.txn(Txn::new().and_then([TxnOp::delete(mark, None)])).await {
-                tracing::debug!(%failure, "a mark stays as long as its session");
+                tracing::debug!(%failure, "a cancel mark stays until its session ends");
             }
         });
     }
 
-    /// Where a claim stands that does not wait for this call; nothing for one that does.
+    /// The outcome of a claim that does not wait for this call; None if it waits for this call.
     pub async fn place_of(
         &self,
         name: &LockName,
         new: &NewClaim,
-        survey: &Snapshot,
+        snapshot: &Snapshot,
     ) -> Result<Option<AcquireOutcome>, Failure> {
-        if survey.marked {
+        if snapshot.marked {
             return Ok(Some(AcquireOutcome::Cancelled));
         }
-        let id = survey.view.name_of(&new.id, new.call);
-        if let Some(entry) = survey.view.waiters.get(&id) {
+        let id = snapshot.view.name_of(&new.id, new.call);
+        if let Some(entry) = snapshot.view.waiters.get(&id) {
             let ours = entry.claim.hold(&id).is_some_and(|hold| hold.call == new.call);
             return Ok((!ours).then_some(AcquireOutcome::Superseded));
         }
-        if let Some(entry) = survey.view.holder_with(&id) {
+        if let Some(entry) = snapshot.view.holder_with(&id) {
             let Some(hold) = entry.claim.hold(&id).filter(|hold| hold.call == new.call) else {
                 return Ok(Some(AcquireOutcome::Superseded));
             };
@@ -117,7 +118,7 @@ impl Replica {
             )?)));
         }
         Ok(Some(
-            survey.ended.map_or(AcquireOutcome::Gone, AcquireOutcome::Finished),
+            snapshot.ended.map_or(AcquireOutcome::Gone, AcquireOutcome::Finished),
         ))
     }
 }

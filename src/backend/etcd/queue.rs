@@ -1,4 +1,4 @@
-//! How a claim is put at the tail of a lock's queue.
+//! Appends a claim to the tail of a lock's queue.
 
 use etcd_client::{Compare, PutOptions, TxnOp};
 
@@ -17,33 +17,33 @@ use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::Mode;
 
 impl Replica {
-    /// Puts a claim at the tail.
-    pub async fn queue(&self, coming: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest { lock, new, .. } = coming;
-        let mut when = self.newcomer(coming);
+    /// Appends a claim to the queue of a lock that was read.
+    pub async fn queue(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
+        let EnqueueRequest { lock, new, .. } = request;
+        let mut when = self.append_conditions(request);
         if new.reentrant {
-            // It might be a holder by now that this one could join, or has joined.
+            // A newer holder might be one that this call could join, or has joined.
             when.push(none_made_after(&lock.holders(), view.revision));
         }
-        self.put_waiter(coming, when, &self.waiting(new)).await
+        self.put_waiter(request, when, &self.waiting(new)).await
     }
 
-    /// Puts a claim at the tail of a lock whose view is kept up, if somebody keeps it out still: nothing
-    /// is read, for its events will tell when it is next.
-    pub async fn queue_behind(&self, coming: &EnqueueRequest<'_>) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest { name, new, .. } = coming;
-        let mut when = self.newcomer(coming);
-        let (company, blocked) = match self.last_far(name) {
-            // Somebody who is known to wait is looked up by name, and not in the history of the lock.
-            Some(last) if !new.retryable => (BatchClass::FarTail, present(coming.lock.waiter(last))),
-            _ => (tail(new), some_under(&blockers(&coming.lock, new.mode))),
+    /// Appends a claim to the queue of a watched lock, if a holder or a waiter still blocks it. It reads nothing,
+    /// because the watch will report when the claim is next.
+    pub async fn queue_behind(&self, request: &EnqueueRequest<'_>) -> Result<EnqueueStep, Failure> {
+        let EnqueueRequest { name, new, .. } = request;
+        let mut when = self.append_conditions(request);
+        let (class, blocked) = match self.last_far(name) {
+            // A known waiter is one key, where a range would cost a walk through the lock's whole history.
+            Some(last) if !new.retryable => (BatchClass::FarTail, present(request.lock.waiter(last))),
+            _ => (tail(new), some_under(&blockers(&request.lock, new.mode))),
         };
         when.push(blocked);
         let claim = self.waiting(new);
-        let write = self.write_waiter(coming, company, (when, &claim, Vec::new()));
+        let write = self.write_waiter(request, class, (when, &claim, Vec::new()));
         let answer = match write.await? {
             Ok(answer) => answer,
-            Err(tried) => return Ok(tried),
+            Err(step) => return Ok(step),
         };
         self.scenes.join_behind(name, new, answer.revision);
         let ahead = self.scenes.ask(name, |view| {
@@ -60,7 +60,7 @@ impl Replica {
         })))
     }
 
-    /// A newcomer as it begins to wait.
+    /// The record of a claim that begins to wait.
     fn waiting(&self, new: &NewClaim) -> Claim {
         Claim {
             place: self.arrivals.place(new.arrived),
@@ -68,12 +68,12 @@ impl Replica {
         }
     }
 
-    /// What must be so for a claim to be put at the tail.
-    fn newcomer(&self, coming: &EnqueueRequest<'_>) -> Vec<Compare> {
-        let EnqueueRequest { lock, new, ticket, .. } = coming;
+    /// The conditions under which a claim is appended.
+    fn append_conditions(&self, request: &EnqueueRequest<'_>) -> Vec<Compare> {
+        let EnqueueRequest { lock, new, ticket, .. } = request;
         let mut when = self.fence(*ticket, new);
         when.push(absent(lock.waiter(new.id)));
-        // One of a random id is entered by this call alone, and once.
+        // A claim with a random id is enqueued by this call alone, and once.
         if new.retryable {
             when.push(absent(lock.holder(new.mode.into(), new.id)));
             when.push(absent(self.keys.request(new.id)));
@@ -81,10 +81,10 @@ impl Replica {
         when
     }
 
-    /// Writes a waiting claim, and says where it stands.
+    /// Writes a waiting claim, and returns its outcome.
     pub async fn put_waiter(
         &self,
-        coming: &EnqueueRequest<'_>,
+        request: &EnqueueRequest<'_>,
         when: Vec<Compare>,
         claim: &Claim,
     ) -> Result<EnqueueStep, Failure> {
@@ -93,11 +93,11 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
-        let write = self.write_waiter(coming, tail(new), (when, claim, vec![Snapshot::glimpse(lock)]));
+        } = request;
+        let write = self.write_waiter(request, tail(new), (when, claim, vec![Snapshot::glimpse(lock)]));
         let answer = match write.await? {
             Ok(answer) => answer,
-            Err(tried) => return Ok(tried),
+            Err(step) => return Ok(step),
         };
         let Some(read) = answer.reads.first() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
@@ -111,11 +111,12 @@ impl Replica {
         self.stand(*ticket, name, new, view).await.map(EnqueueStep::Placed)
     }
 
-    /// Writes a waiting claim, and reads something with it; otherwise how to try again.
+    /// Writes a waiting claim together with some reads. If a condition was not met, the inner error says how to try
+    /// again.
     async fn write_waiter(
         &self,
-        coming: &EnqueueRequest<'_>,
-        company: BatchClass,
+        request: &EnqueueRequest<'_>,
+        class: BatchClass,
         (when, claim, reads): (Vec<Compare>, &Claim, Vec<TxnOp>),
     ) -> Result<Result<Answer, EnqueueStep>, Failure> {
         let EnqueueRequest {
@@ -123,12 +124,12 @@ impl Replica {
             lock,
             new,
             ticket,
-        } = coming;
+        } = request;
         let on_session = PutOptions::new().with_lease(ticket.session);
         let mut then = vec![TxnOp::put(lock.waiter(new.id), claim.encode(), Some(on_session))];
         then.extend(reads);
         let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
-        match self.step_of(new.call, lock, company, when, (then, otherwise)).await {
+        match self.step_of(new.call, lock, class, when, (then, otherwise)).await {
             Err(Failure::LeaseGone) => {
                 self.session.is_over(*ticket);
                 Ok(Err(EnqueueStep::Again(None)))
@@ -136,14 +137,14 @@ impl Replica {
             Err(failure) => Err(failure),
             Ok(answer) if answer.succeeded => Ok(Ok(answer)),
             Ok(answer) => {
-                let survey = self.surveyed((*ticket, lock, name, new), &answer).await?;
-                Ok(Err(EnqueueStep::Again(Some(survey))))
+                let snapshot = self.surveyed((*ticket, lock, name, new), &answer).await?;
+                Ok(Err(EnqueueStep::Again(Some(snapshot))))
             }
         }
     }
 }
 
-/// Whom a claim at its way to the tail goes with: one of a random id is known to no other step.
+/// The batch class of an append. No other step names a claim with a random id.
 fn tail(new: &NewClaim) -> BatchClass {
     match new.retryable {
         true => BatchClass::Alone,
@@ -151,7 +152,7 @@ fn tail(new: &NewClaim) -> BatchClass {
     }
 }
 
-/// The holders of which each one keeps out whoever comes with this mode.
+/// The prefix of the holders that each block a claim of this mode.
 fn blockers(lock: &LockKeys, mode: Mode) -> String {
     match mode {
         Mode::Exclusive => lock.holders(),

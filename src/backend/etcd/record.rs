@@ -1,5 +1,5 @@
-//! What is written at a key. Each record begins with its format version, so that replicas of two
-//! releases share a store during an upgrade.
+//! The values of keys. Each record begins with its format version, so that replicas of two releases can share a store
+//! during an upgrade.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,24 +25,24 @@ pub enum RecordError {
     /// It is damaged.
     #[error("the record is damaged")]
     Damaged(#[from] postcard::Error),
-    /// It tells of a hold that has not ended.
+    /// It describes a hold that has not ended.
     #[error("the record is of a hold")]
     Holds,
-    /// It holds a value outside its bounds.
+    /// It contains a value outside its bounds.
     #[error("the record holds a bad value")]
     BadValue(#[from] InvalidField),
 }
 
 const VERSION: u8 = 1;
 
-/// A hold of a claim; a claim that waits has the one that it is to be.
+/// A hold of a claim. A waiting claim has the hold that it will be granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
     pub id: ClaimId,
     pub call: CallId,
     pub secret: Secret,
     pub retryable: bool,
-    /// A second call has found it.
+    /// A second call has adopted it.
     pub adopted: bool,
 }
 
@@ -66,29 +66,30 @@ pub struct Claim {
     pub mode: Mode,
     pub reentrant: bool,
     pub metadata: Metadata,
-    /// When it came; for a holder, when it was granted.
+    /// When a waiter was enqueued, or a holder was granted.
     pub since: SystemTime,
-    /// What it asked for, or was last given.
+    /// The requested TTL, or the last granted one.
     pub ttl: Duration,
     /// How many finished calls its namespace remembers.
     pub finished_limit: u32,
-    /// What its token is counted from; zero while it waits.
+    /// The token base of its grant; zero while it waits.
     pub base: u64,
     /// The TTL that etcd gave its lease, in seconds; zero while it waits.
     pub span_s: i64,
-    /// The lease that it is about to move to; zero where there is none.
+    /// The lease that it is about to move to; zero if none.
     pub moving_to: i64,
-    /// More than its own call may count on its lease, which is therefore never used again.
+    /// Calls other than its own may use its lease, which is therefore never put into the pool.
     pub not_poolable: bool,
     pub holds: Vec<Hold>,
-    /// When it came to its replica, as that one counts: the order of those that were queued in one transaction.
+    /// Its time of arrival at its replica, in nanoseconds of that replica. It orders the claims that were enqueued in
+    /// one transaction.
     pub place: u64,
-    /// The lease that its requests are remembered on; zero where none is.
+    /// The lease with its request records; zero if none.
     pub memory: i64,
 }
 
 impl Claim {
-    /// A claim as it begins to wait.
+    /// The record of a claim that begins to wait.
     pub fn of(new: &NewClaim) -> Self {
         Self {
             owner: new.owner.clone(),
@@ -109,7 +110,7 @@ impl Claim {
         }
     }
 
-    /// The first field in which a call that should be on this claim differs.
+    /// The first field in which a call that adopts or joins this claim differs.
     pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
         if self.mode != new.mode {
             Some("mode")
@@ -123,7 +124,7 @@ impl Claim {
         self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
     }
 
-    /// The lease that its requests are remembered on.
+    /// The lease with its request records.
     pub fn memory(&self) -> Option<i64> {
         (self.memory != 0).then_some(self.memory)
     }
@@ -152,7 +153,7 @@ impl Claim {
             not_poolable: self.not_poolable,
             holds: self.holds.iter().map(HoldRecord::from).collect(),
         };
-        // A release that knows of no place, or of no memory, does not read on.
+        // An earlier release, which has no place or no memory, ignores the bytes after the record.
         let mut bytes = write(&record);
         if self.place > 0 || self.memory != 0 {
             bytes.extend(self.place.to_be_bytes());
@@ -226,18 +227,18 @@ impl End {
     }
 }
 
-/// What is kept of a request beside its claim.
+/// The record of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// It was granted this hold, its token counted from this base. If that is gone it ran out: every other end is
-    /// written over this.
+    /// It was granted this hold, with this token base. If the hold is gone, it expired, because every other end
+    /// overwrites this record.
     Holds {
-        /// The hold's.
+        /// The hold's secret.
         secret: Secret,
-        /// The grant's.
+        /// The grant's token base.
         base: u64,
     },
-    /// Its hold ended so.
+    /// Its hold has ended.
     Ended(End),
 }
 
@@ -265,7 +266,7 @@ impl Request {
         }
     }
 
-    /// How it ended, where its hold is there no more.
+    /// How it ended, if its hold is gone.
     pub fn cause(&self) -> Cause {
         match self {
             Self::Holds { .. } => Cause::Expired,
@@ -347,7 +348,7 @@ struct EndRecord {
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {
-    // Plain structs into memory: there is nothing that can fail.
+    // The serialization of plain structs into memory cannot fail.
     postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
 }
 
@@ -355,7 +356,7 @@ fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
     Ok(read_first(bytes)?.0)
 }
 
-/// The record, and what stands behind it.
+/// The record, and the bytes after it.
 fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), RecordError> {
     match bytes.split_first() {
         None => Err(RecordError::Empty),
@@ -389,19 +390,19 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_a_place_is_read_and_one_with_a_place_is_read_by_a_release_that_knows_none() {
+    fn records_with_and_without_a_place_are_read_by_this_release_and_by_earlier_ones() {
         for (place, memory) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
             let written = claim(place, memory);
             assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
         }
         let (before, now) = (claim(0, 0).encode(), claim(7, 8).encode());
         assert!(now.starts_with(&before) && now.len() > before.len());
-        // As such a release does.
+        // As an earlier release reads it.
         assert!(postcard::from_bytes::<ClaimRecord>(&now[1..]).is_ok());
     }
 
     #[test]
-    fn a_request_that_holds_is_no_end_and_each_is_read_as_it_was_written() {
+    fn a_request_that_holds_is_not_decoded_as_an_end_and_each_request_is_read_as_written() {
         let holds = Request::Holds {
             secret: Secret::from_bytes([7; 16]),
             base: 1_700_000_000_000_000,

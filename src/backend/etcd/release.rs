@@ -1,4 +1,4 @@
-//! How a claim, or one hold of it, ends by somebody's will.
+//! Ends a claim, or one hold of it: by a release, a force release or the undo of a call.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Mode, Secret};
 
-/// How often a step is tried against others that change the lock meanwhile.
+/// How often a step is retried when the lock changed concurrently.
 const TRIES: usize = 64;
 
-/// Somebody who leaves.
+/// The lock of a release, and the waiter that the lock may be handed over to.
 struct ClaimRemoval<'a> {
     name: &'a LockName,
     lock: LockKeys,
     next: Option<&'a NewClaim>,
 }
 
-/// Which holds of a holder end, and why.
+/// The holds of a holder that end, and the cause.
 struct Ending<'a> {
     entry: &'a Entry,
-    /// One hold, or all.
+    /// The secret of one hold; None for all holds.
     hold: Option<Secret>,
     cause: Cause,
 }
@@ -41,26 +41,26 @@ impl Replica {
     pub async fn release(
         &self,
         name: &LockName,
-        who: ReleaseTarget<'_>,
+        target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, Failure> {
         let lock = self.keys.lock(name);
-        let going = ClaimRemoval { name, lock, next };
+        let removal = ClaimRemoval { name, lock, next };
         for _ in 0..TRIES {
-            let left = match who {
-                ReleaseTarget::Hold(lease) => self.release_hold(&going, lease).await,
-                ReleaseTarget::Call(claim, call) => self.undo(&going, claim, call).await,
-                ReleaseTarget::Forced(token) => self.force(&going, token).await,
+            let left = match target {
+                ReleaseTarget::Hold(lease) => self.release_hold(&removal, lease).await,
+                ReleaseTarget::Call(claim, call) => self.undo(&removal, claim, call).await,
+                ReleaseTarget::Forced(token) => self.force(&removal, token).await,
             };
             match left {
-                Ok(Some(departure)) => {
-                    if let ReleaseTarget::Call(_, call) = who {
-                        self.has_left(call, &departure.found);
+                Ok(Some(outcome)) => {
+                    if let ReleaseTarget::Call(_, call) = target {
+                        self.revoke_lost(call, &outcome.found);
                     }
-                    return Ok(departure);
+                    return Ok(outcome);
                 }
                 Ok(None) => {}
-                // Nothing was written: a bucket, a session or the holder's own lease has ended.
+                // Nothing was written: the lease of a bucket, of the session or of the holder has ended.
                 Err(Failure::LeaseGone) => self.ends.rotate_bucket(),
                 Err(failure) => return Err(failure),
             }
@@ -68,9 +68,9 @@ impl Replica {
         Err(Failure::Unavailable("etcd: the lock changes too fast".into()))
     }
 
-    /// The leave of a call was answered: nothing of it comes any more, so the leases of its lost steps are of no use,
-    /// unless another call has found what is on one.
-    fn has_left(&self, call: CallId, found: &Released) {
+    /// Revokes the leases of an undone call's steps of unknown outcome. After the undo none of these steps can take
+    /// effect any more. The leases stay if another call has adopted the claim.
+    fn revoke_lost(&self, call: CallId, found: &Released) {
         let lost = self.calls.over(call);
         if !matches!(found, Released::Nothing | Released::Ended(_)) {
             return;
@@ -79,7 +79,7 @@ impl Replica {
             let leases = Arc::clone(&self.leases);
             tokio::spawn(async move {
                 for id in [Some(lease.id), lease.memory].into_iter().flatten() {
-                    // Otherwise it ends by itself.
+                    // If that fails, it expires.
                     let _ = leases.revoke(id).await;
                 }
             });
@@ -88,7 +88,7 @@ impl Replica {
 
     async fn release_hold(
         &self,
-        going: &ClaimRemoval<'_>,
+        removal: &ClaimRemoval<'_>,
         lease: &LeaseKey,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         let known = match self.ends.known(lease) {
@@ -97,81 +97,81 @@ impl Replica {
         };
         let Some(entry) = known.as_ref().filter(|entry| entry.hold_of(lease).is_some()) else {
             let before = self.ends.of(lease).await?;
-            return Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))));
+            return Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))));
         };
         let ending = Ending {
             entry,
             hold: Some(lease.secret),
             cause: Cause::Released,
         };
-        let left = self.end(going, ending).await?;
+        let left = self.end(removal, ending).await?;
         if left.is_none() {
-            self.refresh(going, entry).await?;
+            self.refresh(removal, entry).await?;
         }
         Ok(left)
     }
 
-    /// Looks again at a holder that has changed, for what is known of it is out of date.
-    async fn refresh(&self, going: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
-        let now = self.holder_at(&going.lock, entry.claim.mode.into(), entry.id).await?;
+    /// Reads a holder again, because its known record is outdated.
+    async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
+        let now = self.holder_at(&removal.lock, entry.claim.mode.into(), entry.id).await?;
         match now.filter(|now| now.created == entry.created) {
-            Some(now) => self.ends.granted(going.name, &now),
-            None => self.ends.gone(going.name, entry).await?,
+            Some(now) => self.ends.granted(removal.name, &now),
+            None => self.ends.gone(removal.name, entry).await?,
         }
         Ok(())
     }
 
-    async fn force(&self, going: &ClaimRemoval<'_>, token: FencingToken) -> Result<Option<ReleaseOutcome>, Failure> {
-        let view = self.holders(&going.lock).await?;
+    async fn force(&self, removal: &ClaimRemoval<'_>, token: FencingToken) -> Result<Option<ReleaseOutcome>, Failure> {
+        let view = self.holders(&removal.lock).await?;
         if let Some(entry) = view.holder_of(token) {
             let ending = Ending {
                 entry,
                 hold: None,
                 cause: Cause::Forced,
             };
-            return self.end(going, ending).await;
+            return self.end(removal, ending).await;
         }
-        let ends = self.keys.ends(going.name);
+        let ends = self.keys.ends(removal.name);
         let (_, ends) = self.link.range(ends.as_str(), behind(&ends)).await?;
         let mut ends = ends.iter().filter_map(|kv| End::decode(kv.value()).ok());
         let before = match ends.find(|end| end.token == token) {
             Some(end) => Some(end.cause),
-            None => self.ends.of_token(going.name, token).await?,
+            None => self.ends.of_token(removal.name, token).await?,
         };
-        Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))))
+        Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))))
     }
 
     async fn undo(
         &self,
-        going: &ClaimRemoval<'_>,
+        removal: &ClaimRemoval<'_>,
         id: &ClaimId,
         call: CallId,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         self.calls.release(call);
-        // What this replica knows it to be is not read: many waits may end in one moment. It is known for as long as
-        // nobody has answered, for an undo may be given up and begun anew.
-        if let Some(queued) = self.scenes.leaving(going.name, id, call)
-            && self.take_out_waiter(going, *id, queued).await?
+        // A known waiter is removed without a read, because many waits may end at the same time. It stays known until
+        // the removal was answered, because an undo may be dropped and begun again.
+        if let Some(queued) = self.scenes.leaving(removal.name, id, call)
+            && self.remove_waiter(removal, *id, queued).await?
         {
-            self.scenes.part(going.name, id, call);
-            return Ok(Some(found(Released::Ended(Cause::Left))));
+            self.scenes.part(removal.name, id, call);
+            return Ok(Some(outcome(Released::Ended(Cause::Left))));
         }
-        self.scenes.part(going.name, id, call);
-        // Before the lock is read: what is not there then does not come any more.
+        self.scenes.part(removal.name, id, call);
+        // Settled before the lock is read: then a claim that is not read cannot appear later.
         let settled = self.calls.settle(call, self.link.wait_policy()).await;
-        let view = self.look_for(going, id).await?;
+        let view = self.read_for_undo(removal, id).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
-                let gone = self.take_out_waiter(going, *id, entry.modified).await?;
-                return Ok(gone.then(|| found(Released::Ended(Cause::Left))));
+                let gone = self.remove_waiter(removal, *id, entry.modified).await?;
+                return Ok(gone.then(|| outcome(Released::Ended(Cause::Left))));
             }
-            let when = vec![unchanged(going.lock.waiter(*id), entry)];
-            let kept_out = settled || self.mark(&going.lock, when, call).await?;
-            return Ok(kept_out.then(|| found(Released::Adopted)));
+            let when = vec![unchanged(removal.lock.waiter(*id), entry)];
+            let kept_out = settled || self.mark(&removal.lock, when, call).await?;
+            return Ok(kept_out.then(|| outcome(Released::Adopted)));
         }
         let Some(entry) = view.holder_with(id) else {
-            return self.undo_nothing(going, &view, id, (call, settled)).await;
+            return self.undo_nothing(removal, &view, id, (call, settled)).await;
         };
         match entry.claim.hold(id) {
             Some(hold) if hold.call == call && !hold.adopted => {
@@ -180,76 +180,77 @@ impl Replica {
                     hold: Some(hold.secret),
                     cause: Cause::TakenBack,
                 };
-                self.end(going, ending).await
+                self.end(removal, ending).await
             }
             _ => {
-                let key = going.lock.holder_of(entry);
+                let key = removal.lock.holder_of(entry);
                 let when = vec![unchanged(key, entry)];
-                let kept_out = settled || self.mark(&going.lock, when, call).await?;
-                Ok(kept_out.then(|| found(Released::Adopted)))
+                let kept_out = settled || self.mark(&removal.lock, when, call).await?;
+                Ok(kept_out.then(|| outcome(Released::Adopted)))
             }
         }
     }
 
-    /// The holders of a lock, and of its queue the waiter of this name alone.
-    async fn look_for(&self, going: &ClaimRemoval<'_>, id: &ClaimId) -> Result<View, Failure> {
+    /// Reads the holders of a lock, and of its waiters the one with this id.
+    async fn read_for_undo(&self, removal: &ClaimRemoval<'_>, id: &ClaimId) -> Result<View, Failure> {
         let some = GetOptions::new().with_prefix().with_limit(GLIMPSE);
         let reads = vec![
-            TxnOp::get(going.lock.holders(), Some(some)),
-            TxnOp::get(going.lock.waiter(*id), None),
+            TxnOp::get(removal.lock.holders(), Some(some)),
+            TxnOp::get(removal.lock.waiter(*id), None),
         ];
         let answer = self
-            .step(&going.lock, BatchClass::Removal, Vec::new(), reads, Vec::new())
+            .step(&removal.lock, BatchClass::Removal, Vec::new(), reads, Vec::new())
             .await?;
         let [holders, waiter] = answer.reads.as_slice() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
         };
         let (revision, mut kvs) = match holders.more() {
             true => {
-                let all = going.lock.holders();
+                let all = removal.lock.holders();
                 self.link.range(all.as_str(), behind(&all)).await?
             }
             false => (answer.read_at, holders.kvs().to_vec()),
         };
         kvs.extend_from_slice(waiter.kvs());
-        View::read(&going.lock, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
+        View::read(&removal.lock, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
     }
 
-    /// Takes a waiter out, if it was last written at this revision; whether it was.
-    async fn take_out_waiter(&self, going: &ClaimRemoval<'_>, id: ClaimId, written: i64) -> Result<bool, Failure> {
-        let key = going.lock.waiter(id);
+    /// Removes a waiter, if it was last written at this revision. True if it was.
+    async fn remove_waiter(&self, removal: &ClaimRemoval<'_>, id: ClaimId, written: i64) -> Result<bool, Failure> {
+        let key = removal.lock.waiter(id);
         let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let then = vec![TxnOp::delete(key, None)];
         let answer = self
-            .step(&going.lock, BatchClass::Removal, when, then, Vec::new())
+            .step(&removal.lock, BatchClass::Removal, when, then, Vec::new())
             .await?;
         Ok(answer.succeeded)
     }
 
-    /// Nothing of the call is there: its mark keeps out what may still be on its way, if anything is.
+    /// Undoes a call without a claim: if a step of it may still be in flight, a cancel mark keeps it from taking
+    /// effect.
     async fn undo_nothing(
         &self,
-        going: &ClaimRemoval<'_>,
+        removal: &ClaimRemoval<'_>,
         view: &View,
         id: &ClaimId,
         (call, settled): (CallId, bool),
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         let when = vec![
-            none_changed_after(&going.lock.holders(), view.revision),
-            absent(going.lock.waiter(*id)),
+            none_changed_after(&removal.lock.holders(), view.revision),
+            absent(removal.lock.waiter(*id)),
         ];
-        if !settled && !self.mark(&going.lock, when, call).await? {
+        if !settled && !self.mark(&removal.lock, when, call).await? {
             return Ok(None);
         }
         let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
         let before = request.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
-        Ok(Some(found(
+        Ok(Some(outcome(
             before.map_or(Released::Nothing, |end| Released::EndedBefore(end.cause)),
         )))
     }
 
-    /// Leaves a cancel mark, if all is as it was seen. It lives as long as this replica's session:
-    /// what was sent under that one fails afterwards anyhow.
+    /// Writes a cancel mark, if the conditions are met. It lives as long as this replica's session, because steps of
+    /// that session fail after its end without a mark.
     async fn mark(&self, lock: &LockKeys, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
         let ticket = self.session.ticket().await?;
         let on_session = PutOptions::new().with_lease(ticket.session);
@@ -264,8 +265,8 @@ impl Replica {
         }
     }
 
-    /// Ends a hold of a claim, or the claim with its last one; nothing if it has changed meanwhile.
-    async fn end(&self, going: &ClaimRemoval<'_>, ending: Ending<'_>) -> Result<Option<ReleaseOutcome>, Failure> {
+    /// Ends holds of a claim, and with the last hold the claim. None if the claim has changed concurrently.
+    async fn end(&self, removal: &ClaimRemoval<'_>, ending: Ending<'_>) -> Result<Option<ReleaseOutcome>, Failure> {
         let Ending { entry, hold, cause } = ending;
         let (gone, left): (Vec<Hold>, Vec<Hold>) = entry
             .claim
@@ -273,12 +274,12 @@ impl Replica {
             .iter()
             .cloned()
             .partition(|known| hold.is_none_or(|hold| known.secret == hold));
-        let mut then = match self.ends.ops(going.name, entry, &gone, cause).await {
-            // A full store remembers nothing more.
+        let mut then = match self.ends.ops(removal.name, entry, &gone, cause).await {
+            // A full store cannot remember ends.
             Err(Failure::Full(_)) => Vec::new(),
             ops => ops?,
         };
-        let key = going.lock.holder_of(entry);
+        let key = removal.lock.holder_of(entry);
         if !left.is_empty() {
             let claim = Claim {
                 holds: left,
@@ -287,7 +288,9 @@ impl Replica {
             let on_lease = PutOptions::new().with_lease(entry.lease);
             then.push(TxnOp::put(key.clone(), claim.encode(), Some(on_lease)));
             let when = vec![unchanged(key, entry)];
-            let answer = self.step(&going.lock, BatchClass::Host, when, then, Vec::new()).await?;
+            let answer = self
+                .step(&removal.lock, BatchClass::Host, when, then, Vec::new())
+                .await?;
             if !answer.succeeded {
                 return Ok(None);
             }
@@ -297,15 +300,15 @@ impl Replica {
                 modified,
                 ..entry.clone()
             };
-            self.ends.granted(going.name, &entry);
-            return Ok(Some(found(Released::Ended(cause))));
+            self.ends.granted(removal.name, &entry);
+            return Ok(Some(outcome(Released::Ended(cause))));
         }
         then.push(TxnOp::delete(key.clone(), None));
-        if let Some(next) = going.next
-            && let Some(grant) = self.hand_over(going, entry, next, then.clone()).await?
+        if let Some(next) = removal.next
+            && let Some(grant) = self.hand_over(removal, entry, next, then.clone()).await?
         {
-            self.after(going.name, entry, cause);
-            self.ends.remember_others(going.name, entry, &gone, cause).await;
+            self.note_ended(removal.name, entry, cause);
+            self.ends.remember_others(removal.name, entry, &gone, cause).await;
             return Ok(Some(ReleaseOutcome {
                 found: Released::Ended(cause),
                 next: Some(grant),
@@ -316,31 +319,31 @@ impl Replica {
             Mode::Exclusive => BatchClass::Host,
             Mode::Shared | Mode::Semaphore { .. } => BatchClass::End,
         };
-        let ended = match self.step(&going.lock, company, when(), then, Vec::new()).await {
-            // A full store takes only what writes nothing; so the end is not remembered.
+        let ended = match self.step(&removal.lock, company, when(), then, Vec::new()).await {
+            // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
                 let mut delete = self.ends.forget_requests(&gone);
                 delete.push(TxnOp::delete(key.clone(), None));
-                self.step(&going.lock, company, when(), delete, Vec::new()).await?
+                self.step(&removal.lock, company, when(), delete, Vec::new()).await?
             }
             answer => answer?,
         };
         if !ended.succeeded {
             return Ok(None);
         }
-        self.after(going.name, entry, cause);
-        self.ends.remember_others(going.name, entry, &gone, cause).await;
-        Ok(Some(found(Released::Ended(cause))))
+        self.note_ended(removal.name, entry, cause);
+        self.ends.remember_others(removal.name, entry, &gone, cause).await;
+        Ok(Some(outcome(Released::Ended(cause))))
     }
 
-    /// A holder is gone, and this replica has the answer that says so.
-    fn after(&self, name: &LockName, entry: &Entry, cause: Cause) {
+    /// Notes that this replica ended a holder.
+    fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.ends.ended(entry);
         self.scenes.ended(name, entry);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
-        // A holder that is about to move to another lease is entangled, too.
-        let unshared = !entry.claim.not_poolable;
-        if unshared && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
+        // A holder that is about to move to another lease is marked as not poolable, too.
+        let poolable = !entry.claim.not_poolable;
+        if poolable && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
             self.leases.put_back(Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
@@ -349,20 +352,20 @@ impl Replica {
                 memory: entry.claim.memory(),
             });
         }
-        if unshared && cause == Cause::Released {
+        if poolable && cause == Cause::Released {
             self.names.released(entry);
         }
     }
 
-    /// Ends the only holder and grants the next waiter in one step, if that one is first in a view.
+    /// Ends the only holder and grants the next waiter in one transaction, if that waiter is the first in a view.
     async fn hand_over(
         &self,
-        going: &ClaimRemoval<'_>,
+        removal: &ClaimRemoval<'_>,
         entry: &Entry,
         next: &NewClaim,
         with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
-        let (name, lock) = (going.name, &going.lock);
+        let (name, lock) = (removal.name, &removal.lock);
         let known = self.scenes.ask(name, |view| {
             view.waiters
                 .get(&next.id)
@@ -376,13 +379,13 @@ impl Replica {
         let Some(waiter) = waiter else {
             return Ok(None);
         };
-        // Beside an exclusive holder there is none; and a range would be looked for in the lock's whole history.
+        // An exclusive holder is always the only one, and a range would cost a walk through the lock's whole history.
         let alone = match entry.claim.mode {
             Mode::Exclusive => unchanged(lock.holder_of(entry), entry),
             Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
         };
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
-        let handing_over = self.scenes.hand_over(name, next.id);
+        let guard = self.scenes.hand_over(name, next.id);
         let mut with = with;
         with.push(TxnOp::delete(lock.waiter(next.id), None));
         let granting = Granting {
@@ -400,19 +403,19 @@ impl Replica {
         if matches!(granted, Ok(Granted::Yes(_))) {
             self.scenes.part(name, &next.id, next.call);
         }
-        drop(handing_over);
+        drop(guard);
         match granted {
             Ok(Granted::Yes(grant)) => Ok(Some(grant)),
-            // Nothing was written, or the call of the next has left meanwhile: it is released plainly.
+            // Nothing was written, or the waiter's call was cancelled: the holder is released without a hand-over.
             Ok(Granted::No(_)) | Err(Failure::LeaseGone | Failure::NotSent(_)) => Ok(None),
-            // If it was granted all the same, the plain release finds that this holder is gone.
+            // If the grant took effect all the same, the plain release finds that this holder is gone.
             Err(Failure::Full(_)) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 }
 
-/// The waiter of this call, if it is the first one and would be alone once this holder is gone.
+/// The waiter of this call, if it is the first one and would be the only holder once this holder is gone.
 fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
     let alone = view.holders.iter().all(|holder| holder.id == gone.id);
     let first = view.next_without(Some(&gone.id)).next()?;
@@ -420,6 +423,6 @@ fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
     (alone && ours).then(|| first.clone())
 }
 
-fn found(found: Released) -> ReleaseOutcome {
+fn outcome(found: Released) -> ReleaseOutcome {
     ReleaseOutcome { found, next: None }
 }

@@ -1,5 +1,5 @@
-//! Renewal: the sign of life first, and then the proof that the holder's key is on that very lease.
-//! (The other order lets a change of lease slip between.)
+//! Renewal: the keep-alive first, and then the check that the holder's key is on that lease. (In the other order, the
+//! holder could move to another lease between the two.)
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::view::{Entry, View};
 use crate::backend::RenewOutcome;
 use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
 
-/// How often a renewal is tried against others that change the holder meanwhile.
+/// How often a renewal is retried when the holder changed concurrently.
 const TRIES: usize = 16;
 
 impl Replica {
@@ -34,8 +34,8 @@ impl Replica {
             let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
             let alive = alive?;
             let now = self.holder(lease).await?;
-            let proven = now.as_ref().filter(|now| alive && is_kept(&entry, now));
-            if let Some(entry) = proven.filter(|entry| entry.hold_of(lease).is_some())
+            let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
+            if let Some(entry) = kept.filter(|entry| entry.hold_of(lease).is_some())
                 && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
             {
                 return Ok(RenewOutcome::Renewed(grant_of(
@@ -46,7 +46,7 @@ impl Replica {
                 )?));
             }
             if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
-                // Dead for good, and its key is about to go.
+                // The lease is dead, and etcd is about to delete its key.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 known = self.holder(lease).await?;
                 continue;
@@ -56,8 +56,8 @@ impl Replica {
         Err(Failure::Unavailable("etcd: the holder changes too fast".into()))
     }
 
-    /// What is left of a holder's lease, or of the one that it may be moved to if that is less; nothing
-    /// if its own is dead.
+    /// The remaining time of a holder's lease, or of the lease that it may be moved to if that is shorter. None if its
+    /// own lease is dead.
     pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
         let left = self.leases.remaining(entry.lease).await?;
         if entry.claim.moving_to == 0 {
@@ -67,13 +67,13 @@ impl Replica {
         Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
     }
 
-    /// The holder of a lease as it is now.
+    /// Reads the holder of a lease.
     pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
         self.holder_at(&self.keys.lock(&lease.lock.name), lease.kind, lease.claim)
             .await
     }
 
-    /// A holder as it is now, by its key.
+    /// Reads a holder by its key.
     pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, claim: ClaimId) -> Result<Option<Entry>, Failure> {
         let mut read = self.link.get(lock.holder(kind, claim), GetOptions::new()).await?;
         if read.kvs().is_empty()
@@ -85,7 +85,7 @@ impl Replica {
         Ok(view.holders.get(&claim).cloned())
     }
 
-    /// Signs of life for every lease that a holder's record names; whether its own lives.
+    /// Sends a keep-alive for every lease that a holder's record names. True if its own lives.
     async fn keep_all(&self, entry: &Entry) -> Result<bool, Failure> {
         if entry.claim.moving_to != 0 {
             self.leases.keep_alive(entry.claim.moving_to).await?;
@@ -93,21 +93,21 @@ impl Replica {
         self.leases.keep_alive(entry.lease).await
     }
 
-    /// Gives a holder that was kept alive just now the TTL that was asked; what it has then, or
-    /// nothing if it has changed meanwhile.
+    /// Gives a holder whose keep-alive was just answered the requested TTL. Returns its record and TTL, or None if it
+    /// changed concurrently.
     async fn prolong(
         &self,
         name: &LockName,
         entry: &Entry,
         ttl: Option<Ttl>,
     ) -> Result<Option<(Entry, Duration)>, Failure> {
-        let asked = ttl.map_or(entry.claim.ttl, Ttl::get);
-        if seconds(asked) > entry.claim.span_s {
-            return self.move_lease(name, entry, asked).await;
+        let requested = ttl.map_or(entry.claim.ttl, Ttl::get);
+        if seconds(requested) > entry.claim.span_s {
+            return self.move_lease(name, entry, requested).await;
         }
         let mut entry = entry.clone();
-        if asked != entry.claim.ttl {
-            entry.claim.ttl = asked;
+        if requested != entry.claim.ttl {
+            entry.claim.ttl = requested;
             let lease = entry.lease;
             if !self.put_holder(name, &mut entry, lease).await? {
                 return Ok(None);
@@ -118,8 +118,8 @@ impl Replica {
         Ok(Some((entry, whole)))
     }
 
-    /// Moves a holder to a lease of a longer TTL: announces it in the record, keeps it alive, then
-    /// moves the key. A step of unknown outcome revokes nothing.
+    /// Moves a holder to a lease of a longer TTL: announces the lease in the record, sends a keep-alive for it, then
+    /// moves the key. After a step of unknown outcome, no lease is revoked.
     pub async fn move_lease(
         &self,
         name: &LockName,
@@ -153,7 +153,7 @@ impl Replica {
         Ok(Some((entry, span(lease.span_s))))
     }
 
-    /// Writes a holder's record on a lease, if it is what was read.
+    /// Writes a holder's record on a lease, if it is unchanged since it was read.
     async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
         let key = self.keys.lock(name).holder_of(entry);
         let put = TxnOp::put(
@@ -178,21 +178,21 @@ impl Replica {
         Ok(answer.succeeded)
     }
 
-    /// The holders of a lock as they are now.
+    /// Reads the holders of a lock.
     pub async fn holders(&self, lock: &LockKeys) -> Result<View, Failure> {
         let holders = lock.holders();
         let (revision, kvs) = self.link.range(holders.as_str(), behind(&holders)).await?;
         View::read(lock, revision, &kvs).map_err(|error| Failure::Refused(error.to_string()))
     }
 
-    /// A lock as it is now.
+    /// Reads a lock.
     pub async fn view(&self, name: &LockName) -> Result<View, Failure> {
         lock_watch::read(&self.link, &self.keys.lock(name)).await
     }
 }
 
-/// Whether every lease that a holder's record names now is one that its record named before, and its key
-/// on the same one.
+/// Whether every lease that a holder's record names now was named by its earlier record too, and its key is on the same
+/// lease.
 fn is_kept(before: &Entry, now: &Entry) -> bool {
     let moving = now.claim.moving_to;
     now.lease == before.lease && (moving == 0 || moving == before.claim.moving_to)

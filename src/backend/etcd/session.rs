@@ -1,8 +1,7 @@
-//! What a replica is to the store: an etcd lease that its waiting claims and cancel marks live on,
-//! and the base that tokens are counted from.
+//! The session of a replica: an etcd lease that its waiting claims and cancel marks live on, and the token base.
 //!
-//! Every enter, adoption and take-up compares that the session it was sent under still lives. So
-//! when a session ends, everything late of that replica fails, and marks need no clock.
+//! Every acquire, adoption and promotion compares that the session it was sent under still lives. So after the end of a
+//! session all its late steps fail, and cancel marks need no time limit of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,33 +24,34 @@ use crate::backend::Health;
 
 mod keep_alive;
 
-/// How soon a store that is away is asked again.
+/// The pause before a retry while the store is unavailable.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How often it is asked how it is.
+/// How often the cluster's status is read.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// A session ends when no call was answered for so many times its TTL: what is first in a queue is to go on.
+/// After how many TTLs without an answered keep-alive over the connection of the calls a session ends, so that its
+/// waiters do not block their queues.
 const SILENT_TTLS: u32 = 2;
 
 const LATER: &str = "etcd: a later release of this service grants in this namespace: replace this one";
 const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
 
-/// A session and the base, as a step is sent under them.
+/// The session, token base and connection that a step is sent under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionEpoch {
     /// The session's lease.
     pub session: i64,
-    /// What is added to a grant's revision.
+    /// The token base: it is added to a grant's revision.
     pub base: u64,
-    /// The connection that the base was proven over.
+    /// The number of the connection that the token base was established over.
     pub connection: u64,
 }
 
-/// Where this replica stands.
+/// The current session, if any, and the connections so far.
 #[derive(Debug, Clone, Copy, Default)]
-struct Standing {
+struct SessionState {
     ticket: Option<SessionEpoch>,
-    /// How many connections have broken: the store may have been restored behind the next one.
+    /// How many connections have broken. After each, the store may have been restored from a snapshot.
     connection: u64,
 }
 
@@ -63,8 +63,8 @@ pub struct Session {
     leases: Arc<Leases>,
     names: Arc<KeyPool>,
     ttl: Duration,
-    wait_policy: Duration,
-    standing: watch::Sender<Standing>,
+    request_timeout: Duration,
+    state: watch::Sender<SessionState>,
     health: watch::Sender<Health>,
     /// The store takes no writes.
     full: AtomicBool,
@@ -77,7 +77,7 @@ impl Session {
         link: Arc<ClusterClient>,
         (leases, names): (Arc<Leases>, Arc<KeyPool>),
         ttl: Duration,
-        wait_policy: Duration,
+        request_timeout: Duration,
     ) -> Self {
         let reason = "etcd: not connected yet".into();
         Self {
@@ -86,39 +86,39 @@ impl Session {
             leases,
             names,
             ttl,
-            wait_policy,
-            standing: watch::Sender::default(),
+            request_timeout,
+            state: watch::Sender::default(),
             health: watch::Sender::new(Health::Unavailable { reason }),
             full: AtomicBool::new(false),
             closed: CancellationToken::new(),
         }
     }
 
-    /// What was kept to be used again may be on keys of others again.
+    /// Discards the pooled leases and ids, because a restored store may have keys with them.
     fn abandon(&self) {
         self.leases.abandon();
         self.names.abandon();
     }
 
-    /// The session that lives now; waits for one for as long as a request may take.
+    /// Waits for the current session, for at most the request timeout.
     pub async fn ticket(&self) -> Result<SessionEpoch, Failure> {
         if self.closed.is_cancelled() {
             return Err(Failure::Unavailable("the namespace is closed".into()));
         }
-        let mut standing = self.standing.subscribe();
-        let proven = standing.wait_for(|standing| self.proven(standing).is_some());
-        let proven = timeout(self.wait_policy, proven).await;
-        match proven
+        let mut state = self.state.subscribe();
+        let current_epoch = state.wait_for(|state| self.current_epoch(state).is_some());
+        let current_epoch = timeout(self.request_timeout, current_epoch).await;
+        match current_epoch
             .ok()
             .and_then(Result::ok)
-            .and_then(|standing| self.proven(&standing))
+            .and_then(|state| self.current_epoch(&state))
         {
             Some(ticket) => Ok(ticket),
-            None => Err(Failure::Unavailable(self.trouble())),
+            None => Err(Failure::Unavailable(self.failure_reason())),
         }
     }
 
-    /// The session that a call may enter under.
+    /// The session for an acquire call. Fails if the store is full.
     ///
     /// # Errors
     /// [`Failure::NotSent`]: nothing was sent for the call.
@@ -127,43 +127,43 @@ impl Session {
         self.ticket().await.map_err(Failure::unsent)
     }
 
-    /// The ticket, if its base was proven since the last connection broke.
-    fn proven(&self, standing: &Standing) -> Option<SessionEpoch> {
-        let connection = standing.connection + self.link.proving.broken();
-        standing.ticket.filter(|ticket| ticket.connection == connection)
+    /// The current session, if its token base was established since the last connection broke.
+    fn current_epoch(&self, state: &SessionState) -> Option<SessionEpoch> {
+        let connection = state.connection + self.link.proving.broken();
+        state.ticket.filter(|ticket| ticket.connection == connection)
     }
 
-    /// Names the connection: it is another one when one has broken.
+    /// The number of the current connection, which rises when one breaks.
     fn connection(&self) -> u64 {
-        self.standing.borrow().connection + self.link.proving.broken()
+        self.state.borrow().connection + self.link.proving.broken()
     }
 
-    fn trouble(&self) -> String {
+    fn failure_reason(&self) -> String {
         match &*self.health.borrow() {
             Health::Unavailable { reason } => reason.clone(),
             _ => "etcd: no session".into(),
         }
     }
 
-    /// The store says that this session is over.
+    /// Notes that a session ended.
     pub fn is_over(&self, ticket: SessionEpoch) {
-        self.standing.send_if_modified(|standing| {
-            let over = standing.ticket.take_if(|current| current.session == ticket.session);
+        self.state.send_if_modified(|state| {
+            let over = state.ticket.take_if(|current| current.session == ticket.session);
             over.is_some()
         });
     }
 
-    /// Whether the connection has not broken since.
+    /// Whether no connection broke since this session epoch.
     pub fn is_connected(&self, ticket: SessionEpoch) -> bool {
         self.connection() == ticket.connection
     }
 
-    /// A connection broke: nothing is granted before the base was proven over the next one.
-    fn broke(&self) {
-        self.standing.send_modify(|standing| standing.connection += 1);
+    /// Notes a broken connection: nothing is granted before the token base was established over the next one.
+    fn note_broken_connection(&self) {
+        self.state.send_modify(|state| state.connection += 1);
     }
 
-    /// Another replica has raised the base, or a later release has closed it.
+    /// Notes a token base that another replica has raised, or a later release has closed.
     pub fn rebase(&self, ticket: SessionEpoch, base: Base) {
         match base {
             Base::Open(base) => self.note_base(base, None),
@@ -171,12 +171,12 @@ impl Session {
         }
     }
 
-    fn note_base(&self, base: u64, proven_over: Option<u64>) {
-        self.standing.send_if_modified(|standing| {
-            let Some(ticket) = &mut standing.ticket else {
+    fn note_base(&self, base: u64, established_over: Option<u64>) {
+        self.state.send_if_modified(|state| {
+            let Some(ticket) = &mut state.ticket else {
                 return false;
             };
-            let connection = proven_over.unwrap_or(ticket.connection);
+            let connection = established_over.unwrap_or(ticket.connection);
             let noted = SessionEpoch {
                 base,
                 connection,
@@ -186,16 +186,16 @@ impl Session {
         });
     }
 
-    /// The store says that its space is used up.
+    /// Notes that the store's space is used up.
     pub fn is_full(&self) {
         self.full.store(true, Ordering::Release);
-        self.well();
+        self.note_serving();
     }
 
-    /// That the store takes writes, as far as is known.
+    /// Checks that the store accepts writes, as far as is known.
     ///
     /// # Errors
-    /// [`Failure::Full`] while it does not.
+    /// [`Failure::Full`] while its space is used up.
     pub fn has_space(&self) -> Result<(), Failure> {
         match self.full.load(Ordering::Acquire) {
             true => Err(Failure::Full(NO_SPACE.into())),
@@ -203,8 +203,8 @@ impl Session {
         }
     }
 
-    /// The session lives: so it serves, if there is space.
-    fn well(&self) {
+    /// Sets the health of a live session: serving, unless the store's space is used up.
+    fn note_serving(&self) {
         let health = match self.full.load(Ordering::Acquire) {
             true => Health::Unavailable {
                 reason: NO_SPACE.into(),
@@ -226,26 +226,26 @@ impl Session {
         &self.closed
     }
 
-    /// Ends the session at once, with what is on it.
+    /// Ends the session at once, and with it its waiting claims and cancel marks.
     pub async fn close(&self) {
         self.closed.cancel();
-        let ticket = self.standing.borrow().ticket;
+        let ticket = self.state.borrow().ticket;
         if let Some(ticket) = ticket {
             self.is_over(ticket);
-            // Otherwise it ends by itself.
+            // If that fails, it expires.
             let _ = self.leases.revoke(ticket.session).await;
         }
     }
 
-    /// Keeps one session after another alive until it is closed. `lost` is called after each end,
-    /// for its waiting claims are gone.
+    /// Keeps one session after another alive until this is closed. `lost` is called after each end of a session,
+    /// because its waiting claims are gone.
     pub async fn run(self: Arc<Self>, lost: impl Fn()) {
         let run = async {
             loop {
                 match self.open().await {
                     Ok(ticket) => {
-                        self.standing.send_modify(|standing| standing.ticket = Some(ticket));
-                        self.well();
+                        self.state.send_modify(|state| state.ticket = Some(ticket));
+                        self.note_serving();
                         let alive = Alive::now();
                         tokio::select! {
                             () = self.keep(ticket, &alive) => {}
@@ -253,7 +253,7 @@ impl Session {
                             () = self.check_again() => {}
                         }
                         self.is_over(ticket);
-                        // What is on it goes at once, if it still lives; otherwise by itself.
+                        // Deletes its keys at once; if that fails, they expire.
                         let leases = Arc::clone(&self.leases);
                         tokio::spawn(async move {
                             let revoked = leases.revoke(ticket.session).await;
@@ -273,13 +273,13 @@ impl Session {
         self.closed.run_until_cancelled(run).await;
     }
 
-    /// Asks now and then how the cluster is.
+    /// Reads the cluster's status every [`CHECK_EVERY`].
     async fn check_again(&self) {
         loop {
             sleep(CHECK_EVERY).await;
             match Condition::of(&self.link, &self.keys.base()).await {
                 Ok(condition) => self.note_space(&condition),
-                Err(failure) => tracing::debug!(%failure, "etcd does not say how it is"),
+                Err(failure) => tracing::debug!(%failure, "the status of etcd cannot be read"),
             }
         }
     }
@@ -291,7 +291,7 @@ impl Session {
                 true => tracing::error!(db_bytes, "etcd has no space left: nothing is granted"),
                 false => tracing::info!(db_bytes, "etcd has space again"),
             }
-            self.well();
+            self.note_serving();
         }
     }
 
@@ -301,7 +301,7 @@ impl Session {
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
         self.has_space()?;
-        // A read that needs a quorum, and a write that needs the right to write.
+        // Reads with a quorum, and writes at the first use, which needs write permission.
         let base = self.establish_token_base().await?;
         let lease = self.leases.fresh(self.ttl).await?;
         let key = self.keys.session(lease.id);
@@ -314,8 +314,8 @@ impl Session {
         })
     }
 
-    /// Makes sure, before the first grant over a connection, that tokens lie above all that were
-    /// given before, even if the store was restored from an old snapshot meanwhile.
+    /// Makes sure, before the first grant over a connection, that new tokens are greater than all earlier ones, even if
+    /// the store was restored from an old snapshot meanwhile.
     async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let seen = self.link.revision();
@@ -330,9 +330,9 @@ impl Session {
                     "etcd went back in time: it was restored from a snapshot"
                 );
                 self.link.forget();
-                // A snapshot may have brought back what is on them; who keeps the session ends it.
+                // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
                 self.abandon();
-                self.standing.send_modify(|standing| standing.ticket = None);
+                self.state.send_modify(|state| state.ticket = None);
             }
             let bases = Bases {
                 keys: &self.keys,
@@ -340,10 +340,10 @@ impl Session {
                 earlier: earlier.kvs().first(),
             };
             let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
-            let Some((base, stands)) = bases.to_be(floor) else {
+            let Some((base, is_written)) = bases.to_be(floor) else {
                 return Err(Failure::Unavailable(LATER.into()));
             };
-            if stands {
+            if is_written {
                 return Ok(base);
             }
             let (when, then) = bases.raise(base);
@@ -353,14 +353,14 @@ impl Session {
         }
     }
 
-    /// Keeps the session alive over the connection of the calls, and notes when that breaks. Returns when the session
-    /// is over.
+    /// Keeps the session alive over the connection of the calls, and notes when that connection breaks. Returns when
+    /// the session has ended.
     async fn keep(&self, ticket: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut answered = Instant::now();
         let mut stream = None;
-        let mut over = self.standing.subscribe();
-        let (mut restores, mut ways) = (self.link.restores(), self.link.proving.ways());
+        let mut over = self.state.subscribe();
+        let (mut restores, mut connections) = (self.link.restores(), self.link.proving.ways());
         while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, ticket)).await {
@@ -369,10 +369,10 @@ impl Session {
                     alive.note(sent);
                 }
                 Ok(Ok(false)) => return,
-                Ok(Err(failure)) => self.trouble_with(&mut stream, &failure),
+                Ok(Err(failure)) => self.note_failure(&mut stream, &failure),
                 Err(_) => {
-                    let late = Failure::Unavailable("etcd: a sign of life was not answered".into());
-                    self.trouble_with(&mut stream, &late);
+                    let late = Failure::Unavailable("etcd: a keep-alive was not answered".into());
+                    self.note_failure(&mut stream, &late);
                 }
             }
             let pause = if stream.is_some() { every } else { AGAIN };
@@ -383,15 +383,15 @@ impl Session {
                     tracing::warn!("etcd went back in time: it was restored from a snapshot");
                     return;
                 }
-                // Calls go another way: it is listened to instead.
-                _ = ways.changed() => stream = None,
+                // Calls use another connection, so the keep-alives move to that one.
+                _ = connections.changed() => stream = None,
                 failure = breaks(&mut stream) => self.note_break(&failure),
                 () = sleep(pause) => {}
             }
         }
     }
 
-    fn trouble_with(&self, stream: &mut Option<Beat>, failure: &Failure) {
+    fn note_failure(&self, stream: &mut Option<Beat>, failure: &Failure) {
         *stream = None;
         self.note_break(failure);
         self.link.turn_away();
@@ -400,17 +400,17 @@ impl Session {
         });
     }
 
-    /// A stream broke. Where the member itself has ended it (for want of a leader, or with the token of
-    /// the account) the connection is whole.
+    /// Notes a broken stream. If the member itself ended it (without a leader, or because the account's auth token
+    /// expired), the connection is not broken.
     fn note_break(&self, failure: &Failure) {
         tracing::debug!(%failure, "the session's stream broke");
         if matches!(failure, Failure::Unavailable(_)) {
-            self.broke();
+            self.note_broken_connection();
         }
     }
 
-    /// One sign of life on the session's own stream; it is opened again where it broke, with its member
-    /// or with the token of the account.
+    /// Sends one keep-alive on the session's stream, and opens the stream if it broke. False if the session's lease is
+    /// dead.
     async fn beat(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
         if let Some(mut open) = stream.take() {
             match beat_on(&mut open).await {
@@ -421,9 +421,9 @@ impl Session {
                 Err(failure) => self.note_break(&failure),
             }
         }
-        // A new connection: what it leads to may have been restored from a snapshot. The leases of
-        // the pool go, for their worth is a round trip; the session stays while revisions have not
-        // fallen, for with it the waiters would lose their places.
+        // The store behind a new connection may have been restored from a snapshot. The pooled leases are discarded,
+        // because each saves only a round trip. The session is kept unless revisions have fallen, because with it the
+        // waiters would lose their positions.
         self.abandon();
         let connection = self.connection();
         self.note_base(self.establish_token_base().await?, Some(connection));
@@ -433,7 +433,7 @@ impl Session {
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
             Err(error) => return Err(failure(&error)),
         }
-        self.well();
+        self.note_serving();
         Ok(true)
     }
 }

@@ -1,61 +1,61 @@
-//! How a cluster is reached.
+//! The settings of the connection to a cluster.
 
 use std::fmt;
 use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
-/// How often a silent connection is asked for a sign of life, and how long that may take.
-const SIGN_OF_LIFE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
+/// The interval and the timeout of HTTP/2 keep-alives on an idle connection.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
-/// How a cluster is reached, and where in it the locks lie.
+/// How a cluster is reached, and the prefix of the keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The members, as `http://host:port` or `https://host:port`; at least one.
     pub endpoints: Vec<String>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub root: String,
-    /// How long a request may take.
+    /// The timeout of a request.
     pub timeout: Duration,
-    /// How long a connection may take.
+    /// The timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// How long this replica's waiting claims outlive it.
+    /// The TTL of a session: how long this replica's waiting claims outlive the replica.
     pub session_ttl: Duration,
-    /// What proves this server to the members, until it is replaced.
+    /// The first credentials; they can be replaced.
     pub proof: Credentials,
 }
 
-/// What proves this server to the members, and them to it.
+/// The credentials of this server, and the authority that verifies the members' certificates.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
-    /// Who this server is to etcd.
+    /// The etcd user, if any.
     pub login: Option<Login>,
-    /// How the members are recognised.
+    /// TLS, if the connections use it.
     pub tls: Option<Tls>,
 }
 
 /// A user of etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// The user.
+    /// The user's name.
     pub user: String,
-    /// Its password.
+    /// The user's password.
     pub password: String,
 }
 
 /// Certificates, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// Who may sign for the members.
+    /// The certificates of the authorities that sign the members' certificates.
     pub authority: Vec<u8>,
     /// This server's own certificate and key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the members' certificates, where it is not that of the endpoint.
+    /// The name in the members' certificates, if it differs from the endpoint's host.
     pub server_name: Option<String>,
 }
 
 impl Settings {
-    /// The usual settings for these members.
+    /// The default settings for these members.
     pub fn new(endpoints: Vec<String>) -> Self {
         Self {
             endpoints,
@@ -67,12 +67,12 @@ impl Settings {
         }
     }
 
-    /// How a connection is made, but for what proves this server.
+    /// The options of a client, without the credentials.
     pub(super) fn options(&self) -> ConnectOptions {
-        let (interval, wait_policy) = SIGN_OF_LIFE;
+        let (interval, timeout) = KEEP_ALIVE;
         ConnectOptions::new()
             .with_connect_timeout(self.connect_timeout)
-            .with_keep_alive(interval, wait_policy)
+            .with_keep_alive(interval, timeout)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true)
             .with_auto_token_refresh(true)
@@ -105,9 +105,9 @@ impl Tls {
 }
 
 impl fmt::Debug for Credentials {
-    /// Without what is secret.
+    /// Without the secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proof")
+        f.debug_struct("Credentials")
             .field("user", &self.login.as_ref().map(|login| &login.user))
             .field("tls", &self.tls.is_some())
             .finish_non_exhaustive()
@@ -119,7 +119,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("endpoints", &self.endpoints)
             .field("root", &self.root)
-            .field("proof", &self.proof)
+            .field("credentials", &self.proof)
             .finish_non_exhaustive()
     }
 }

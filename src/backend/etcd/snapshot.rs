@@ -1,4 +1,4 @@
-//! What a step needs to know before it acts, read at one revision.
+//! A lock and the other keys that a step depends on, read at one revision.
 
 use etcd_client::{GetOptions, GetResponse, TxnOp};
 
@@ -13,30 +13,30 @@ use crate::backend::NewClaim;
 use crate::claim::Cause;
 use crate::name::LockName;
 
-/// How many claims of a lock a step reads beside what else it asks, at most: a queue may be long, and many steps are
-/// answered together. Holders come first.
+/// How many claims of a lock a step reads at most, the holders first. A queue may be long, and many steps are answered
+/// in one message.
 pub const GLIMPSE: i64 = 8;
 
-/// A lock and what stands in the way of one call on it.
+/// A lock, and what decides one call on it.
 #[derive(Debug)]
 pub struct Snapshot {
     pub view: View,
-    /// The view has all claims of the lock. Where it has not, the first ones are in it.
+    /// The view has all claims of the lock. Otherwise it has only the first [`GLIMPSE`].
     pub is_whole: bool,
-    /// The session that it was sent under lives.
+    /// The session that the call's step was sent under lives.
     pub in_session: bool,
-    /// The base as it is now.
+    /// The token base.
     pub base: Base,
-    /// The call has left.
+    /// The call has a cancel mark.
     pub marked: bool,
-    /// How the request ended, if it has neither a waiter nor a holder.
+    /// How the call's request ended, if it has neither a waiter nor a holder.
     pub finished: Option<Cause>,
-    /// How the very hold ended.
+    /// How the call's hold ended.
     pub ended: Option<Cause>,
 }
 
 impl Snapshot {
-    /// The reads of which [`Self::read`] makes a survey.
+    /// The reads for [`Self::read`].
     pub fn ops(keys: &Keys, name: &LockName, lock: &LockKeys, new: &NewClaim, ticket: SessionEpoch) -> Vec<TxnOp> {
         vec![
             TxnOp::get(keys.session(ticket.session), Some(GetOptions::new().with_keys_only())),
@@ -48,13 +48,13 @@ impl Snapshot {
         ]
     }
 
-    /// The read of the first claims of a lock.
+    /// The read of the first [`GLIMPSE`] claims of a lock.
     pub fn glimpse(lock: &LockKeys) -> TxnOp {
         let first = GetOptions::new().with_range(lock.behind()).with_limit(GLIMPSE);
         TxnOp::get(lock.all(), Some(first))
     }
 
-    /// Reads what those reads gave.
+    /// Decodes the responses to [`Self::ops`].
     pub fn read(lock: &LockKeys, answer: &Answer) -> Result<Self, Failure> {
         let [session, base, mark, request, end, claims] = answer.reads.as_slice() else {
             return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));

@@ -1,5 +1,5 @@
-//! A lock's queue as it was at some revision: every holder ahead of every waiter, each in the order
-//! of (create revision, place, claim id), for the queue puts of one batch share a revision.
+//! A lock's queue at some revision: every holder before every waiter, each in the order of (create revision, place,
+//! claim id). The place is needed because the appends of one batch share a revision.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,18 +11,18 @@ use crate::backend::NewClaim;
 use crate::claim::Prefix;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Mode};
 
-/// A claim and what the store says of its key.
+/// A claim and the metadata of its key.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub id: ClaimId,
     pub claim: Claim,
-    /// The revision at which the key was made: a waiter's place, a holder's grant.
+    /// The revision at which the key was created: a waiter's append, or a holder's grant.
     pub created: i64,
     /// The revision of its last change.
     pub modified: i64,
-    /// The etcd lease it lives on.
+    /// The etcd lease of the key.
     pub lease: i64,
-    /// It is a reader that a release before keeps among the semaphore claims.
+    /// It is a reader that an earlier release wrote among the semaphore claims.
     pub is_earlier: bool,
 }
 
@@ -39,7 +39,7 @@ impl Entry {
         })
     }
 
-    /// A holder's token; nothing for one that waits.
+    /// A holder's token; None for a waiter.
     pub fn token(&self) -> Option<FencingToken> {
         let created = u64::try_from(self.created).ok()?;
         (self.claim.base > 0)
@@ -55,7 +55,7 @@ impl Entry {
     }
 }
 
-/// The claims of one stage, by their order.
+/// The holders or the waiters of a lock, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct OrderedClaims {
     by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
@@ -84,7 +84,7 @@ impl OrderedClaims {
         self.by_place.values()
     }
 
-    /// The one at the tail.
+    /// The last one.
     pub fn last(&self) -> Option<&Entry> {
         self.by_place.values().next_back()
     }
@@ -97,19 +97,19 @@ impl OrderedClaims {
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    /// Everything up to this revision is in it.
+    /// The view is complete up to this revision.
     pub revision: i64,
     /// The revision of the read that it began with.
     read_at: i64,
-    /// Every semaphore claim that holds and was granted up to this revision is in it, ahead of their events.
+    /// The view has every semaphore holder that was granted up to this revision, even before their events.
     semaphores_up_to: i64,
     pub holders: OrderedClaims,
     pub waiters: OrderedClaims,
-    /// Holders that are known to be gone ahead of their events, each with its grant's revision.
+    /// Holders that are known to be gone before their events, each with its grant's revision.
     gone: HashSet<(ClaimId, i64)>,
 }
 
-/// What an event did to a view.
+/// The change of a view by an event.
 #[derive(Debug)]
 pub enum Step {
     Queued(ClaimId),
@@ -122,7 +122,7 @@ pub enum Step {
 }
 
 impl View {
-    /// The view that all keys of a lock give.
+    /// The view of a lock whose keys were read.
     pub fn read(keys: &LockKeys, revision: i64, kvs: &[KeyValue]) -> Result<Self, RecordError> {
         let mut view = Self {
             revision,
@@ -168,13 +168,13 @@ impl View {
         })
     }
 
-    /// Whether a holder is known ahead of its events, which came to be after this revision: names are
-    /// used again.
+    /// Whether a holder is known that was granted after this revision. It may have the id of an earlier holder, because
+    /// ids are reused.
     fn knows_later(&self, id: &ClaimId, revision: i64) -> bool {
         self.holders.get(id).is_some_and(|known| known.created > revision)
     }
 
-    /// Follows one event of the lock's keys; one that is in the view already changes nothing.
+    /// Applies one event of the lock's keys. An event that is in the view already changes nothing.
     pub fn follow(&mut self, keys: &LockKeys, event: &Event) -> Result<Step, RecordError> {
         let Some(kv) = event.kv() else {
             return Ok(Step::Nothing);
@@ -201,8 +201,7 @@ impl View {
         Ok(step.unwrap_or(Step::Nothing))
     }
 
-    /// Makes a claim a holder that is known to be granted, ahead of its events; nothing if they are
-    /// in the view already.
+    /// Applies a known grant before its events. It changes nothing if they are in the view already.
     pub fn grant(&mut self, holder: &Entry) {
         if self.revision < holder.created {
             self.waiters.remove(&holder.id);
@@ -210,8 +209,9 @@ impl View {
         }
     }
 
-    /// The same for one whose grant asked that no semaphore claim was granted after the revision `judged_at`. So between
-    /// that and this grant there was none, and a view that has all up to there has all up to here.
+    /// The same for a grant with the condition that no semaphore claim was granted after the revision `judged_at`. So
+    /// between that revision and this grant there was none, and a view that has all up to `judged_at` has all up to
+    /// this grant.
     pub fn grant_alone(&mut self, holder: &Entry, judged_at: i64) {
         if judged_at <= self.semaphores_up_to() {
             self.semaphores_up_to = self.semaphores_up_to.max(holder.created);
@@ -219,13 +219,13 @@ impl View {
         self.grant(holder);
     }
 
-    /// Up to which revision all semaphore claims that hold are in it.
+    /// The revision up to which the view has all semaphore holders.
     pub fn semaphores_up_to(&self) -> i64 {
         self.revision.max(self.semaphores_up_to)
     }
 
-    /// Takes a holder out that is known to be gone, ahead of its event. (Its view may be judged
-    /// from all the same: an end only makes room.)
+    /// Removes a holder that is known to be gone, before its event. (Grants may be judged by the view all the same,
+    /// because an end blocks no claim.)
     pub fn end(&mut self, holder: &Entry) {
         let known = self
             .holders
@@ -247,8 +247,8 @@ impl View {
             .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
     }
 
-    /// By which name a call's claim goes here: its own, unless nothing is there of that. Once it was granted,
-    /// a name that was another's before is known by the record alone.
+    /// The id that a call's claim has in this view. If no claim has `id`, it is found by the call in its record,
+    /// because a granted claim may have a reused id.
     pub fn name_of(&self, id: &ClaimId, call: CallId) -> ClaimId {
         if self.waiters.get(id).is_some() || self.holder_with(id).is_some() {
             return *id;
@@ -258,7 +258,7 @@ impl View {
         hold.map_or(*id, |hold| hold.id)
     }
 
-    /// Whether another call's claim goes by this one's name.
+    /// Whether the claim with this call's id is another call's.
     pub fn is_foreign(&self, new: &NewClaim) -> bool {
         let there = self.waiters.get(&new.id).or_else(|| self.holder_with(&new.id));
         there
@@ -284,13 +284,13 @@ impl View {
         self.holders.len() + self.waiters.len()
     }
 
-    /// Whether a claim of this mode at the tail would hold.
+    /// Whether a claim of this mode at the tail would be granted.
     pub fn admits(&self, mode: Mode) -> bool {
         let mut prefix = Mixed::default();
         self.modes().all(|ahead| prefix.push(ahead)) && prefix.push(mode)
     }
 
-    /// The waiters within the prefix, once this holder is gone.
+    /// The waiters that can be granted without the holder `gone`.
     pub fn next_without<'a>(&'a self, gone: Option<&'a ClaimId>) -> impl Iterator<Item = &'a Entry> {
         let mut prefix = Mixed::default();
         let ahead = self.holders.iter().filter(move |entry| Some(&entry.id) != gone);
@@ -305,12 +305,12 @@ impl View {
         self.holders.iter().next().map(|first| (first.id, first.lease))
     }
 
-    /// Whether this one is the first that waits.
+    /// Whether this claim is the first waiter.
     pub fn is_first(&self, id: &ClaimId) -> bool {
         self.waiters.iter().next().is_some_and(|first| first.id == *id)
     }
 
-    /// Whether this waiter is within the prefix.
+    /// Whether this waiter can be granted.
     pub fn is_next(&self, id: &ClaimId) -> bool {
         self.next_without(None).any(|entry| entry.id == *id)
     }
@@ -323,8 +323,8 @@ impl View {
     }
 }
 
-/// A prefix of the queue. Where calls race, a claim may come to wait beside others that it does not mix with: it holds
-/// when they are gone.
+/// A prefix of the queue. After a race of calls, a claim may wait in one queue with claims whose mode it cannot be
+/// mixed with. It is granted after they are gone.
 #[derive(Default)]
 struct Mixed {
     prefix: Prefix,
@@ -333,7 +333,7 @@ struct Mixed {
 }
 
 impl Mixed {
-    /// Lengthens it if the mode belongs to it.
+    /// Adds a claim of this mode if it can be granted with the others. True if it was added.
     fn push(&mut self, mode: Mode) -> bool {
         let first = *self.first.get_or_insert(mode);
         let shared = |mode: Mode| mode == Mode::Shared;
@@ -367,13 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn a_view_has_all_semaphore_claims_up_to_a_grant_that_was_judged_by_what_it_has() {
+    fn a_view_has_all_semaphore_holders_up_to_a_grant_that_was_judged_by_it() {
         let one = |number, created| entry(number, created, Mode::semaphore(1, 9).unwrap());
         let mut view = View {
             revision: 5,
             ..View::default()
         };
-        // One may have been granted between 5 and 7.
+        // Another claim may have been granted between 5 and 7.
         view.grant_alone(&one(1, 8), 7);
         assert_eq!(view.semaphores_up_to(), 5);
         view.grant_alone(&one(2, 9), 5);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_waits_beside_semaphore_claims_holds_once_they_are_gone() {
+    fn a_reader_that_waits_with_semaphore_claims_is_granted_after_they_are_gone() {
         let mut view = View::default();
         view.holders.insert(entry(1, 1, Mode::semaphore(1, 9).unwrap()));
         let (reader, permit) = (entry(2, 2, Mode::Shared), entry(3, 3, Mode::semaphore(1, 9).unwrap()));

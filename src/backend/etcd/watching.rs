@@ -1,4 +1,4 @@
-//! A lock as people watch it: the queue, then each change with its cause.
+//! Watch calls of the API: the lock's queue, then each change with its cause.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
 use crate::name::{ClaimId, FencingToken, LockName, Owner};
 
-/// How much of each a full state shows.
-const SHOWN: usize = 1000;
+/// How many holders and how many waiters a full state lists at most.
+const LISTED: usize = 1000;
 /// How soon a watch that broke is opened again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How often, before the watch ends with the error.
+/// How many failures in a row end the watch call.
 const TRIES: usize = 20;
 
-/// Somebody who watches a lock.
+/// A watch call.
 pub struct Watching {
     replica: Arc<Replica>,
     name: LockName,
     keys: LockKeys,
-    /// Nothing at first, and after the stream broke.
+    /// None before the start, and after the stream broke.
     open: Option<(WatchStream, View)>,
     ready: VecDeque<WatchEvent>,
 }
@@ -45,15 +45,15 @@ impl Watching {
         }
     }
 
-    /// The next thing to see.
+    /// The next event.
     ///
     /// # Errors
-    /// When the store stays away.
+    /// When the store stays unavailable.
     pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
         let mut tries = 0;
         loop {
-            if let Some(seen) = self.ready.pop_front() {
-                return Ok(seen);
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
             }
             if let Err(failure) = self.advance().await {
                 self.open = None;
@@ -74,7 +74,7 @@ impl Watching {
         let message = message.filter(|message| !message.canceled());
         let message = message.ok_or_else(|| Failure::Unavailable("etcd: a watch ended".into()))?;
         for events in by_revision(message.events()) {
-            self.turn(&events).await?;
+            self.apply_revision(&events).await?;
         }
         Ok(())
     }
@@ -83,14 +83,14 @@ impl Watching {
         self.replica.session.ticket().await?;
         let stream = lock_watch::open(&self.replica.link, &self.keys).await?;
         let view = lock_watch::read(&self.replica.link, &self.keys).await?;
-        let state = self.replica.show(&view, InspectLimit::of_each(SHOWN)).await?;
+        let state = self.replica.show(&view, InspectLimit::of_each(LISTED)).await?;
         self.open = Some((stream, view));
         self.ready.push_back(WatchEvent::State(state));
         Ok(())
     }
 
-    /// Shows what one revision did: who ended, who left, who was granted, who came.
-    async fn turn(&mut self, events: &[&Event]) -> Result<(), Failure> {
+    /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
+    async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
         let granted: HashSet<ClaimId> = events.iter().filter_map(|event| self.granted(event)).collect();
         let mut ordered = events.to_vec();
         ordered.sort_by_key(|event| self.rank(event));
@@ -102,13 +102,13 @@ impl Watching {
             match step.map_err(|error| Failure::Refused(error.to_string()))? {
                 Step::Ended(entry) => {
                     let cause = self.cause(&entry).await?;
-                    self.tell(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
+                    self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
                 }
                 Step::LeftQueue(entry) if !granted.contains(&entry.id) => {
-                    self.tell(ChangeKind::Ended(Cause::Left), entry.claim.owner.clone(), None);
+                    self.report(ChangeKind::Ended(Cause::Left), entry.claim.owner.clone(), None);
                 }
-                Step::Granted(id) => self.tell_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
-                Step::Queued(id) => self.tell_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),
+                Step::Granted(id) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
+                Step::Queued(id) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),
                 Step::LeftQueue(_) | Step::Changed(_) | Step::Nothing => {}
             }
         }
@@ -122,7 +122,7 @@ impl Watching {
         }
     }
 
-    /// Where an event comes among those of its revision.
+    /// The position of an event among those of its revision.
     fn rank(&self, event: &Event) -> u8 {
         let holder = event
             .kv()
@@ -135,7 +135,7 @@ impl Watching {
         }
     }
 
-    /// How a holder ended: as is written down, and else it ran out.
+    /// How a holder ended: as recorded, and otherwise it expired.
     async fn cause(&self, entry: &Entry) -> Result<Cause, Failure> {
         let Some(hold) = entry.claim.holds.last() else {
             return Ok(Cause::Expired);
@@ -146,15 +146,15 @@ impl Watching {
         Ok(end.map_or(Cause::Expired, |end| end.cause))
     }
 
-    fn tell_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
+    fn report_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
         let found = self.open.as_ref().and_then(|(_, view)| find(view));
-        let told = found.map(|entry| (entry.claim.owner.clone(), entry.token()));
-        if let Some((owner, token)) = told {
-            self.tell(kind, owner, token);
+        let entry = found.map(|entry| (entry.claim.owner.clone(), entry.token()));
+        if let Some((owner, token)) = entry {
+            self.report(kind, owner, token);
         }
     }
 
-    fn tell(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+    fn report(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
         let Some((_, view)) = &self.open else {
             return;
         };
@@ -170,13 +170,16 @@ impl Watching {
 
 /// The events of each revision, in order.
 fn by_revision(events: &[Event]) -> Vec<Vec<&Event>> {
-    let mut turns: Vec<Vec<&Event>> = Vec::new();
+    let mut revisions: Vec<Vec<&Event>> = Vec::new();
     let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
     for event in events {
-        match turns.last_mut().filter(|turn| revision(turn[0]) == revision(event)) {
-            Some(turn) => turn.push(event),
-            None => turns.push(vec![event]),
+        match revisions
+            .last_mut()
+            .filter(|events_of_one| revision(events_of_one[0]) == revision(event))
+        {
+            Some(events_of_one) => events_of_one.push(event),
+            None => revisions.push(vec![event]),
         }
     }
-    turns
+    revisions
 }

@@ -1,4 +1,4 @@
-//! Holders that ran out. Etcd says of that only that their keys are gone.
+//! Finds out whether holders expired. Etcd shows only that their keys are gone.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::claim::Cause;
 use crate::name::{FencingToken, LeaseKey, LockName, Secret};
 
 impl History {
-    /// How the hold of a lease ended, while that is remembered.
+    /// How the hold of a lease ended, as far as that is remembered.
     pub async fn of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
         let name = &lease.lock.name;
         let reads = [
@@ -34,31 +34,32 @@ impl History {
         }
         let granted = granted_at(lease.token, read(3));
         if read(2).is_some_and(|kv| Some(kv.create_revision()) == granted) {
-            // Another hold of it is there still.
+            // Another hold of the same claim still exists.
             return Ok(None);
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
-        let past = |granted| HolderHistory::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), granted);
-        let ran_out = match (request, granted) {
-            // The record names neither a lock nor a token: a lease with a false one was never granted.
+        let history_of =
+            |granted| HolderHistory::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), granted);
+        let has_expired = match (request, granted) {
+            // The record contains neither the lock nor the token, so the grant is verified in etcd's history.
             (Some(Request::Holds { secret, base }), _) if secret == lease.secret => match revision(lease.token, base) {
-                Some(granted) => past(granted).was_granted(answer.revision).await? != Some(false),
+                Some(granted) => history_of(granted).was_granted(answer.revision).await? != Some(false),
                 None => false,
             },
             (_, Some(granted)) => {
-                let last = past(granted).last(answer.revision).await?;
+                let last = history_of(granted).last(answer.revision).await?;
                 let last = last.filter(|last| last.entry.hold_of(lease).is_some());
-                self.is_unexplained(name, last, &[lease.secret]).await?
+                self.is_unrecorded(name, last, &[lease.secret]).await?
             }
             (_, None) => false,
         };
         if let Some(entry) = self.known(lease) {
             self.gone(name, &entry).await?;
         }
-        Ok(ran_out.then_some(Cause::Expired))
+        Ok(has_expired.then_some(Cause::Expired))
     }
 
-    /// How the holder with a token ended of which nothing is written down.
+    /// How the holder with a token ended, if no record of its end exists.
     pub async fn of_token(&self, name: &LockName, token: FencingToken) -> Result<Option<Cause>, Failure> {
         let base = self.link.get(self.keys.base(), GetOptions::new()).await?;
         let Some(granted) = granted_at(token, base.kvs().first()) else {
@@ -68,27 +69,22 @@ impl History {
         let Some(entry) = holder_history::granted_at(&self.link, &lock, granted).await? else {
             return Ok(None);
         };
-        let ran_out = self.ran_out(name, &entry).await?;
-        Ok(ran_out.then_some(Cause::Expired))
+        let has_expired = self.has_expired(name, &entry).await?;
+        Ok(has_expired.then_some(Cause::Expired))
     }
 
-    /// Whether a holder that is gone ran out, by what etcd still has of its history.
-    async fn ran_out(&self, name: &LockName, entry: &Entry) -> Result<bool, Failure> {
-        let past = HolderHistory::of(&self.link, self.keys.lock(name), entry);
+    /// Whether a holder that is gone expired, as far as etcd still has its history.
+    async fn has_expired(&self, name: &LockName, entry: &Entry) -> Result<bool, Failure> {
+        let holder_history = HolderHistory::of(&self.link, self.keys.lock(name), entry);
         let now = self.link.get(self.keys.base(), GetOptions::new()).await?;
         let now = now.header().map_or(0, |header| header.revision());
-        let last = past.last(now).await?;
+        let last = holder_history.last(now).await?;
         let secrets: Vec<_> = latest(&entry.claim.holds).iter().map(|hold| hold.secret).collect();
-        self.is_unexplained(name, last, &secrets).await
+        self.is_unrecorded(name, last, &secrets).await
     }
 
-    /// Whether a holder went away in a step that wrote nothing down of it.
-    async fn is_unexplained(
-        &self,
-        name: &LockName,
-        last: Option<HolderEnd>,
-        holds: &[Secret],
-    ) -> Result<bool, Failure> {
+    /// Whether a holder's key was deleted without a record of its end. Then it expired.
+    async fn is_unrecorded(&self, name: &LockName, last: Option<HolderEnd>, holds: &[Secret]) -> Result<bool, Failure> {
         let (Some(last), Some(secret)) = (last, holds.last()) else {
             return Ok(false);
         };
@@ -100,7 +96,7 @@ impl History {
         Ok(end.kvs().is_empty())
     }
 
-    /// A holder is gone, and this replica did not end it: writes its end down if it ran out, and forgets it.
+    /// Forgets a holder that is gone and that this replica did not end, and records its expiry if it expired.
     pub async fn gone(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
         let last = entry.claim.holds.last();
         let end = match last {
@@ -111,14 +107,14 @@ impl History {
                 .count(),
             None => 1,
         };
-        if end == 0 && self.ran_out(name, entry).await? {
+        if end == 0 && self.has_expired(name, entry).await? {
             self.write_expiry(name, entry).await?;
         }
         self.ended(entry);
         Ok(())
     }
 
-    /// Writes down that a holder ran out; of each hold and request, if nothing else is written of it.
+    /// Records that a holder expired, for each hold and request that has no other record.
     async fn write_expiry(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
         let Some(token) = entry.token().filter(|_| entry.claim.finished_limit > 0) else {
             return Ok(());
@@ -154,7 +150,7 @@ impl History {
         Ok(())
     }
 
-    /// Looks, again and again, for leases that have ended by themselves.
+    /// Checks for expired leases every [`LOOK_EVERY`].
     pub async fn watch_expiries(self: Arc<Self>) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -165,40 +161,40 @@ impl History {
                 .cloned()
                 .collect();
             for granted in due {
-                if let Err(failure) = self.look_at(&granted).await {
-                    tracing::debug!(%failure, lock = %granted.name, "could not look for an expiry");
+                if let Err(failure) = self.check_expiry(&granted).await {
+                    tracing::debug!(%failure, lock = %granted.name, "could not check for an expiry");
                     break;
                 }
             }
         }
     }
 
-    async fn look_at(&self, granted: &Granted) -> Result<(), Failure> {
+    async fn check_expiry(&self, granted: &Granted) -> Result<(), Failure> {
         let (name, entry) = (&granted.name, &granted.entry);
         let key = self.keys.lock(name).holder_of(entry);
         let found = self.link.get(key, GetOptions::new()).await?;
         let same = found.kvs().first().filter(|kv| kv.create_revision() == entry.created);
         let Some(kv) = same else {
-            // One that may have gone long ago is not worth a look into the history.
+            // The end may be older than what is remembered, so the history is not read.
             if granted.seen.elapsed() > FINISHED_KEPT {
                 self.ended(entry);
                 return Ok(());
             }
             return self.gone(name, entry).await;
         };
-        // Renewed, or its lease is just about to be found dead.
+        // It was renewed, or its lease is about to expire.
         let alive = self.leases.remaining(kv.lease()).await?.unwrap_or_default();
         lock(&self.granted).lives_until(entry, Instant::now() + alive);
         Ok(())
     }
 }
 
-/// The revision of the grant that a token is of, if it is of this base.
+/// The revision of a token's grant, if the token was counted from the base in this key.
 fn granted_at(token: FencingToken, base: Option<&KeyValue>) -> Option<i64> {
     revision(token, base?.value_str().ok()?.parse().ok()?)
 }
 
-/// The revision of the grant that a token counts from this base.
+/// The revision of a token's grant, if the token was counted from this base.
 fn revision(token: FencingToken, base: u64) -> Option<i64> {
     let granted = i64::try_from(token.get().checked_sub(base)?).ok()?;
     (granted > 0).then_some(granted)

@@ -1,4 +1,4 @@
-//! What a replica granted or has seen, and has not seen end.
+//! The holders that a replica has granted or read, and whose end it has not observed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Values;
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 use super::super::view::Entry;
 use crate::name::{ClaimId, LockName, Mode};
 
-/// A holder as this replica last saw it.
+/// A holder's last known record.
 #[derive(Debug, Clone)]
 pub struct Granted {
     pub name: LockName,
     pub entry: Entry,
     pub due: Instant,
-    /// When this replica heard of it last.
+    /// When this replica last granted, read or checked it.
     pub seen: Instant,
-    /// When the last sign of life of its lease was sent, if that is known.
+    /// When the last keep-alive of its lease was sent, if known.
     pub alive: Option<Instant>,
 }
 
@@ -24,7 +24,7 @@ pub struct Granted {
 #[derive(Debug, Default)]
 pub struct Grants {
     by_claim: HashMap<ClaimId, Granted>,
-    /// How many of them read each lock.
+    /// How many of them are readers, per lock.
     readers: HashMap<LockName, usize>,
 }
 
@@ -37,7 +37,7 @@ impl Grants {
         self.by_claim.values()
     }
 
-    /// A holder lives for so much longer.
+    /// Notes the time of a holder's expiry.
     pub fn lives_until(&mut self, entry: &Entry, due: Instant) {
         let known = self.by_claim.get_mut(&entry.id);
         if let Some(granted) = known.filter(|known| known.entry.created == entry.created) {
@@ -46,7 +46,7 @@ impl Grants {
         }
     }
 
-    /// How many readers of a lock are known to hold.
+    /// The number of known readers that hold a lock.
     pub fn readers(&self, name: &LockName) -> usize {
         self.readers.get(name).copied().unwrap_or(0)
     }
@@ -80,7 +80,7 @@ mod tests {
     use crate::backend::NewClaim;
 
     #[test]
-    fn the_readers_of_a_lock_are_counted_while_they_are_known() {
+    fn known_readers_are_counted_per_lock() {
         let (mut grants, name) = (Grants::default(), LockName::new("a").unwrap());
         let granted = |number, mode| {
             let new = NewClaim::numbered(number);

@@ -1,5 +1,5 @@
-//! The session's keep-alives. They go over two connections: over that of the calls, to tell when it breaks, and over one
-//! of their own, where no call delays them.
+//! The session's keep-alives. They are sent over two connections: over that of the calls, to notice when it breaks, and
+//! over a separate one, where no call delays them.
 
 use std::future::pending;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::cluster_client::{Failure, failure};
 use super::super::leases::{seconds, span};
 use super::{AGAIN, Session, SessionEpoch};
 
-/// When the last keep-alive was sent that was answered, over whichever connection.
+/// When the last answered keep-alive was sent, over either connection.
 pub struct Alive(Mutex<Instant>);
 
 impl Alive {
@@ -39,14 +39,15 @@ impl Session {
         span(seconds(self.ttl)) / 4
     }
 
-    /// Keeps the session alive over a connection that no call goes over. Returns when etcd says that it is over.
+    /// Keeps the session alive over a connection that carries no calls. Returns when etcd reports that the lease is
+    /// dead.
     pub async fn keep_apart(&self, ticket: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut stream = None;
-        let mut ways = self.link.proving.ways();
+        let mut connections = self.link.proving.ways();
         loop {
             let sent = Instant::now();
-            match timeout(every, self.beat_apart(&mut stream, ticket)).await {
+            match timeout(every, self.send_apart(&mut stream, ticket)).await {
                 Ok(Ok(true)) => alive.note(sent),
                 Ok(Ok(false)) => return,
                 Ok(Err(_)) | Err(_) => {
@@ -56,14 +57,14 @@ impl Session {
             }
             let pause = if stream.is_some() { every } else { AGAIN };
             tokio::select! {
-                // Another proof is used: by a new connection.
-                _ = ways.changed() => stream = None,
+                // The credentials were replaced: a new connection uses the new ones.
+                _ = connections.changed() => stream = None,
                 () = sleep(pause) => {}
             }
         }
     }
 
-    async fn beat_apart(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
+    async fn send_apart(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
         if let Some(open) = stream {
             return beat_on(open).await;
         }
@@ -77,12 +78,12 @@ impl Session {
     }
 }
 
-/// Returns when the stream breaks, on which nothing is asked meanwhile; then why.
+/// Waits until an idle stream breaks, and returns the cause.
 pub async fn breaks(stream: &mut Option<Beat>) -> Failure {
     let Some((_, answers)) = stream else {
         return pending().await;
     };
-    let ended = || Failure::Unavailable("etcd: the stream of signs of life ended".into());
+    let ended = || Failure::Unavailable("etcd: the stream of keep-alives ended".into());
     let failure = match answers.message().await {
         Err(error) => failure(&error),
         Ok(_) => ended(),
@@ -91,11 +92,12 @@ pub async fn breaks(stream: &mut Option<Beat>) -> Failure {
     failure
 }
 
+/// Sends one keep-alive. False if the lease is dead.
 pub async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
     keeper.keep_alive().await.map_err(|error| failure(&error))?;
     match answers.message().await.map_err(|error| failure(&error))? {
         Some(answer) => Ok(answer.ttl() > 0),
-        None => Err(Failure::Unavailable("etcd: the stream of signs of life ended".into())),
+        None => Err(Failure::Unavailable("etcd: the stream of keep-alives ended".into())),
     }
 }
 
