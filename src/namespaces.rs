@@ -35,15 +35,15 @@ impl Served {
     }
 
     /// Ends waiting calls and streams with DRAINING, for another server may serve it; lets other calls
-    /// finish for up to `wait_policy`, and closes the backend. Held leases stay in the store.
-    pub async fn retire(self, wait_policy: Duration) {
+    /// finish for up to `grace`, and closes the backend. Held leases stay in the store.
+    pub async fn retire(self, grace: Duration) {
         self.locks.drain();
         let calls_end = async {
             while !self.locks.is_idle() {
                 sleep(ASK_IDLE).await;
             }
         };
-        if timeout(wait_policy, calls_end).await.is_err() {
+        if timeout(grace, calls_end).await.is_err() {
             tracing::warn!(namespace = %self.locks.namespace(), "calls of a namespace that is gone did not end in time");
         }
         self.close().await;

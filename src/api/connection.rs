@@ -127,7 +127,7 @@ impl Drop for Counted {
 /// The time in which a new connection has to begin.
 #[derive(Debug)]
 struct FirstByteTimeout {
-    wait_policy: Pin<Box<Sleep>>,
+    timeout: Pin<Box<Sleep>>,
     /// A server that drains waits for nobody who has not begun.
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
     /// How many bytes the client has sent.
@@ -139,7 +139,7 @@ const BEGINNING: usize = 24 + 9;
 
 impl FirstByteTimeout {
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        self.wait_policy.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
+        self.timeout.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) struct ConnectionSettings {
     /// What the log was told of those that were closed.
     told: Arc<LogThrottle>,
     /// How long a new one may say nothing.
-    wait_policy: Duration,
+    timeout: Duration,
     /// Ends those that have not begun.
     drain: CancellationToken,
     /// Ends them all.
@@ -165,11 +165,11 @@ pub(super) struct ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// At most `most` connections at once, each with `wait_policy` to begin, or until `drain`; `cut` ends
+    /// At most `most` connections at once, each with `timeout` to begin, or until `drain`; `cut` ends
     /// them all. Each caller has its share of the `capacity`.
     pub(super) fn new(
         most: usize,
-        wait_policy: Duration,
+        timeout: Duration,
         drain: CancellationToken,
         cut: CancellationToken,
         capacity: Arc<Capacity>,
@@ -179,7 +179,7 @@ impl ConnectionSettings {
             open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
             strangers: None,
             told: Arc::default(),
-            wait_policy,
+            timeout,
             drain,
             cut,
             figures: None,
@@ -231,7 +231,7 @@ impl ConnectionSettings {
             remote,
             cut: Box::pin(cut.cancelled_owned()),
             greeting: Some(FirstByteTimeout {
-                wait_policy: Box::pin(sleep(self.wait_policy)),
+                timeout: Box::pin(sleep(self.timeout)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
                 heard: 0,
             }),

@@ -231,7 +231,12 @@ impl Backend for Etcd {
         // The id is chosen last: a call that is not sent needs none, and an id that was chosen before the waits above
         // might have been discarded meanwhile.
         let (epoch, named) = (ready?, replica.names.acquire(claim));
-        let outcome = replica.acquire((ticket, epoch), lock, &named).await?;
+        let outcome = replica.acquire((ticket, epoch), lock, &named).await;
+        // Nobody undoes what was not sent, so the id is released here.
+        if matches!(outcome, Err(Failure::NotSent(_))) {
+            replica.names.release(&claim.id);
+        }
+        let outcome = outcome?;
         replica.names.resolve(claim, named.id, &outcome);
         Ok(outcome)
     }

@@ -51,7 +51,7 @@ impl NamespaceState {
         }
         let (whose, most) = if all > limit {
             ("", limit)
-        } else if own > share {
+        } else if own > share && !request.identity.as_str().is_empty() {
             (" of one identity", share)
         } else {
             return Ok(counted);

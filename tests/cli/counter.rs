@@ -17,13 +17,13 @@ fn two_hundred_shells_add_to_a_counter_and_none_is_lost() {
         .map(|_| fixture.begin(&["lock", "default/counter", "--wait", "10m", "--", "sh", "-c", &add]))
         .collect();
     // Each has to be waited for, for as long as a slow machine takes with all of them.
-    let wait_policy = std::time::Instant::now() + Duration::from_secs(300);
+    let deadline = std::time::Instant::now() + Duration::from_secs(300);
     for shell in &mut shells {
         let code = loop {
             if let Some(status) = shell.0.try_wait().expect("a child") {
                 break status.code();
             }
-            assert!(std::time::Instant::now() < wait_policy, "a shell does not end");
+            assert!(std::time::Instant::now() < deadline, "a shell does not end");
             std::thread::sleep(Duration::from_millis(5));
         };
         assert_eq!(code, Some(0));

@@ -34,9 +34,9 @@ async fn come_and_go(client: Client, number: u64, end: Instant, seen: Arc<Mutex<
     let mut dice = Dice::new(number);
     while Instant::now() < end {
         let ask = waiting(WAIT, living(TTL, ask(LOCK, &format!("waiter {number}"))));
-        let wait_policy = if dice.heads() { WAIT } else { dice.time(PATIENCE) };
+        let patience = if dice.heads() { WAIT } else { dice.time(PATIENCE) };
         let sent = Instant::now();
-        let Ok(answer) = timeout(wait_policy, client.try_acquire(ask)).await else {
+        let Ok(answer) = timeout(patience, client.try_acquire(ask)).await else {
             seen.lock().expect("no panic").left += 1;
             continue;
         };

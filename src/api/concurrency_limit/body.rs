@@ -62,12 +62,7 @@ pub(super) fn soon(request: Request<RequestBody>) -> Request<RequestBody> {
     if request.body().is_end_stream() {
         return request;
     }
-    request.map(|body| {
-        RequestBody::new(MessageTimeout {
-            body,
-            wait_policy: None,
-        })
-    })
+    request.map(|body| RequestBody::new(MessageTimeout { body, timeout: None }))
 }
 
 /// A request's body that ends when the server drains.
@@ -102,7 +97,7 @@ impl Body for EndOnDrain {
 struct MessageTimeout {
     body: RequestBody,
     /// From the first time that there was nothing yet.
-    wait_policy: Option<Pin<Box<Sleep>>>,
+    timeout: Option<Pin<Box<Sleep>>>,
 }
 
 impl Body for MessageTimeout {
@@ -114,8 +109,8 @@ impl Body for MessageTimeout {
         if frame.is_ready() {
             return frame;
         }
-        let wait_policy = self.wait_policy.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME)));
-        ready!(wait_policy.as_mut().poll(cx));
+        let timeout = self.timeout.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME)));
+        ready!(timeout.as_mut().poll(cx));
         let problem = format!("must have come whole within {MESSAGE_TIME:?}");
         Poll::Ready(Some(Err(status::of(InvalidField::new("request", problem)))))
     }

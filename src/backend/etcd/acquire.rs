@@ -82,9 +82,10 @@ impl Replica {
     ) -> Result<T, Failure> {
         let sent = Instant::now();
         let answer = step.await;
-        // A step that fails sooner does not delay the next call.
+        // A step that fails sooner does not delay the next call, and one that lost to others was answered by the store.
         if let Err(failure) = &answer
-            && sent.elapsed() >= self.link.wait_policy()
+            && !matches!(failure, Failure::Contended(_))
+            && sent.elapsed() >= self.link.request_timeout()
         {
             admission.failed(failure);
         }
@@ -152,7 +153,7 @@ impl Replica {
                 Err(failure) => return Err(failure),
             };
         }
-        Err(Failure::Unavailable("etcd: the lock changes too fast".into()))
+        Err(Failure::Contended("etcd: the lock changes too fast".into()))
     }
 
     /// The first step: an append to the queue if this replica knows that the claim has to wait, and otherwise a grant.
@@ -358,7 +359,7 @@ impl Replica {
                 Err(failure) => return Err(failure),
             }
         }
-        Err(Failure::Unavailable("etcd: the lock changes too fast".into()))
+        Err(Failure::Contended("etcd: the lock changes too fast".into()))
     }
 
     async fn wait(&self, name: &LockName, new: &NewClaim, entry: &Entry, view: &View) -> AcquireOutcome {

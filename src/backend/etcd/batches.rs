@@ -117,7 +117,7 @@ impl StepBatcher {
     /// The [`Failure`] says whether the step took effect. It is returned after at most two request timeouts: one for
     /// the wait for a batch, and one for the batch's answer.
     pub async fn ask(&self, step: Step) -> Result<Answer, Failure> {
-        let answer = timeout(self.link.wait_policy() * 2, self.ask_without_limit(step)).await;
+        let answer = timeout(self.link.request_timeout() * 2, self.ask_without_limit(step)).await;
         answer.unwrap_or_else(|_| Err(Failure::Unavailable("etcd: no batch was answered in time".into())))
     }
 

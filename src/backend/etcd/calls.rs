@@ -182,7 +182,7 @@ impl Sent {
     pub fn answered<T>(mut self, answer: &Result<T, Failure>) {
         self.is_known = match answer {
             Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::NotSent(_)) => true,
-            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Unavailable(_)) => false,
+            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Contended(_) | Failure::Unavailable(_)) => false,
         };
     }
 }

@@ -34,6 +34,9 @@ pub enum Failure {
     /// No answer. Whether the request took effect is unknown.
     #[error("{0}")]
     Unavailable(String),
+    /// The lock changed before each of several attempts. The last one had no effect.
+    #[error("{0}")]
+    Contended(String),
     /// Nothing with an effect was sent.
     #[error("{0}")]
     NotSent(String),
@@ -54,9 +57,10 @@ impl From<Failure> for BackendError {
                 reason: "etcd: a lease ended".into(),
             },
             Failure::NotSent(reason) => Self::NotSent { reason },
-            Failure::Refused(reason) | Failure::Full(reason) | Failure::Unavailable(reason) => {
-                Self::Unavailable { reason }
-            }
+            Failure::Refused(reason)
+            | Failure::Full(reason)
+            | Failure::Contended(reason)
+            | Failure::Unavailable(reason) => Self::Unavailable { reason },
         }
     }
 }
@@ -167,7 +171,7 @@ impl ClusterClient {
     }
 
     /// The request timeout.
-    pub fn wait_policy(&self) -> Duration {
+    pub fn request_timeout(&self) -> Duration {
         self.timeout
     }
 

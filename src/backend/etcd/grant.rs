@@ -395,7 +395,7 @@ impl Replica {
         if is_plain_try(new) {
             let view = self.oldest_holder(lock).await?;
             if view.len() > 0 {
-                return Ok(Snapshot { view, ..survey });
+                return Ok(Snapshot { view, ..snapshot });
             }
         }
         let view = lock_watch::read(&self.link, lock).await?;

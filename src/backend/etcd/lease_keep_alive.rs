@@ -71,7 +71,7 @@ impl LeaseKeepAlive {
             self.streams[stream].send(request).await.map_err(|_| closed())?;
             answered.await.map_err(|_| closed())?
         };
-        timeout(self.link.wait_policy(), request)
+        timeout(self.link.request_timeout(), request)
             .await
             .unwrap_or_else(|_| Err(late()))
     }
@@ -176,7 +176,7 @@ impl Stream {
                     request.answer(Ok(answer.ttl() > 0));
                     silent_since = Instant::now();
                 }
-                () = sleep_until(silent_since + link.wait_policy()), if !self.in_flight.is_empty() => {
+                () = sleep_until(silent_since + link.request_timeout()), if !self.in_flight.is_empty() => {
                     link.turn_away();
                     return late();
                 }
@@ -186,7 +186,7 @@ impl Stream {
 
     async fn send(&mut self, link: &ClusterClient, request: KeepAliveRequest) -> Result<(), Failure> {
         self.keeper.id = request.lease;
-        let sent = timeout(link.wait_policy(), self.keeper.keep_alive()).await;
+        let sent = timeout(link.request_timeout(), self.keeper.keep_alive()).await;
         self.in_flight.push_back(request);
         sent.map_err(|_| late())?.map_err(|error| failure(&error))
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::calls::Finishing;
@@ -37,8 +37,50 @@ pub struct Lease {
 pub struct Leases {
     link: Arc<ClusterClient>,
     keep_alives: LeaseKeepAlive,
+    pool: Mutex<Pool>,
+}
+
+/// Leases for later grants.
+#[derive(Debug, Default)]
+struct Pool {
     /// Each lease with the time at which it was pooled.
-    pool: Mutex<HashMap<Kind, Vec<(Lease, Instant)>>>,
+    kept: HashMap<Kind, Vec<(Lease, Instant)>>,
+    /// How often the pool was abandoned. A lease that was taken before the last time must not come back: a restored
+    /// store may have keys on it.
+    generation: u64,
+}
+
+impl Pool {
+    fn put(&mut self, lease: Lease) {
+        let kept = self.kept.entry((lease.span_s, lease.memory.is_some())).or_default();
+        if kept.len() < POOLED {
+            kept.push((Lease { used: true, ..lease }, Instant::now()));
+        }
+    }
+
+    /// Puts back a lease that was taken in a generation, unless the pool was abandoned since.
+    fn put_of(&mut self, generation: u64, lease: Lease) {
+        if generation == self.generation {
+            self.put(lease);
+        }
+    }
+
+    fn take(&mut self, kind: Kind) -> Option<Lease> {
+        let kept = self.kept.get_mut(&kind)?;
+        while let Some((lease, since)) = kept.pop() {
+            // A lease that may be about to expire would only cost a round trip.
+            if since.elapsed() < span(kind.0) / 2 {
+                return Some(lease);
+            }
+        }
+        self.kept.remove(&kind);
+        None
+    }
+
+    fn abandon(&mut self) {
+        self.kept.clear();
+        self.generation += 1;
+    }
 }
 
 /// The TTL in seconds, and whether there is a lease for request records.
@@ -49,12 +91,14 @@ type Kind = (i64, bool);
 pub struct Spare {
     leases: Arc<Leases>,
     lease: Option<Lease>,
+    /// The generation of the pool when the lease was taken.
+    generation: u64,
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            self.leases.put_back(lease);
+            self.leases.pool.lock().put_of(self.generation, lease);
         }
     }
 }
@@ -86,7 +130,8 @@ impl Leases {
     /// # Cancellation safety
     /// Safe: a lease that is being made when this is dropped is put into the pool.
     pub async fn take(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
-        match self.pooled((seconds(ttl), remembered)) {
+        let pooled = self.pool.lock().take((seconds(ttl), remembered));
+        match pooled {
             Some(lease) => Ok(lease),
             None => self.make(ttl, remembered).await,
         }
@@ -97,9 +142,12 @@ impl Leases {
     /// # Cancellation safety
     /// As [`Self::take`].
     pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Spare, Failure> {
-        let lease = Some(self.take(ttl, remembered).await?);
-        let leases = Arc::clone(self);
-        Ok(Spare { leases, lease })
+        let generation = self.pool.lock().generation;
+        Ok(Spare {
+            lease: Some(self.take(ttl, remembered).await?),
+            leases: Arc::clone(self),
+            generation,
+        })
     }
 
     /// Makes a lease, as [`Self::take`] does, that was not used before.
@@ -113,8 +161,12 @@ impl Leases {
                 }
             };
             let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
-            let lease = Some(Lease { memory, ..lease });
-            Ok::<_, Failure>(Spare { leases, lease })
+            let generation = leases.pool.lock().generation;
+            Ok::<_, Failure>(Spare {
+                lease: Some(Lease { memory, ..lease }),
+                leases,
+                generation,
+            })
         });
         let mut made = made.await?;
         let lost = || Failure::Unavailable("etcd: a lease was lost".into());
@@ -144,11 +196,7 @@ impl Leases {
 
     /// Puts a lease into the pool. It must certainly have no keys, and no step of unknown outcome may name it.
     pub fn put_back(&self, lease: Lease) {
-        let mut pool = self.pool();
-        let kept = pool.entry((lease.span_s, lease.memory.is_some())).or_default();
-        if kept.len() < POOLED {
-            kept.push((Lease { used: true, ..lease }, Instant::now()));
-        }
+        self.pool.lock().put(lease);
     }
 
     /// Sends a keep-alive: the lease lives for its TTL from the sending on. False if it is dead, which is final.
@@ -192,23 +240,31 @@ impl Leases {
 
     /// Discards all pooled leases, because a restored store may have keys on them.
     pub fn abandon(&self) {
-        self.pool().clear();
+        self.pool.lock().abandon();
     }
+}
 
-    fn pooled(&self, kind: Kind) -> Option<Lease> {
-        let mut pool = self.pool();
-        let kept = pool.get_mut(&kind)?;
-        while let Some((lease, since)) = kept.pop() {
-            // A lease that may be about to expire would only cost a round trip.
-            if since.elapsed() < span(kind.0) / 2 {
-                return Some(lease);
-            }
-        }
-        pool.remove(&kind);
-        None
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn pool(&self) -> MutexGuard<'_, HashMap<Kind, Vec<(Lease, Instant)>>> {
-        self.pool.lock()
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_taken_before_the_pool_was_abandoned_does_not_come_back() {
+        let lease = Lease {
+            id: 1,
+            span_s: 30,
+            alive: None,
+            used: true,
+            memory: None,
+        };
+        let mut pool = Pool::default();
+        let before = pool.generation;
+        pool.put_of(before, lease);
+        assert_eq!(pool.take((30, false)), Some(lease));
+        pool.abandon();
+        pool.put_of(before, lease);
+        assert_eq!(pool.take((30, false)), None);
+        pool.put_of(pool.generation, lease);
+        assert_eq!(pool.take((30, false)), Some(lease));
     }
 }

@@ -107,7 +107,7 @@ impl ClusterClient {
         };
         // The old client reads the status first: the new one must not return a lower revision.
         let known = self.status(old.clone()).await;
-        let new = timeout(self.wait_policy(), self.connect(member)).await;
+        let new = timeout(self.request_timeout(), self.connect(member)).await;
         let new = new.map_err(|_| no_answer(member))?.map_err(|error| failure(&error))?;
         let now = self.status(new.clone()).await?;
         let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
@@ -135,7 +135,7 @@ impl ClusterClient {
     }
 
     async fn status(&self, mut client: Client) -> Result<StatusResponse, Failure> {
-        let status = timeout(self.wait_policy(), client.status()).await;
+        let status = timeout(self.request_timeout(), client.status()).await;
         let status = status.map_err(|_| Failure::Unavailable("etcd did not answer".into()))?;
         status.map_err(|error| failure(&error))
     }

@@ -65,7 +65,7 @@ impl Replica {
                 Err(failure) => return Err(failure),
             }
         }
-        Err(Failure::Unavailable("etcd: the lock changes too fast".into()))
+        Err(Failure::Contended("etcd: the lock changes too fast".into()))
     }
 
     /// Revokes the leases of an undone call's steps of unknown outcome. After the undo none of these steps can take
@@ -158,7 +158,7 @@ impl Replica {
         }
         self.scenes.part(removal.name, id, call);
         // Settled before the lock is read: then a claim that is not read cannot appear later.
-        let settled = self.calls.settle(call, self.link.wait_policy()).await;
+        let settled = self.calls.settle(call, self.link.request_timeout()).await;
         let view = self.read_for_undo(removal, id).await?;
         let id = &view.name_of(id, call);
         if let Some(entry) = view.waiters.get(id) {
