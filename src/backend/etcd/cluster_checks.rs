@@ -49,7 +49,11 @@ impl Condition {
     pub fn tell(&self) {
         tracing::info!(version = self.version, db_bytes = self.db_bytes, "etcd answers");
         for fault in known_faults(&self.version) {
-            tracing::warn!(version = self.version, fault, "etcd has a known fault: upgrade it");
+            tracing::warn!(
+                version = self.version,
+                fault,
+                "this version of etcd has a known fault: upgrade it"
+            );
         }
         if self.uncompacted {
             tracing::warn!(
