@@ -84,8 +84,8 @@ fn known_faults(version: &str) -> Vec<&'static str> {
     let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch))) = (parts.next(), parts.next(), parts.next()) else {
         return vec!["its version cannot be read"];
     };
-    let is = |line: (u32, u32), below: u32| (major, minor) == line && patch < below;
-    let before = |line: (u32, u32)| (major, minor) < line;
+    let is = |release: (u32, u32), below: u32| (major, minor) == release && patch < below;
+    let before = |release: (u32, u32)| (major, minor) < release;
     let faults = [
         (
             before((3, 4)),
