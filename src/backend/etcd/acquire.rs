@@ -240,7 +240,7 @@ impl Replica {
         }
         if !new.retryable && snapshot.view.is_foreign(new) {
             // The store was restored from an old snapshot, with an earlier claim of this id.
-            return Err(Failure::Unavailable("etcd: a name is in use already".into()));
+            return Err(Failure::Unavailable("etcd: a claim id is in use already".into()));
         }
         if let Some(entry) = snapshot.view.waiters.get(&new.id) {
             return self.adopt_waiter(request, &snapshot.view, entry).await;

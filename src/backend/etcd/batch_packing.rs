@@ -19,7 +19,7 @@ const BYTES: usize = 512 * 1024;
 /// Which steps on the same lock a step may share a request with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchClass {
-    /// With removals alone.
+    /// Only with removals.
     Alone,
     /// With appends and removals. It changes a claim that the store already has, so never one that is being appended.
     Host,

@@ -49,7 +49,11 @@ impl Condition {
     pub fn tell(&self) {
         tracing::info!(version = self.version, db_bytes = self.db_bytes, "etcd answers");
         for fault in known_faults(&self.version) {
-            tracing::warn!(version = self.version, fault, "etcd has a known fault: upgrade it");
+            tracing::warn!(
+                version = self.version,
+                fault,
+                "this version of etcd has a known fault: upgrade it"
+            );
         }
         if self.uncompacted {
             tracing::warn!(
@@ -80,8 +84,8 @@ fn known_faults(version: &str) -> Vec<&'static str> {
     let (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch))) = (parts.next(), parts.next(), parts.next()) else {
         return vec!["its version cannot be read"];
     };
-    let is = |line: (u32, u32), below: u32| (major, minor) == line && patch < below;
-    let before = |line: (u32, u32)| (major, minor) < line;
+    let is = |release: (u32, u32), below: u32| (major, minor) == release && patch < below;
+    let before = |release: (u32, u32)| (major, minor) < release;
     let faults = [
         (
             before((3, 4)),

@@ -226,7 +226,9 @@ impl ClusterClient {
                 read => return read,
             }
         }
-        Err(Failure::Unavailable("etcd: it was compacted while it was read".into()))
+        Err(Failure::Unavailable(
+            "etcd: its history was compacted during a read".into(),
+        ))
     }
 
     async fn pages(&self, mut from: Vec<u8>, end: &[u8]) -> Result<(i64, Vec<KeyValue>), Failure> {
@@ -270,7 +272,7 @@ impl ClusterClient {
         let revision = header.map_or(seen, ResponseHeader::revision);
         if revision < seen {
             self.restores.send_modify(|times| *times += 1);
-            let text = format!("etcd went back from revision {seen} to {revision}: it was restored from a snapshot");
+            let text = format!("etcd returned revision {revision} after {seen}: it was restored from a snapshot");
             return Err(Failure::Unavailable(text));
         }
         self.revision.fetch_max(revision, Ordering::AcqRel);

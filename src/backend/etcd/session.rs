@@ -34,7 +34,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 const SILENT_TTLS: u32 = 2;
 
 const LATER: &str = "etcd: a later release of this service grants in this namespace: replace this one";
-const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until there is some again";
+const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until some is freed";
 
 /// The session, token base and connection that a step is sent under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -301,7 +301,8 @@ impl Session {
         condition.tell();
         self.full.store(condition.full, Ordering::Release);
         self.has_space()?;
-        // Reads with a quorum, and writes at the first use, which needs write permission.
+        // Before the session serves, the read of the base verifies that there is a quorum, and the write of the session's
+        // key that this account may write.
         let base = self.establish_token_base().await?;
         let lease = self.leases.fresh(self.ttl).await?;
         let key = self.keys.session(lease.id);
@@ -318,16 +319,16 @@ impl Session {
     /// the store was restored from an old snapshot meanwhile.
     async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
-            let seen = self.link.revision();
+            let highest = self.link.revision();
             let (own, earlier) = (self.keys.base(), self.keys.earlier_base());
             let earlier = self.link.get_whatever(earlier, GetOptions::new()).await?;
             let read = self.link.get_whatever(own, GetOptions::new()).await?;
             let revision = read.header().map_or(0, |header| header.revision());
-            if revision < seen {
+            if revision < highest {
                 tracing::warn!(
                     revision,
-                    seen,
-                    "etcd went back in time: it was restored from a snapshot"
+                    highest,
+                    "etcd returned an older revision: it was restored from a snapshot"
                 );
                 self.link.forget();
                 // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
@@ -380,7 +381,7 @@ impl Session {
             tokio::select! {
                 _ = ended => return,
                 _ = restores.changed() => {
-                    tracing::warn!("etcd went back in time: it was restored from a snapshot");
+                    tracing::warn!("etcd returned an older revision: it was restored from a snapshot");
                     return;
                 }
                 // Calls use another connection, so the keep-alives move to that one.
