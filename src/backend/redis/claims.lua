@@ -14,8 +14,8 @@ local function remove_from_prefix(c)
   m.used, m.within = m.used - c.permits, m.within - 1
 end
 
--- Moves the edge over the waiters that fit now, and adds them to `newly_eligible`. More waiters can fit only after a claim has
--- ended (m.room). If more fit than one call may notify, the next calls continue.
+-- Moves the edge over the waiters that fit now, and adds them to `newly_eligible`. More waiters can fit only after
+-- a claim has ended (m.room). If more fit than one call may notify, the next calls continue.
 local function extend()
   if m.room == 0 then return end
   while m.beyond ~= '' do

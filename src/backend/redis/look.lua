@@ -6,8 +6,8 @@
 --       reply that contained these, or ''
 -- Returns  {again}: only purged | {moved}: the shape has changed | {holder count, waiter count, holders, waiters,
 --       changes, idle time|-1, frees_in|-1, shape}; at most MAX_LISTED holders and waiters together; a holder is
---       {claim, mode, permits, limit, token, remaining, holds, since, description}, a waiter {claim, mode, permits, limit,
---       since, description}
+--       {claim, mode, permits, limit, token, remaining, holds, since, description}, a waiter
+--       {claim, mode, permits, limit, since, description}
 local function run()
   local most_holders, most_waiters, watching = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   if not known and watching == 0 then return {0, 0, {}, {}, 0, -1, -1, 0} end
