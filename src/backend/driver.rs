@@ -1,8 +1,8 @@
 //! The traits of a store kind apart from its protocol: its configuration table, the checked settings, and how a store
 //! with these settings is opened.
 //!
-//! Each store kind implements [`Driver`] and [`OpenStore`] in its own module. The rest of this module erases their types,
-//! so that the configuration and the registry (`crate::stores`) handle all kinds alike.
+//! Each store kind implements [`Driver`] and [`OpenStore`] in its own module. The rest of this module erases their
+//! types, so that the configuration and the registry (`crate::stores`) handle all kinds alike.
 
 use std::any::Any;
 use std::error::Error;

@@ -1,6 +1,6 @@
 //! The tables of the configuration file, with their defaults and their documentation.
 //!
-//! The table of a store stands in its driver, in `src/backend/<store>/config.rs`.
+//! The table of a store is defined in its driver, in `src/backend/<store>/config.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ const YEAR: u64 = 31_557_600 * SECOND;
 const KIB: u32 = 1024;
 const MIB: u32 = 1024 * KIB;
 
-/// A time to live: up to a year.
+/// A TTL: up to a year.
 pub type TtlBound = Period<1, YEAR>;
-/// A time to wait: up to a year, or none.
+/// A wait time: up to a year, or zero.
 pub type WaitBound = Period<0, YEAR>;
-/// How much of something.
+/// The value of a quota.
 pub type QuotaCount = Count<1, 1_000_000>;
-/// The longest that a drain may take.
+/// The maximum duration of a drain.
 pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
 section! {
@@ -64,13 +64,13 @@ section! {
         drain_timeout: DrainTimeout = period_s(20),
     }
     tables {
-        /// What the server accepts.
+        /// The limits of the server.
         server: ServerSection,
         /// The log.
         log: LogSection,
         /// Encryption.
         tls: Option<TlsSection>,
-        /// Who may do what.
+        /// Authentication and authorization.
         auth: Option<AuthSection>,
         /// The traces.
         traces: TracesSection,
@@ -201,14 +201,14 @@ section! {
         stream_limit: Option<QuotaCount> = None,
     }
     tables {
-        /// The settings of its store, in a table of the store's name.
+        /// The settings of the store, in a table with the store's name.
         #[serde(skip)]
         stores: StoreTables,
     }
 }
 
 impl NamespaceSection {
-    /// What a namespace with these keys accepts on a server with those.
+    /// The limits of a namespace with these keys on this server.
     pub fn limits(&self, server: &ServerSection) -> Limits {
         Limits {
             ttl_min: self.ttl_min.get(),
@@ -226,7 +226,7 @@ impl NamespaceSection {
 }
 
 impl NamespaceSection {
-    /// How much a namespace with these keys may be used.
+    /// The quota of a namespace with these keys.
     pub fn quota(&self) -> Quota {
         Quota {
             rate: rate(self.rate_limit, self.rate_burst),
@@ -262,11 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_connection_is_noticed_within_twenty_seconds() {
+    fn a_silent_connection_is_closed_within_twenty_seconds() {
         let slowest: ServerSection =
             toml::from_str("keepalive_interval = '10s'\nkeepalive_timeout = '9s'").expect("the bounds themselves");
-        let noticed = slowest.keepalive_interval.get() + slowest.keepalive_timeout.get();
-        assert!(noticed.as_secs() < 20, "{noticed:?}");
+        let closed = slowest.keepalive_interval.get() + slowest.keepalive_timeout.get();
+        assert!(closed.as_secs() < 20, "{closed:?}");
         assert!(toml::from_str::<ServerSection>("keepalive_interval = '11s'").is_err());
         assert!(toml::from_str::<ServerSection>("keepalive_timeout = '10s'").is_err());
     }

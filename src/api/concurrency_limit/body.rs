@@ -124,8 +124,8 @@ impl Body for MessageTimeout {
     }
 }
 
-/// The response body of an admitted call. Its bytes count as unsent until the transport has written them. A stream keeps
-/// its permit until its end, and ends with DRAINING when the server drains.
+/// The response body of an admitted call. Its bytes count as unsent until the transport has written them. A stream
+/// keeps its permit until its end, and ends with DRAINING when the server drains.
 #[derive(Debug, Default)]
 pub(in crate::api) struct PermitBody<B> {
     body: B,

@@ -1,4 +1,4 @@
-//! The tables of encryption, of authentication, and of what each identity may do.
+//! The tables of encryption, authentication, authorization and quotas.
 
 use std::path::PathBuf;
 
@@ -55,9 +55,9 @@ section! {
     tables {
         /// Signed tokens.
         jwt: Option<JwtSection>,
-        /// What is allowed.
+        /// The rules.
         rules: Vec<RuleSection>,
-        /// How much of it.
+        /// The quotas of identities.
         limits: Vec<QuotaSection>,
     }
 }
@@ -120,7 +120,7 @@ section! {
 }
 
 impl QuotaSection {
-    /// How much each of the identities may do.
+    /// The quota of each of the identities.
     pub fn quota(&self) -> Quota {
         Quota {
             rate: rate(self.rate_limit, self.rate_burst),
