@@ -1,8 +1,7 @@
-//! The configuration: one TOML file, and flags and environment variables over it.
+//! The configuration: one TOML file, overridden by flags and environment variables.
 //!
-//! [`Config::load`] is the door: text comes in, and what comes out is valid. What is refused names
-//! its file, line, key and bound. The tables of the file, their defaults and their documentation
-//! stand once, in [`mod@file`].
+//! [`Config::load`] reads and validates it. An error names the file, line, key and bound. The tables
+//! of the file, with their defaults and their documentation, are defined in [`mod@file`].
 
 mod access_config;
 mod addresses;
@@ -43,7 +42,7 @@ use file::{File, NamespaceSection, ServerSection};
 use namespace::Origin;
 use source::Source;
 
-/// The namespace of a server that was told of none.
+/// The name of the namespace if the configuration has none.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// A valid configuration.
@@ -51,9 +50,9 @@ const DEFAULT_NAMESPACE: &str = "default";
 pub struct Config {
     /// The namespaces to serve, at least one.
     pub namespaces: BTreeMap<Namespace, NamespaceConfig>,
-    /// Who is who and may do what; nothing: everybody everything.
+    /// Authentication and authorization; `None` allows everything to everybody.
     pub policy: Option<PolicySettings>,
-    /// How much everybody may do.
+    /// The limits of namespaces and identities.
     pub quotas: QuotaSettings,
     tls: Option<TlsConfig>,
     renamed: Vec<RenamedKey>,
@@ -61,11 +60,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file that `overrides` names, if any, and puts the other overrides over it. A namespace may have
-    /// one of these stores.
+    /// Reads the file in `overrides`, if any, and applies the other overrides. Namespaces may use the store kinds in
+    /// `stores`.
     ///
     /// # Errors
-    /// [`ConfigError`] with the place, the key and the bound of what is wrong.
+    /// [`ConfigError`] with the location, the key and the bound of the invalid value.
     pub fn load(mut overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
         let mut source = Source::read(overrides.config.take())?;
         Self::of(&mut source, overrides, stores, default_data_dir())
@@ -102,12 +101,12 @@ impl Config {
         &self.renamed
     }
 
-    /// Where to listen, at least one address.
+    /// The addresses to listen on, at least one.
     pub fn listen(&self) -> impl Iterator<Item = &ListenAddress> {
         self.file.listen.iter().map(|listen| &listen.0)
     }
 
-    /// The certificates of the addresses that are encrypted.
+    /// The TLS settings of the encrypted addresses.
     pub fn tls(&self) -> Option<&TlsSettings> {
         self.tls.as_ref().map(|tls| &tls.settings)
     }
@@ -117,42 +116,42 @@ impl Config {
         self.tls.as_ref().is_some_and(|tls| tls.listeners.covers(address))
     }
 
-    /// The files that are read beside this one and may change while the server runs: certificates, tokens,
-    /// keys, and what proves this server to its stores.
+    /// The other files that are read and may change while the server runs: certificates, tokens, keys, and the
+    /// credentials for the stores.
     pub fn files(&self) -> Vec<PathBuf> {
         let tls = self.tls().into_iter().flat_map(TlsSettings::files);
         let policy = self.policy.iter().flat_map(PolicySettings::files);
         tls.chain(policy).cloned().chain(self.store_files()).collect()
     }
 
-    /// Where to answer those who watch over the server, if anywhere.
+    /// The address of the metrics and probes, if there is one.
     pub fn metrics_listen(&self) -> Option<&ListenAddress> {
         self.file.metrics_listen.as_ref().map(|listen| &listen.0)
     }
 
-    /// Whether they are answered over TLS.
+    /// Whether metrics and probes are served over TLS.
     pub fn metrics_are_encrypted(&self) -> bool {
         let is_covered = |address| self.is_encrypted(address);
         !self.file.metrics_insecure && self.metrics_listen().is_some_and(is_covered)
     }
 
-    /// The namespaces whose stores must serve for the server to be ready.
+    /// The namespaces whose stores must be available for the server to be ready.
     pub fn ready_namespaces(&self) -> &[String] {
         &self.file.ready_namespaces
     }
 
-    /// Where to send traces, if anywhere, and of which part of the calls.
+    /// The URL of the trace collector and the fraction of sampled calls, if calls are traced.
     pub fn traces(&self) -> Option<(&str, f64)> {
         let traces = &self.file.traces;
         Some((traces.endpoint.as_deref()?, traces.sample_ratio.get()))
     }
 
-    /// What to log, and how.
+    /// The settings of the log.
     pub fn log(&self) -> &file::LogSection {
         &self.file.log
     }
 
-    /// What the service accepts.
+    /// The settings of the service.
     pub fn settings(&self) -> Settings {
         let server = &self.file.server;
         let size = |number: u32| number as usize;
@@ -226,8 +225,8 @@ fn absolute_data_dir(file: &File, source: &Source) -> Result<Option<PathBuf>, Co
     absolute.map_err(|wrong| source.refuse(&["data_dir"], format!("must be the path of a directory: {wrong}")))
 }
 
-/// `$XDG_DATA_HOME/fencepost`, or else `~/.local/share/fencepost`. As the XDG rules say, what is
-/// not absolute is ignored.
+/// `$XDG_DATA_HOME/fencepost`, or else `~/.local/share/fencepost`. Relative paths are ignored, as the
+/// XDG Base Directory Specification requires.
 fn default_data_dir() -> Option<PathBuf> {
     let directory = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || directory("HOME").map(|home| home.join(".local/share"));
@@ -236,7 +235,7 @@ fn default_data_dir() -> Option<PathBuf> {
         .map(|data| data.join("fencepost"))
 }
 
-/// The namespaces of the file, with the defaults of their stores put into it.
+/// The namespaces of the file. Adds the defaults of their stores to `file`.
 fn namespaces(
     file: &mut File,
     stores: &[Entry],

@@ -1,5 +1,4 @@
-//! The table of namespaces that calls look into, and nothing else. [`crate::stores`] fills it, and replaces it when
-//! the configuration changes.
+//! The table of served namespaces. [`crate::stores`] fills it, and replaces it when the configuration changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use crate::locks::Locks;
 use crate::metrics::{Metrics, NamespaceMetrics, calls};
 use crate::name::Namespace;
 
-/// How often a namespace that is no longer served is asked whether its calls are over.
-const ASK_IDLE: Duration = Duration::from_millis(10);
+/// The interval at which a removed namespace is checked for open calls.
+const IDLE_POLL: Duration = Duration::from_millis(10);
 
 /// Namespaces by name.
 pub(crate) type Table = BTreeMap<String, Served>;
@@ -29,22 +28,22 @@ pub struct Served {
 }
 
 impl Served {
-    /// Which one it is.
+    /// The name of the namespace.
     pub fn namespace(&self) -> &Namespace {
         self.locks.namespace()
     }
 
-    /// Ends waiting calls and streams with DRAINING, for another server may serve it; lets other calls
-    /// finish for up to `grace`, and closes the backend. Held leases stay in the store.
-    pub async fn retire(self, grace: Duration) {
+    /// Ends waiting calls and streams with DRAINING, because another server may serve the namespace. Lets other calls
+    /// finish for up to `limit`, and closes the backend. Held leases stay in the store.
+    pub async fn retire(self, limit: Duration) {
         self.locks.drain();
         let calls_end = async {
             while !self.locks.is_idle() {
-                sleep(ASK_IDLE).await;
+                sleep(IDLE_POLL).await;
             }
         };
-        if timeout(grace, calls_end).await.is_err() {
-            tracing::warn!(namespace = %self.locks.namespace(), "calls of a namespace that is gone did not end in time");
+        if timeout(limit, calls_end).await.is_err() {
+            tracing::warn!(namespace = %self.locks.namespace(), "calls of a removed namespace did not end in time");
         }
         self.close().await;
     }
@@ -61,14 +60,14 @@ impl Served {
 #[derive(Debug, Clone, Default)]
 pub struct Namespaces {
     table: Arc<ArcSwap<Table>>,
-    /// Tells of each new table.
+    /// Notifies of each new table.
     changed: Arc<watch::Sender<()>>,
     draining: Arc<AtomicBool>,
     metrics: Option<Metrics>,
 }
 
 impl Namespaces {
-    /// A table that is still empty, of namespaces that are measured where there are metrics.
+    /// An empty table. With metrics, the namespaces added to it are measured.
     pub(crate) fn measured(metrics: Option<Metrics>) -> Self {
         Self {
             metrics,
@@ -76,7 +75,7 @@ impl Namespaces {
         }
     }
 
-    /// A table of these.
+    /// A table of these namespaces, without metrics.
     pub fn new(all: Vec<Locks>) -> Self {
         let named = all.into_iter().map(|locks| {
             let served = Served { locks, metrics: None };
@@ -88,15 +87,15 @@ impl Namespaces {
         }
     }
 
-    /// The metrics of the server, where it has any.
+    /// The metrics of the server, if there are any.
     pub fn metrics(&self) -> Option<&Metrics> {
         self.metrics.as_ref()
     }
 
-    /// The locks of a namespace. A call that is measured is measured as one of it.
+    /// The locks of a namespace. The metrics count the current call for this namespace.
     ///
     /// # Errors
-    /// [`Error::InvalidField`] for a bad spelling, [`Error::NamespaceNotFound`] for an unknown one.
+    /// [`Error::InvalidField`] for an invalid name, [`Error::NamespaceNotFound`] for an unknown one.
     pub fn get(&self, namespace: &str) -> Result<Locks, Error> {
         self.concern(namespace);
         if let Some(served) = self.table.load().get(namespace) {
@@ -108,8 +107,8 @@ impl Namespaces {
         })
     }
 
-    /// Notes that the call under way is about a namespace, if it is served: what is refused before
-    /// anything is looked up counts there too. Its caller sees nothing of that.
+    /// Lets the metrics count the current call for this namespace, if it is served. A call that is refused before the
+    /// lookup is counted there too. The caller cannot observe this.
     pub fn concern(&self, namespace: &str) {
         let table = self.table.load();
         let metrics = table.get(namespace).and_then(|served| served.metrics.as_ref());
@@ -118,18 +117,19 @@ impl Namespaces {
         }
     }
 
-    /// Tells when namespaces may have come or gone. Look them up after each change, and once before the first.
+    /// Notifies when namespaces may have been added or removed. Read the table after each change, and once before the
+    /// first.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// All, by name.
+    /// The locks of all namespaces, by name.
     pub fn all(&self) -> Vec<Locks> {
         let table = self.table.load();
         table.values().map(|served| served.locks.clone()).collect()
     }
 
-    /// Notes in the metrics how each store is, and how many calls wait.
+    /// Records in the metrics the health of each store and the number of waiting calls.
     pub fn observe(&self) {
         for served in self.table.load().values() {
             if let Some(metrics) = &served.metrics {
@@ -149,7 +149,7 @@ impl Namespaces {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Finishes what is under way and lets go of the stores, for a bounded time.
+    /// Lets open calls finish for a bounded time, and closes the stores.
     pub async fn close(&self) {
         let all = self.all();
         futures::future::join_all(all.iter().map(Locks::end)).await;
@@ -159,7 +159,7 @@ impl Namespaces {
         self.table.load_full()
     }
 
-    /// Serves these from now on. A table that drains goes on draining with what is new in it.
+    /// Replaces the table. If the server drains, the new namespaces drain too.
     pub(crate) fn replace(&self, table: Table) {
         self.table.store(Arc::new(table));
         self.changed.send_replace(());

@@ -1,9 +1,9 @@
-//! The registry of stores, one line for each, and the stores that are open: the only module that knows the
+//! The registry of store kinds, with one line per kind, and the open stores. This is the only module that knows the
 //! configuration and all stores.
 //!
-//! [`Stores`] opens what a configuration names and fills the table that calls look into
-//! ([`crate::namespaces::Namespaces`]). When the configuration changes, [`Stores::prepare`] opens what is new,
-//! [`Stores::apply`] makes the change and [`Stores::abandon`] takes it back.
+//! [`Stores`] opens the stores of a configuration and fills the table of namespaces
+//! ([`crate::namespaces::Namespaces`]). When the configuration changes, [`Stores::prepare`] opens the new stores and
+//! namespaces, and [`Stores::apply`] puts the change into effect or [`Stores::abandon`] discards it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +22,10 @@ use crate::namespaces::{Namespaces, Served, Table};
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 
-/// Declares the registry: each store has a name, which is also its feature, and its driver.
+/// Declares the registry: each store kind has a name, which is also its Cargo feature, and a driver.
 macro_rules! registry {
     ($($kind:tt => $driver:path,)+) => {
-        /// All stores, also those that this program was built without.
+        /// All store kinds, including those that this program was built without.
         pub const ALL: &[Entry] = &[$(
             #[cfg(feature = $kind)]
             Entry::of::<$driver>(),
@@ -45,36 +45,36 @@ registry! {
 /// Why the namespaces of a configuration could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The store of a namespace.
+    /// The store of a namespace cannot be opened.
     #[error("namespace {namespace}: {store}: {source}")]
     Store {
-        /// The first namespace that uses it.
+        /// The first namespace that uses the store.
         namespace: Namespace,
-        /// Which store.
+        /// The store.
         store: String,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A longer TTL than those with which a store was opened.
+    /// A namespace has a longer `ttl_max` than the one with which its store was opened.
     #[error(
         "namespace {namespace}: ttl_max must stay at most {longest:?} while the server runs: a {servers} was opened with that"
     )]
     LongerTtl {
         /// The namespace.
         namespace: Namespace,
-        /// The servers of the store.
+        /// The kind of the store's servers.
         servers: &'static str,
-        /// The longest of those before.
+        /// The longest `ttl_max` with which such a store was opened.
         longest: Duration,
     },
-    /// A namespace demands more than its store gives.
+    /// A namespace demands a stronger guarantee than its store gives.
     #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
     Guarantee {
         /// The namespace.
         namespace: Namespace,
-        /// What it demands.
+        /// The demanded guarantee.
         demanded: Guarantee,
-        /// What it would get.
+        /// The guarantee of the store.
         offered: Guarantee,
     },
 }
@@ -90,21 +90,21 @@ impl OpenError {
     }
 }
 
-/// The stores that are open. Namespaces with the same settings share one.
+/// The open stores. Namespaces with the same settings share a store.
 #[derive(Debug)]
 pub struct Stores {
     namespaces: Namespaces,
-    /// What is served.
+    /// The settings of the served namespaces.
     current: BTreeMap<Namespace, NamespaceConfig>,
     open: Vec<(StoreConfig, Arc<dyn OpenStore>)>,
-    /// The longest TTL with which stores were opened, by their servers.
+    /// The longest `ttl_max` with which stores were opened, by the kind of their servers.
     longest_ttls: BTreeMap<&'static str, Duration>,
 }
 
-/// Opens the stores of a configuration, measured where there are metrics.
+/// Opens the stores of a configuration. With metrics, the namespaces are measured.
 ///
 /// # Errors
-/// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
+/// [`OpenError`] for the first namespace that cannot be served. Everything that was opened is closed again.
 pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, OpenError> {
     let mut stores = Stores {
         namespaces: Namespaces::measured(metrics.cloned()),
@@ -117,9 +117,9 @@ pub async fn open(config: &Config, metrics: Option<&Metrics>) -> Result<Stores, 
     Ok(stores)
 }
 
-/// A change of the table that is ready to be made.
+/// A prepared change of the table of namespaces.
 #[derive(Debug)]
-#[must_use = "what was opened for it must be applied or closed"]
+#[must_use = "the opened namespaces must be applied or closed"]
 pub struct Change {
     table: Table,
     opened: Vec<Served>,
@@ -129,7 +129,7 @@ pub struct Change {
     next: BTreeMap<Namespace, NamespaceConfig>,
 }
 
-/// What was read for stores that are open, to be used by their next connections.
+/// The credentials that were read for open stores. Their next connections use them.
 #[derive(Default)]
 struct Credentials(Vec<Apply>);
 
@@ -140,23 +140,23 @@ impl fmt::Debug for Credentials {
 }
 
 impl Change {
-    /// The namespaces that it takes out of the table.
+    /// The namespaces that the change removes from the table.
     pub fn gone(&self) -> Vec<Served> {
         self.gone.clone()
     }
 }
 
 impl Stores {
-    /// The namespaces that are served.
+    /// The served namespaces.
     pub fn namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
 
-    /// Opens what a changed configuration has new, and reads the credentials for the stores that stay; nothing is
-    /// served otherwise yet. The stores of namespaces that stay must be the same.
+    /// Opens the new namespaces of a changed configuration, and reads the credentials of the remaining stores. The
+    /// table does not change yet. The stores of remaining namespaces must be the same.
     ///
     /// # Errors
-    /// [`OpenError`] for the first namespace that cannot be served; what was opened is closed again.
+    /// [`OpenError`] for the first namespace that cannot be served. Everything that was opened is closed again.
     pub async fn prepare(&mut self, config: &Config) -> Result<Change, OpenError> {
         self.check_longest_ttls(config)?;
         let (old, next) = (self.namespaces.table(), &config.namespaces);
@@ -164,7 +164,7 @@ impl Stores {
             table: Table::default(),
             opened: Vec::new(),
             limits: Vec::new(),
-            // Of the stores that are open before: what is opened for the change has read its own.
+            // Only for stores that are already open. A store opened for the change reads its credentials itself.
             credentials: self.read_credentials(next)?,
             gone: Vec::new(),
             next: next.clone(),
@@ -193,7 +193,7 @@ impl Stores {
         Ok(change)
     }
 
-    /// Makes a change. The namespaces that are gone are no longer found, and still to be closed.
+    /// Puts a change into effect. Removed namespaces are no longer in the table. The caller closes them.
     pub fn apply(&mut self, change: Change) {
         for (locks, limits) in change.limits {
             locks.set_limits(limits);
@@ -201,27 +201,28 @@ impl Stores {
         change.credentials.0.into_iter().for_each(|apply| apply());
         self.current = change.next;
         self.namespaces.replace(change.table);
-        self.forget_unused();
+        self.close_unused();
     }
 
-    /// Takes a change back that was not made.
+    /// Discards a change that was not applied, and closes its new namespaces.
     pub async fn abandon(&mut self, change: Change) {
         for served in change.opened {
             served.close().await;
         }
-        self.forget_unused();
+        self.close_unused();
     }
 
-    /// Reads the credentials of this server for its stores, and uses them where they are good. Answers what is wrong.
+    /// Reads the credentials of all open stores again, and applies those that are valid. Returns the errors of the
+    /// others.
     pub fn renew_credentials(&self) -> Vec<OpenError> {
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for (namespace, store) in self.open_stores(&self.current) {
             match store.read_credentials() {
                 Ok(apply) => apply.into_iter().for_each(|apply| apply()),
-                Err(error) => wrong.push(OpenError::of(namespace)(error)),
+                Err(error) => errors.push(OpenError::of(namespace)(error)),
             }
         }
-        wrong
+        errors
     }
 
     fn read_credentials(&self, namespaces: &BTreeMap<Namespace, NamespaceConfig>) -> Result<Credentials, OpenError> {
@@ -235,34 +236,37 @@ impl Stores {
         read.collect::<Result<_, _>>().map(Credentials)
     }
 
-    /// Each open store once, with the first of these namespaces that uses it, in the order of the namespaces.
+    /// Each open store once, with the first of these namespaces that uses it, in namespace order.
     fn open_stores<'a>(
         &'a self,
         namespaces: &'a BTreeMap<Namespace, NamespaceConfig>,
     ) -> Vec<(&'a Namespace, &'a dyn OpenStore)> {
-        let mut unmet: Vec<&(StoreConfig, Arc<dyn OpenStore>)> = self.open.iter().collect();
+        let mut remaining: Vec<&(StoreConfig, Arc<dyn OpenStore>)> = self.open.iter().collect();
         let stores = namespaces.iter().filter_map(|(namespace, one)| {
-            let at = unmet.iter().position(|(config, _)| config.is_same_store(&one.store))?;
-            Some((namespace, &*unmet.swap_remove(at).1))
+            let at = remaining
+                .iter()
+                .position(|(config, _)| config.is_same_store(&one.store))?;
+            Some((namespace, &*remaining.swap_remove(at).1))
         });
         stores.collect()
     }
 
-    fn forget_unused(&mut self) {
+    fn close_unused(&mut self) {
         let current = &self.current;
         let is_used = |store: &StoreConfig| current.values().any(|one| one.store.is_same_store(store));
         self.open.retain(|(store, _)| is_used(store));
     }
 
-    /// A store that may have lost its data is not believed for as long as the longest TTL that it was opened
-    /// with: what would be granted for longer would not be waited for. It is the longest of all namespaces with
-    /// such servers, for those with different settings may share one all the same.
+    /// Checks that no `ttl_max` exceeds the one with which the stores were opened. A store that may have lost its data
+    /// grants nothing for the longest `ttl_max` that it was opened with, so a longer lease could outlive this
+    /// quarantine. The value is the longest of all namespaces with this kind of servers, because stores with different
+    /// settings may still use the same servers.
     fn check_longest_ttls(&mut self, config: &Config) -> Result<(), OpenError> {
         let mut longest: BTreeMap<&'static str, (&Namespace, Duration)> = BTreeMap::new();
         for (namespace, one) in &config.namespaces {
             let Some(servers) = one.store.servers() else { continue };
             let ttl = one.limits.ttl_max;
-            // Of equal ones the last is named.
+            // The error names the last namespace of those with the same TTL.
             if longest.get(servers).is_none_or(|(_, longest)| *longest <= ttl) {
                 longest.insert(servers, (namespace, ttl));
             }
@@ -286,7 +290,7 @@ impl Stores {
     async fn serve(&mut self, namespace: &Namespace, settings: &NamespaceConfig) -> Result<Served, OpenError> {
         let store = self.store(&settings.store).map_err(OpenError::of(namespace))?;
         let backend = store.namespace(namespace, settings.store.claim_limit());
-        // Before anything of it is seen in the metrics: a namespace that is refused is none.
+        // Checked before the metrics are created, because a refused namespace must not appear in them.
         if let Err(error) = check_guarantee(namespace, settings, backend.capabilities().guarantee) {
             backend.close().await;
             return Err(error);

@@ -1,5 +1,5 @@
-//! How much of the server its callers use at this moment, counted for each identity, for each peer address and
-//! for each connection, so that none of them takes all of it.
+//! Counts the resources that each identity, each peer address and each connection uses, so that none of them can use
+//! all of the server's capacity.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,10 +23,11 @@ mod watch;
 
 pub(super) use self::unsent::{Answers, ChargeTo, Charged};
 
-/// How many kinds of calls are counted apart.
+/// The number of call kinds that are counted separately.
 pub(super) const KINDS: usize = 6;
 
-/// The address that connections of one peer share. Whoever has one IPv6 address has the 2^64 of its network.
+/// The address by which connections are counted. IPv6 addresses are counted by their /64 network, because a host
+/// usually has all 2^64 addresses of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum PeerAddress {
     Ip(IpAddr),
@@ -48,21 +49,21 @@ impl PeerAddress {
     }
 }
 
-/// What is counted.
+/// A counted resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
     /// An open connection.
     Connection,
-    /// An open call of this kind, below [`KINDS`].
+    /// An open call of the kind with this index, below [`KINDS`].
     Call(usize),
 }
 
-/// What one identity, or one peer address, uses.
+/// The resources that one identity, or one peer address, uses.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     connections: AtomicUsize,
     calls: [AtomicUsize; KINDS],
-    /// Bytes of answers that were made and not sent yet.
+    /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
 
@@ -74,10 +75,10 @@ impl Usage {
         }
     }
 
-    /// Counts one more while the guard lives; nothing when there are `most` already.
-    pub(super) fn count(self: &Arc<Self>, what: Counted, most: usize) -> Option<UsageGuard> {
+    /// Counts one more until the guard is dropped. Returns `None` if the count has reached `limit`.
+    pub(super) fn count(self: &Arc<Self>, what: Counted, limit: usize) -> Option<UsageGuard> {
         let counter = self.counter(what);
-        if counter.fetch_add(1, Ordering::Relaxed) >= most {
+        if counter.fetch_add(1, Ordering::Relaxed) >= limit {
             counter.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
@@ -88,7 +89,7 @@ impl Usage {
     }
 }
 
-/// One that is counted until it is dropped.
+/// Counts a resource until it is dropped.
 #[derive(Debug)]
 pub(super) struct UsageGuard {
     usage: Arc<Usage>,
@@ -101,7 +102,7 @@ impl Drop for UsageGuard {
     }
 }
 
-/// The usage of each caller that uses anything.
+/// The usage of all callers that currently use anything.
 struct UsageTable<K>(Mutex<HashMap<K, Weak<Usage>>>);
 
 impl<K> Default for UsageTable<K> {
@@ -127,18 +128,17 @@ impl<K: Hash + Eq> UsageTable<K> {
         })
     }
 
-    /// Forgets those who use nothing any more.
+    /// Removes the callers that no longer use anything.
     fn prune(&self) {
         lock(&self.0).retain(|_, usage| usage.strong_count() > 0);
     }
 }
 
-/// None of these locks is held while anything can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// What all connections of a server share. See [`Capacity::watch`] for what keeps its bounds over time.
+/// The capacity that all connections of a server share. [`Capacity::watch`] enforces the bounds of unsent answers.
 #[derive(Debug)]
 pub(super) struct Capacity {
     peers: UsageTable<PeerAddress>,
@@ -150,16 +150,16 @@ pub(super) struct Capacity {
     unsent_limit: usize,
     connection_unsent_limit: usize,
     unsent: AtomicUsize,
-    /// Seconds since the start, as the watch counts them.
+    /// Seconds since the start, counted by [`Capacity::watch`].
     now: AtomicU32,
     answers: Mutex<Vec<Weak<Answers>>>,
-    /// Wakes the watch when the server has too many unsent answers.
+    /// Notified when the server exceeds its limit of unsent bytes.
     too_many: Notify,
     figures: Option<ServerMetrics>,
 }
 
 impl Capacity {
-    /// As much as the settings allow.
+    /// The capacity that the settings define.
     pub(super) fn new(settings: &Settings, figures: Option<ServerMetrics>) -> Arc<Self> {
         Arc::new(Self {
             peers: UsageTable::default(),
@@ -187,7 +187,7 @@ impl Capacity {
         share(limit, self.peer_share)
     }
 
-    /// Counts a new connection, which `cut` ends; nothing when its peer has as many as it may.
+    /// Counts a new connection, which `cut` closes. Returns `None` if its peer address is at its limit.
     pub(super) fn connect(self: &Arc<Self>, peer: Peer, cut: CancellationToken) -> Option<ConnectionUsage> {
         let usage = self.peers.of(PeerAddress::of(peer));
         let counted = usage.count(Counted::Connection, self.peer_share(self.connection_limit))?;
@@ -201,18 +201,18 @@ impl Capacity {
     }
 }
 
-/// At least one, so that nobody is shut out.
+/// At least one, so that no caller is excluded completely.
 fn share(limit: usize, percent: usize) -> usize {
     limit.saturating_mul(percent).div_ceil(100).max(1)
 }
 
-/// What one connection uses.
+/// The usage of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionUsage {
     capacity: Arc<Capacity>,
     pub(super) peer: Arc<Usage>,
     _counted: UsageGuard,
-    /// Whose connection it is: that of the first call that proved who it is.
+    /// The identity of the first authenticated call, for which the connection counts.
     identity: Mutex<Option<Owner>>,
     pub(super) answers: Arc<Answers>,
 }
@@ -225,11 +225,11 @@ struct Owner {
 }
 
 impl ConnectionUsage {
-    /// The usage of the identity of a call on this connection. The connection counts for the first identity
-    /// that calls on it, also where a proxy sends the calls of others over it.
+    /// Returns the usage of the identity of a call on this connection. The connection itself counts for the first
+    /// identity, even if a proxy sends calls of other identities over it.
     ///
     /// # Errors
-    /// OVERLOADED when the identity has as many connections as it may.
+    /// OVERLOADED if the identity has reached its limit of connections.
     pub(super) fn identified(&self, identity: &Identity) -> Result<Arc<Usage>, Error> {
         let mut owner = lock(&self.identity);
         if let Some(owner) = owner.as_ref().filter(|owner| owner.identity == *identity) {
@@ -237,8 +237,8 @@ impl ConnectionUsage {
         }
         let usage = self.capacity.identities.of(identity.clone());
         if owner.is_none() {
-            let most = self.capacity.identity_share(self.capacity.connection_limit);
-            let counted = usage.count(Counted::Connection, most);
+            let limit = self.capacity.identity_share(self.capacity.connection_limit);
+            let counted = usage.count(Counted::Connection, limit);
             let counted = counted.ok_or_else(|| overloaded("too many connections of this identity are open"))?;
             *owner = Some(Owner {
                 identity: identity.clone(),
@@ -249,13 +249,13 @@ impl ConnectionUsage {
         Ok(usage)
     }
 
-    /// The answers of a stream of its own, whose `cut` ends it alone.
+    /// The unsent answers of a stream on this connection. `cut` ends only the stream.
     pub(super) fn stream(&self, cut: CancellationToken) -> Arc<Answers> {
         self.answers.of_stream(cut)
     }
 }
 
-/// The refusal of a call because there is too much of something.
+/// The error OVERLOADED with this reason.
 pub(super) fn overloaded(what: &str) -> Error {
     Error::Overloaded { what: what.into() }
 }

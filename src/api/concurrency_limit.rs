@@ -1,10 +1,9 @@
-//! The gate: how many calls of each kind are under way, and which still come in while the server
-//! drains.
+//! Limits how many calls of each kind are open, and which calls are admitted while the server drains.
 //!
-//! The kinds are counted apart, so that neither thousands of waiting Acquires nor looks at a store
-//! that hangs keep a Renew or a Release out, nor what is open to those who are nobody the calls of those who
-//! are somebody. Of each kind one identity and one peer address have their share alone. A call has its place from
-//! its head on, so its message must come soon, and until its answer is made, however late its client takes it.
+//! The kinds have separate limits. Therefore waiting Acquires, or reads of a hanging store, cannot block a Renew or a
+//! Release, and unauthenticated calls cannot block authenticated ones. Each identity and each peer address has a share
+//! of each limit. A call takes its permit when its headers arrive, so its message must follow within 5 s. It returns
+//! the permit when its answer is ready, even if the client reads it later.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use http::{Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
-use self::body::{CallPermit, PermitBody, soon, until_drain};
+use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
 pub(super) use self::permits::Permits;
 use super::authenticate::Caller;
 use super::capacity::{Answers, ChargeTo};
@@ -25,22 +24,22 @@ use crate::rpc::{METHODS, path};
 mod body;
 mod permits;
 
-/// What kind of call a method is.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It may wait as long as its caller likes.
+    /// May wait as long as its caller wants.
     Acquire,
-    /// It goes on until one side ends it.
+    /// A stream that lasts until one side ends it.
     Stream,
-    /// It lets clients finish with what they hold.
+    /// Renew and Release, with which clients keep or end their leases.
     Finishing,
-    /// It asks whether the server serves, perhaps for nobody.
+    /// A health check, possibly unauthenticated.
     Health,
-    /// It is a stream of health or reflection, perhaps for nobody.
+    /// A stream of the health service, possibly unauthenticated.
     OpenStream,
-    /// The same, and its caller may say more as it goes on.
+    /// A bidirectional stream of the reflection service, possibly unauthenticated.
     BidiStream,
-    /// It is short.
+    /// Any other call; short.
     Other,
 }
 
@@ -59,18 +58,18 @@ impl Kind {
         }
     }
 
-    /// Whether it ends when the server drains, whatever it still has to say.
+    /// Whether the call is a stream, which ends when the server drains.
     pub(super) fn is_stream(self) -> bool {
         matches!(self, Self::Stream | Self::OpenStream | Self::BidiStream)
     }
 
-    /// Whether it is let in while the server drains.
-    fn finishes(self) -> bool {
+    /// Whether the call is admitted while the server drains.
+    fn is_admitted_while_draining(self) -> bool {
         matches!(self, Self::Finishing | Self::Health)
     }
 
-    /// What an overloaded server says that it has too many of.
-    fn word(self) -> &'static str {
+    /// The reason in the error OVERLOADED.
+    fn overload_reason(self) -> &'static str {
         match self {
             Self::Acquire => "too many Acquire calls are open",
             Self::Stream | Self::OpenStream | Self::BidiStream => "too many streams are open",
@@ -79,7 +78,7 @@ impl Kind {
     }
 }
 
-/// Lets calls in to `inner` as long as there are permits.
+/// Passes calls to `inner` while there are permits.
 #[derive(Debug, Clone)]
 pub(super) struct ConcurrencyLimit<S> {
     inner: S,
@@ -87,7 +86,7 @@ pub(super) struct ConcurrencyLimit<S> {
 }
 
 impl<S> ConcurrencyLimit<S> {
-    /// A gate before `inner`.
+    /// Limits the calls to `inner`.
     pub(super) fn new(inner: S, permits: Arc<Permits>) -> Self {
         Self { inner, permits }
     }
@@ -118,18 +117,18 @@ where
         let until = kind.is_stream().then_some(&self.permits.drain);
         let request = match kind {
             Kind::BidiStream => until_drain(request, &self.permits.drain),
-            Kind::Stream | Kind::OpenStream => until_drain(soon(request), &self.permits.drain),
-            _ => soon(request),
+            Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &self.permits.drain),
+            _ => with_message_timeout(request),
         };
         ConcurrencyLimitFuture::Open {
             inner: self.inner.call(request),
-            stay: Some(CallPermit::new(permit, until)),
+            permit: Some(CallPermit::new(permit, until)),
             charge_to,
         }
     }
 }
 
-/// Whose unsent answers those of a call are: those of its stream where it is one, or else of its connection.
+/// The stream, or else the connection, and the identity for which a call's unsent answers count.
 fn charge_to(request: &Request<Body>, caller: Option<&Caller>) -> Option<ChargeTo> {
     let stream = request.extensions().get::<Arc<Answers>>();
     let usage = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
@@ -140,18 +139,18 @@ fn charge_to(request: &Request<Body>, caller: Option<&Caller>) -> Option<ChargeT
     })
 }
 
-/// A call at the gate.
+/// A call that was refused or admitted.
 #[derive(Debug)]
 pub(super) enum ConcurrencyLimitFuture<F> {
-    /// It was not let in.
+    /// The call was refused.
     Refused(Error),
-    /// It is under way.
+    /// The call was admitted.
     Open {
         /// The call.
         inner: F,
-        /// What it holds until it is answered, or over where it is a stream.
-        stay: Option<CallPermit>,
-        /// Whom its answer counts for.
+        /// The permit, kept until the answer is ready or until the end of a stream.
+        permit: Option<CallPermit>,
+        /// For whom the bytes of the answer count.
         charge_to: Option<ChargeTo>,
     },
 }
@@ -166,12 +165,16 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Self::Refused(refused) => Poll::Ready(Ok(status::of(refused.clone()).into_http())),
-            Self::Open { inner, stay, charge_to } => {
+            Self::Open {
+                inner,
+                permit,
+                charge_to,
+            } => {
                 let answered = ready!(Pin::new(inner).poll(cx));
-                // A client may take its answer when it likes, and keeps no other call out meanwhile.
-                let stay = stay.take().filter(CallPermit::is_of_stream);
+                // Only a stream keeps its permit. A client that reads its answer late does not block other calls.
+                let permit = permit.take().filter(CallPermit::is_of_stream);
                 let charge_to = charge_to.take();
-                Poll::Ready(answered.map(|response| response.map(|body| PermitBody::new(body, stay, charge_to))))
+                Poll::Ready(answered.map(|response| response.map(|body| PermitBody::new(body, permit, charge_to))))
             }
         }
     }

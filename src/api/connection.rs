@@ -1,4 +1,4 @@
-//! Connections: how many, and how they are cut.
+//! Admits connections up to the limits, and closes them when they are cut or their client is silent.
 
 use std::io;
 use std::pin::Pin;
@@ -26,54 +26,54 @@ mod unauthenticated;
 pub(super) use self::socket::{Socket, Transport};
 use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections};
 
-/// How long a client may leave its socket unread while there is something for it.
-const UNREAD: Duration = Duration::from_secs(13);
+/// How long a client may leave its socket unread while there is data for it.
+const UNREAD_LIMIT: Duration = Duration::from_secs(13);
 
-/// What is known of a client before its first call.
+/// The client of a connection, as known before its first call.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
-    /// Where it is.
+    /// The client's address.
     pub peer: Peer,
-    /// Who its certificate says that it is, where it has shown one with a name.
+    /// The identity in the client's certificate, if it presented one with a name.
     pub certificate: Option<CertificateIdentity>,
-    /// Where its tokens wait until their signatures are verified.
+    /// Verifies the token signatures of this connection.
     pub verifications: Arc<Verifications>,
-    /// Its place among strangers, where callers are asked who they are.
-    place: Option<Arc<UnauthenticatedConnection>>,
-    /// What its connection uses; nothing before it is open.
+    /// Its entry among the unauthenticated connections, on a server with authentication.
+    unauthenticated: Option<Arc<UnauthenticatedConnection>>,
+    /// The usage of the connection; `None` before it is admitted.
     pub usage: Option<Arc<ConnectionUsage>>,
 }
 
 impl Remote {
-    /// Somebody there, with what its certificate says.
+    /// A client at this address, with the identity in its certificate.
     pub(super) fn new(peer: Peer, certificate: Option<CertificateIdentity>) -> Self {
         Self {
             peer,
             certificate,
             verifications: Arc::default(),
-            place: None,
+            unauthenticated: None,
             usage: None,
         }
     }
 
-    /// Notes that a call has proven who it is, and answers what its identity uses.
+    /// Marks the connection as authenticated by a call with this identity. Returns the identity's usage.
     ///
     /// # Errors
-    /// OVERLOADED when the identity has as many connections as it may. This one counts as not proven then.
+    /// OVERLOADED if the identity has reached its limit of connections. The connection then stays unauthenticated.
     pub(super) fn proven(&self, identity: &Identity) -> Result<Option<Arc<Usage>>, Error> {
         let usage = self
             .usage
             .as_ref()
             .map(|usage| usage.identified(identity))
             .transpose()?;
-        if let Some(place) = &self.place {
-            place.proven();
+        if let Some(unauthenticated) = &self.unauthenticated {
+            unauthenticated.remove();
         }
         Ok(usage)
     }
 }
 
-/// A client that has come so far that it may be served.
+/// A connected client, after its TLS handshake if there is one.
 #[derive(Debug)]
 pub(super) struct Arrival {
     pub transport: Transport,
@@ -89,21 +89,21 @@ impl From<(Socket, Peer)> for Arrival {
     }
 }
 
-/// A connection that ends with an error once it is cut.
+/// An admitted connection. Reads and writes fail once it is cut.
 #[derive(Debug)]
 pub(super) struct Connection {
     transport: Transport,
     remote: Remote,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Until the client has begun to speak HTTP/2; pings take over then.
-    greeting: Option<FirstByteTimeout>,
-    /// Whether the answers that are to be written had time to gather: see [`Connection::gathered`].
+    /// Set until the client has started HTTP/2. After that, pings detect a silent client.
+    first_bytes: Option<FirstByteTimeout>,
+    /// Whether the next write may proceed: see [`Connection::gathered`].
     gathered: bool,
-    /// While the socket takes nothing: until when.
+    /// The deadline while the socket accepts no data.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Counts it as open while it lives.
+    /// Counts the connection as open until it is dropped.
     _open: OwnedSemaphorePermit,
-    /// The same for the metrics.
+    /// Counts the connection in the metrics.
     _counted: Option<Counted>,
 }
 
@@ -124,89 +124,90 @@ impl Drop for Counted {
     }
 }
 
-/// The time in which a new connection has to begin.
+/// The time limit for the first bytes of a new connection.
 #[derive(Debug)]
 struct FirstByteTimeout {
-    timeout: Pin<Box<Sleep>>,
-    /// A server that drains waits for nobody who has not begun.
+    limit: Pin<Box<Sleep>>,
+    /// A draining server closes connections without first bytes immediately.
     drain: Pin<Box<WaitForCancellationFutureOwned>>,
     /// How many bytes the client has sent.
-    heard: usize,
+    received: usize,
 }
 
-/// The preface of HTTP/2 and the head of the frame that has to follow it, in bytes. Before them nobody is pinged.
-const BEGINNING: usize = 24 + 9;
+/// The length of HTTP/2's preface and of the next frame's header, in bytes. Pings start after them.
+const PREFACE: usize = 24 + 9;
 
 impl FirstByteTimeout {
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        self.timeout.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
+        self.limit.as_mut().poll(cx).is_ready() || self.drain.as_mut().poll(cx).is_ready()
     }
 }
 
-/// What all connections of a server share.
+/// The limits and the state that all connections of a server share.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionSettings {
-    /// One permit for each connection that may be open.
+    /// A permit per open connection.
     open: Arc<Semaphore>,
-    /// Those of strangers, where callers are asked who they are.
-    strangers: Option<Arc<UnauthenticatedConnections>>,
-    /// What the log was told of those that were closed.
-    told: Arc<LogThrottle>,
-    /// How long a new one may say nothing.
-    timeout: Duration,
-    /// Ends those that have not begun.
+    /// The unauthenticated connections, on a server with authentication.
+    unauthenticated: Option<Arc<UnauthenticatedConnections>>,
+    /// For log lines about closed connections.
+    throttle: Arc<LogThrottle>,
+    /// The time limit for the first bytes of a new connection.
+    first_bytes_limit: Duration,
+    /// Closes connections without first bytes.
     drain: CancellationToken,
-    /// Ends them all.
+    /// Closes all connections.
     cut: CancellationToken,
-    /// Where they are counted.
+    /// Counts the connections.
     pub(super) figures: Option<ServerMetrics>,
-    /// What each caller may use of the server.
+    /// Counts the resources that each caller uses.
     capacity: Arc<Capacity>,
 }
 
 impl ConnectionSettings {
-    /// At most `most` connections at once, each with `timeout` to begin, or until `drain`; `cut` ends
-    /// them all. Each caller has its share of the `capacity`.
+    /// Settings for at most `limit` open connections. Each must send its first bytes within `first_bytes_limit` and
+    /// before `drain`. `cut` closes all connections. Each caller may use its share of the `capacity`.
     pub(super) fn new(
-        most: usize,
-        timeout: Duration,
+        limit: usize,
+        first_bytes_limit: Duration,
         drain: CancellationToken,
         cut: CancellationToken,
         capacity: Arc<Capacity>,
     ) -> Self {
         Self {
             capacity,
-            open: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            strangers: None,
-            told: Arc::default(),
-            timeout,
+            open: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+            unauthenticated: None,
+            throttle: Arc::default(),
+            first_bytes_limit,
             drain,
             cut,
             figures: None,
         }
     }
 
-    /// The same, counted in these metrics.
+    /// Counts the connections in these metrics.
     pub(super) fn counted(self, figures: Option<ServerMetrics>) -> Self {
         Self { figures, ..self }
     }
 
-    /// The same for a server that asks its callers who they are: without a proof they have a quarter of all
-    /// connections, so that nobody without one keeps the others out.
+    /// The same for a server with authentication: unauthenticated connections may be at most a quarter of all, so that
+    /// they cannot crowd out authenticated ones.
     pub(super) fn asking(self) -> Self {
-        let most = self.open.available_permits().div_ceil(4);
+        let limit = self.open.available_permits().div_ceil(4);
         Self {
-            strangers: Some(Arc::new(UnauthenticatedConnections::new(most))),
+            unauthenticated: Some(Arc::new(UnauthenticatedConnections::new(limit))),
             ..self
         }
     }
 
+    /// Admits a connection. Returns `None` if a limit is reached, which closes the connection.
     pub(super) fn admit(&self, arrival: Arrival) -> Option<Connection> {
         let Arrival { transport, mut remote } = arrival;
         let Ok(permit) = self.open.clone().try_acquire_owned() else {
             self.closed(remote.peer, "too many connections: closing the newest");
-            if let Some(strangers) = &self.strangers {
-                strangers.cut_oldest();
+            if let Some(unauthenticated) = &self.unauthenticated {
+                unauthenticated.cut_oldest();
             }
             return None;
         };
@@ -216,24 +217,21 @@ impl ConnectionSettings {
             return None;
         };
         remote.usage = Some(Arc::new(usage));
-        if let Some(strangers) = &self.strangers {
-            let (place, was_full) = strangers.enter(cut.clone());
-            remote.place = Some(Arc::new(place));
+        if let Some(unauthenticated) = &self.unauthenticated {
+            let (entry, was_full) = unauthenticated.add(cut.clone());
+            remote.unauthenticated = Some(Arc::new(entry));
             if was_full {
-                self.closed(
-                    remote.peer,
-                    "too many connections without a proven call: closing the oldest",
-                );
+                self.closed(remote.peer, "too many unauthenticated connections: closing the oldest");
             }
         }
         Some(Connection {
             transport,
             remote,
             cut: Box::pin(cut.cancelled_owned()),
-            greeting: Some(FirstByteTimeout {
-                timeout: Box::pin(sleep(self.timeout)),
+            first_bytes: Some(FirstByteTimeout {
+                limit: Box::pin(sleep(self.first_bytes_limit)),
                 drain: Box::pin(self.drain.clone().cancelled_owned()),
-                heard: 0,
+                received: 0,
             }),
             gathered: false,
             stalled: None,
@@ -242,41 +240,41 @@ impl ConnectionSettings {
         })
     }
 
-    /// Counts one that had to be closed when this one came.
+    /// Counts and logs a connection that was closed because of a limit.
     fn closed(&self, newest: Peer, why: &str) {
         if let Some(figures) = &self.figures {
             figures.connections_refused.inc();
         }
-        if let Some(closed) = self.told.one_more() {
+        if let Some(closed) = self.throttle.one_more() {
             tracing::warn!(%newest, closed, "{why}");
         }
     }
 }
 
 impl Connection {
-    /// Who is at the other end.
+    /// The client of the connection.
     pub(super) fn remote(&self) -> &Remote {
         &self.remote
     }
 
-    /// The same for a step that writes: a client that does not read its socket for too long loses the
-    /// connection, whatever it still sends.
+    /// The result of a write, or an error if the connection is over or the client has not read its socket for
+    /// [`UNREAD_LIMIT`], even if it still sends.
     fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
             self.stalled = None;
             return step;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(UNREAD)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(UNREAD_LIMIT)));
         if stalled.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         self.unless_over(cx, step)
     }
 
-    /// Lets the answers of calls that are ready to run gather, once before each burst of writing: the
-    /// connection goes to the end of its worker's queue and is there again when they have run. Each
-    /// answer would be a system call of its own otherwise, for whoever answers wakes the connection
-    /// and the runtime runs it next. With nothing else to run it is there again at once.
+    /// Yields once before each burst of writes, so that the answers of other ready calls are written with the same
+    /// system call. Without it, each answer would be a system call, because an answer wakes the connection's task and
+    /// the runtime runs it next. If no other task is ready, the write proceeds immediately. Returns whether the write
+    /// may proceed.
     fn gathered(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.gathered {
             cx.waker().wake_by_ref();
@@ -284,8 +282,8 @@ impl Connection {
         std::mem::replace(&mut self.gathered, true)
     }
 
-    /// What a step on the socket came to, unless the connection is over: cut, or opened by a client
-    /// that says nothing. Only a step that would wait asks, so a busy connection pays nothing.
+    /// The result of a step on the socket, or an error if the connection was cut or its client has not sent its first
+    /// bytes in time. This is checked only if the step would wait, so it costs a busy connection nothing.
     fn unless_over<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
             return step;
@@ -293,8 +291,8 @@ impl Connection {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        let over = self.greeting.as_mut().is_some_and(|greeting| greeting.is_over(cx));
-        if over {
+        let is_over = self.first_bytes.as_mut().is_some_and(|timeout| timeout.is_over(cx));
+        if is_over {
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         } else {
             Poll::Pending
@@ -306,10 +304,10 @@ impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let step = Pin::new(&mut self.transport).poll_read(cx, buf);
-        if let Some(greeting) = &mut self.greeting {
-            greeting.heard += buf.filled().len() - before;
-            if greeting.heard >= BEGINNING {
-                self.greeting = None;
+        if let Some(first_bytes) = &mut self.first_bytes {
+            first_bytes.received += buf.filled().len() - before;
+            if first_bytes.received >= PREFACE {
+                self.first_bytes = None;
             }
         }
         self.unless_over(cx, step)

@@ -1,4 +1,4 @@
-//! The connections of all listeners as they come in, each after its handshake where it has one.
+//! Accepts the connections of all listeners, and does their TLS handshakes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,33 +17,34 @@ use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
 
-/// How long the first failed accept rests, and each that follows twice as long, up to the longest: without it,
-/// a server out of file descriptors spins.
-const FIRST_REST: Duration = Duration::from_millis(10);
-const LONGEST_REST: Duration = Duration::from_secs(1);
+/// The pause after the first failed accept. It doubles with each further failure up to [`LONGEST_PAUSE`]. Without it, a
+/// server without free file descriptors would spin.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between failed accepts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The connections of all listeners, until the stream is dropped, and the listeners with it.
+/// The connections of all listeners. Dropping the stream closes the listeners.
 pub(super) fn incoming(
     listeners: Vec<Listener>,
-    terms: ConnectionSettings,
+    settings: ConnectionSettings,
 ) -> impl Stream<Item = Connection> + Send + use<> {
     let all = listeners.into_iter().map(move |listener| {
-        let terms = terms.clone();
+        let settings = settings.clone();
         let listener = Accepting {
             listener,
-            told: LogThrottle::default(),
+            throttle: LogThrottle::default(),
         };
-        let arrivals = arrivals(listener, terms.figures.clone());
-        let admitted = arrivals.filter_map(move |arrival| future::ready(terms.admit(arrival)));
+        let arrivals = arrivals(listener, settings.figures.clone());
+        let admitted = arrivals.filter_map(move |arrival| future::ready(settings.admit(arrival)));
         admitted.boxed()
     });
     stream::select_all(all)
 }
 
-/// A listener, and what the log was told of it.
+/// A listener, and the throttle of its log lines.
 struct Accepting {
     listener: Listener,
-    told: LogThrottle,
+    throttle: LogThrottle,
 }
 
 fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'static, Arrival> {
@@ -59,39 +60,39 @@ fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'s
     }
 }
 
-async fn next(Accepting { listener, told }: &Accepting) -> (Socket, Peer) {
-    let mut rest = FIRST_REST;
+async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
+    let mut pause = FIRST_PAUSE;
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                if let Some(failed) = told.one_more() {
+                if let Some(failed) = throttle.one_more() {
                     let address = listener.local_addr();
                     tracing::warn!(%error, address, failed, "cannot accept connections");
                 }
-                sleep(rest).await;
-                rest = LONGEST_REST.min(2 * rest);
+                sleep(pause).await;
+                pause = LONGEST_PAUSE.min(2 * pause);
             }
         }
     }
 }
 
-/// Whether only the connection to be accepted is lost, and the next may be fine.
+/// Whether the error affects only the connection that was to be accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// The handshakes of a listener, each in a task of its own: one that is slow, or never goes on, keeps
-/// no other up. They are no open connections yet, and do not count as such. When there are too many
-/// the oldest is given up, for an honest one takes a few milliseconds. Dropped, all end.
+/// The TLS handshakes of a listener. Each one is a task, so a slow handshake does not delay others. They do not count as
+/// open connections. If there are too many, the oldest is aborted, because a regular handshake takes only a few
+/// milliseconds. Dropping this ends all of them.
 struct Handshakes {
     listener: Accepting,
     tls: Tls,
     figures: Option<ServerMetrics>,
-    under_way: JoinSet<Result<Arrival, Unfinished>>,
-    /// In the order in which they began; some of them may be over.
+    in_progress: JoinSet<Result<Arrival, Unfinished>>,
+    /// In the order in which they started; some of them may have ended.
     by_age: VecDeque<AbortHandle>,
 }
 
@@ -101,20 +102,20 @@ impl Handshakes {
             listener,
             tls,
             figures,
-            under_way: JoinSet::new(),
+            in_progress: JoinSet::new(),
             by_age: VecDeque::new(),
         }
     }
 
-    /// The next client that has finished its handshake.
+    /// Returns the next client that has completed its handshake.
     async fn next(&mut self) -> Arrival {
         loop {
             tokio::select! {
                 biased;
-                Some(done) = self.under_way.join_next() => match done {
+                Some(done) = self.in_progress.join_next() => match done {
                     Ok(Ok(arrival)) => return arrival,
                     Ok(Err(unfinished)) => self.refused(unfinished),
-                    // Given up, and counted then.
+                    // Aborted by `abort_oldest`, which has counted it.
                     Err(_) => {}
                 },
                 (socket, peer) = next(&self.listener) => self.begin(socket, peer),
@@ -124,18 +125,20 @@ impl Handshakes {
 
     fn begin(&mut self, socket: Socket, peer: Peer) {
         let limit = self.tls.handshake_limit();
-        if self.under_way.len() >= limit {
-            self.give_up_oldest();
+        if self.in_progress.len() >= limit {
+            self.abort_oldest();
         }
         if self.by_age.len() >= 2 * limit {
             self.by_age.retain(|handshake| !handshake.is_finished());
         }
         let tls = self.tls.clone();
-        let handshake = self.under_way.spawn(async move { shaken(&tls, socket, peer).await });
+        let handshake = self
+            .in_progress
+            .spawn(async move { handshake(&tls, socket, peer).await });
         self.by_age.push_back(handshake);
     }
 
-    fn give_up_oldest(&mut self) {
+    fn abort_oldest(&mut self) {
         while let Some(oldest) = self.by_age.pop_front() {
             if !oldest.is_finished() {
                 oldest.abort();
@@ -153,7 +156,7 @@ impl Handshakes {
     }
 }
 
-async fn shaken(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfinished> {
+async fn handshake(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unfinished> {
     let stream = tls.handshake(socket).await?;
     let certificate = tls::client_certificate(&stream).and_then(certificate::identity);
     Ok(Arrival {

@@ -1,32 +1,32 @@
-//! What the log says of what clients can cause, such as connections past the limit: a line now and then, for
-//! whoever makes them could fill the log too.
+//! Throttles log lines about events that clients can cause, such as connections past the limit. Without a limit,
+//! these clients could fill the log.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long the log says nothing more.
-const QUIET: Duration = Duration::from_secs(10);
+/// The minimum time between two log lines.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// How many were closed since the log said so.
+/// Counts events, and limits their log lines to one per [`INTERVAL`].
 #[derive(Debug, Default)]
 pub(super) struct LogThrottle {
-    /// Never held for longer than it takes to count.
-    since: Mutex<(Option<Instant>, u64)>,
+    /// The time of the last log line, and the number of events since.
+    last: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogThrottle {
-    /// Counts one; answers how many there were where the log is to say so.
+    /// Counts an event. Returns the number of events since the last log line if a log line is due.
     pub(super) fn one_more(&self) -> Option<u64> {
-        let mut since = self.since.lock();
-        since.1 += 1;
+        let mut last = self.last.lock();
+        last.1 += 1;
         let now = Instant::now();
-        if since.0.is_some_and(|told| now - told < QUIET) {
+        if last.0.is_some_and(|logged| now - logged < INTERVAL) {
             return None;
         }
-        since.0 = Some(now);
-        Some(std::mem::take(&mut since.1))
+        last.0 = Some(now);
+        Some(std::mem::take(&mut last.1))
     }
 }
 
@@ -35,14 +35,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_is_told_at_once_and_the_others_together() {
-        let told = LogThrottle::default();
-        assert_eq!(told.one_more(), Some(1));
+    async fn the_first_event_is_logged_at_once_and_later_ones_together() {
+        let throttle = LogThrottle::default();
+        assert_eq!(throttle.one_more(), Some(1));
         for _ in 0..3 {
-            assert_eq!(told.one_more(), None);
+            assert_eq!(throttle.one_more(), None);
         }
-        tokio::time::advance(QUIET).await;
-        assert_eq!(told.one_more(), Some(4));
-        assert_eq!(told.one_more(), None);
+        tokio::time::advance(INTERVAL).await;
+        assert_eq!(throttle.one_more(), Some(4));
+        assert_eq!(throttle.one_more(), None);
     }
 }

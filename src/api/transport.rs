@@ -1,7 +1,7 @@
-//! HTTP/2 on the accepted connections, until the server has drained.
+//! Serves HTTP/2 on the accepted connections until the server has drained.
 //!
-//! tonic's own server gives hyper an executor that makes each call a task, and tasks run in any order. Here the
-//! calls of a connection begin in the order in which they came: see [`calls`].
+//! tonic's own server gives hyper an executor that spawns a task per call, and tasks run in any order. Here the calls
+//! of a connection start in the order in which they arrived: see [`calls`].
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -34,44 +34,44 @@ use crate::metrics::ServerMetrics;
 mod calls;
 mod request;
 
-/// How long a burst of small calls on one connection may run ahead, in bytes: with the default of
-/// 64 KiB, some 2,500 of them end the connection.
+/// The initial flow-control window of a connection, in bytes. With the default of 64 KiB, a burst of about 2,500
+/// small calls ends the connection.
 pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
-/// How many streams of one connection may be reset before the server has looked at them: as many
-/// waiting calls as a client may drop at once, far above the default of 20.
+/// How many streams of one connection a client may reset before the server has processed them. It allows a client to
+/// drop this many waiting calls at once; the default is 20.
 pub(super) const PENDING_RESETS: usize = 20_000;
-/// How many streams of one connection the transport may reset by itself, for frames that came after
-/// their call was over. It counts over the whole life of a connection, so with the default of 1,024
-/// callers that drop calls now and then would lose theirs in the end, and all calls on it.
+/// How many streams of one connection the transport may reset because of frames that arrived after the end of their
+/// call. The count is over the lifetime of the connection, so with the default of 1,024, callers that occasionally drop
+/// calls would eventually lose the connection and all its calls.
 pub(super) const LOCAL_RESETS: usize = 1_000_000;
 
-/// What all connections are served with.
+/// The settings and the state that all connections share.
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
     settings: Settings,
     figures: Option<ServerMetrics>,
-    /// What the log was told of clients that broke the protocol.
-    told: Arc<LogThrottle>,
-    /// Lets connections end when their calls have.
+    /// For log lines about clients that violate the protocol.
+    throttle: Arc<LogThrottle>,
+    /// Cancelled to shut all connections down gracefully.
     closing: CancellationToken,
 }
 
 impl Transport {
-    /// As the settings say, counted in these metrics.
+    /// A transport with these settings and metrics.
     pub(super) fn new(settings: &Settings, figures: Option<ServerMetrics>) -> Self {
         Self {
             settings: settings.clone(),
             figures,
-            told: Arc::default(),
+            throttle: Arc::default(),
             closing: CancellationToken::new(),
         }
     }
 
-    /// Serves the connections as they come until `stop` is ready, and then until the last one has ended: each
-    /// is told to begin no new calls, and ends with its open ones.
+    /// Accepts and serves connections until `stop` is ready. Then it shuts each connection down gracefully, which ends
+    /// with its open calls, and returns after the last one has ended.
     ///
     /// # Cancellation safety
-    /// Dropped, it accepts no more, and open connections go on.
+    /// If dropped, no further connections are accepted. Open connections continue.
     pub(super) async fn serve<S, B>(
         self,
         connections: impl Stream<Item = Connection>,
@@ -94,7 +94,7 @@ impl Transport {
                     }
                 }
             }
-            // Here the listeners end, so that nobody connects to a server that drains.
+            // The listeners are dropped here, so that no client connects to a draining server.
         }
         self.closing.cancel();
         open.close();
@@ -110,17 +110,17 @@ impl Transport {
     {
         let remote = connection.remote().clone();
         let mut calls = Calls::default();
-        let beginning = calls.beginning();
+        let executor = calls.executor();
         let service = service_fn(move |request: Request<Incoming>| {
             let deadline = deadline::of(request.headers());
             let mut request = request.map(|body| Body::new(FromClient::new(body)));
             if Kind::of(request.uri().path()).is_stream()
                 && let Some(usage) = &remote.usage
             {
-                // A stream that nobody reads ends alone.
+                // A stream that the client does not read is ended separately.
                 let cut = CancellationToken::new();
                 request.extensions_mut().insert(usage.stream(cut.clone()));
-                beginning.ended_by(cut);
+                executor.end_next_by(cut);
             }
             request.extensions_mut().insert(remote.clone());
             Timed::new(service.clone().oneshot(request), deadline)
@@ -135,21 +135,21 @@ impl Transport {
                 closing = None;
                 served.as_mut().graceful_shutdown();
             }
-            if !calls.begin(cx) {
+            if !calls.start(cx) {
                 return Poll::Pending;
             }
             let ended = served.as_mut().poll(cx);
-            // Also of a connection that ends, as many as begin at once: they may be answered to nobody, but they came.
-            calls.begin(cx);
+            // Also for a connection that ends: calls that have arrived are executed, even without a reader of the answer.
+            calls.start(cx);
             ended
         });
         if let Err(error) = served.await {
-            self.ended(&error);
+            self.note_end(&error);
         }
     }
 
     fn http2(&self, calls: &Calls) -> http2::Builder<calls::CallExecutor> {
-        let mut builder = http2::Builder::new(calls.beginning());
+        let mut builder = http2::Builder::new(calls.executor());
         builder
             .timer(TokioTimer::new())
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -161,8 +161,8 @@ impl Transport {
         builder
     }
 
-    /// A client that broke the protocol is counted, and the log says so now and then.
-    fn ended(&self, error: &hyper::Error) {
+    /// Counts and logs a client that violated the protocol.
+    fn note_end(&self, error: &hyper::Error) {
         tracing::debug!(%error, "a connection ended");
         let h2 = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
         let is_broken = h2.is_some_and(|error| error.is_library() && error.reason() != Some(h2::Reason::NO_ERROR));
@@ -172,8 +172,8 @@ impl Transport {
         if let Some(figures) = &self.figures {
             figures.protocol_errors.inc();
         }
-        if let Some(connections) = self.told.one_more() {
-            tracing::warn!(connections, %error, "clients broke HTTP/2: closed their connections");
+        if let Some(connections) = self.throttle.one_more() {
+            tracing::warn!(connections, %error, "clients violated HTTP/2: closed their connections");
         }
     }
 }

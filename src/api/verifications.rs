@@ -1,7 +1,7 @@
-//! Tokens of one connection whose signatures are to be verified: one after another, in the order of their calls.
+//! Verifies the token signatures of one connection one at a time, in the order of the calls.
 //!
-//! A flood of forged tokens therefore has one verification under way for each of its connections, and keeps back
-//! the calls of these connections alone.
+//! A flood of forged tokens therefore has at most one verification in progress per connection, and delays only the
+//! calls of these connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,26 +17,26 @@ const MAX_WAITING: usize = 4096;
 /// The verifications of one connection.
 #[derive(Debug)]
 pub(super) struct Verifications {
-    turn: Arc<Semaphore>,
+    permit: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
 impl Default for Verifications {
     fn default() -> Self {
         Self {
-            turn: Arc::new(Semaphore::new(1)),
+            permit: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
         }
     }
 }
 
-/// The turn of a call among those of its connection that show signed tokens.
+/// The permit of a call to verify its token. The next call of the connection waits until it is dropped.
 #[derive(Debug)]
 pub(super) struct VerificationTurn(
     #[allow(dead_code, reason = "the next call waits until it is dropped")] Option<OwnedSemaphorePermit>,
 );
 
-/// Counts a call that waits.
+/// Counts a waiting call until it is dropped.
 struct WaitingCount(Arc<Verifications>);
 
 impl Drop for WaitingCount {
@@ -46,32 +46,33 @@ impl Drop for WaitingCount {
 }
 
 impl Verifications {
-    /// Whether calls of the connection wait: a later one must not overtake them.
+    /// Whether a verification is in progress. Later calls must not overtake it.
     pub(super) fn is_busy(&self) -> bool {
-        self.turn.available_permits() == 0
+        self.permit.available_permits() == 0
     }
 
-    /// Whom a token proves, verified in turn. The next call of the connection has its turn when the answer's
-    /// [`VerificationTurn`] is dropped.
+    /// Verifies the credentials of a call, after those of earlier calls. The next call of the connection continues
+    /// when the returned [`VerificationTurn`] is dropped.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`]; [`Error::Overloaded`] where too many calls of the connection wait already.
+    /// [`Error::Unauthenticated`] if the token is not valid; [`Error::Overloaded`] if [`MAX_WAITING`] calls of the
+    /// connection wait already.
     ///
     /// # Cancellation safety
-    /// Dropped, the call gives its turn up.
+    /// A dropped call leaves the queue, and the next one continues.
     pub(super) async fn proven(
         self: Arc<Self>,
         auth: Auth,
-        shown: PresentedCredentials,
+        presented: PresentedCredentials,
     ) -> Result<(ProvenIdentity, VerificationTurn), Error> {
         let waiting = WaitingCount(Arc::clone(&self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             let what = format!("{MAX_WAITING} calls of this connection wait until their tokens are verified");
             return Err(Error::Overloaded { what });
         }
-        let turn = VerificationTurn(Arc::clone(&self.turn).acquire_owned().await.ok());
+        let turn = VerificationTurn(Arc::clone(&self.permit).acquire_owned().await.ok());
         drop(waiting);
-        let proven = match shown {
+        let proven = match presented {
             PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
             PresentedCredentials::UnverifiedToken(signed) => match signed.remembered() {
                 Some(known) => known,
@@ -83,7 +84,7 @@ impl Verifications {
     }
 }
 
-/// The error of a caller that has not proven who it is.
+/// The error of a caller without valid credentials.
 pub(super) fn unproven(cause: Unproven) -> Error {
     Error::Unauthenticated { cause }
 }

@@ -1,8 +1,8 @@
-//! What a store brings along besides its protocol: its table of the configuration, the settings that the table comes
-//! to, and how a store with these settings is opened.
+//! The traits of a store kind apart from its protocol: its configuration table, the checked settings, and how a store
+//! with these settings is opened.
 //!
-//! A store implements [`Driver`] and [`OpenStore`] in its own folder. The rest of this module removes their types, so
-//! that the configuration and the registry (`crate::stores`) treat all stores alike.
+//! Each store kind implements [`Driver`] and [`OpenStore`] in its own module. The rest of this module erases their
+//! types, so that the configuration and the registry (`crate::stores`) handle all kinds alike.
 
 use std::any::Any;
 use std::error::Error;
@@ -18,37 +18,37 @@ use super::{Backend, CLAIM_LIMIT, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{self, RawValue, ReadError, Section};
 
-/// A kind of store.
+/// A store kind.
 pub trait Driver: Debug + Sized + 'static {
-    /// Its name in the configuration: the value of `backend`, and the name of its table.
+    /// The name in the configuration: the value of `backend`, and the name of the table.
     const KIND: &'static str;
-    /// The servers that it may share with stores of another kind, where these grant nothing for the longest TTL
-    /// after a loss of data. That TTL must not grow while such a store is open.
+    /// The kind of servers, if they grant nothing for the longest TTL after a loss of data. Stores of several kinds may
+    /// share them. The longest TTL must not grow while such a store is open.
     const SERVERS: Option<&'static str> = None;
     /// Keys of its table that have another name since this release: the old name and the new one. The old name is
     /// accepted with a warning until the next release.
     const RENAMED_KEYS: &'static [(&'static str, &'static str)] = &[];
-    /// Its table of the configuration.
+    /// The configuration table.
     type Section: Section + Default + DeserializeOwned + Debug + Send + Sync;
-    /// What the table comes to. Namespaces with equal settings share one store.
+    /// The checked settings. Namespaces with equal settings share a store.
     type Settings: Debug + Eq + Send + Sync;
 
-    /// Checks a table; `data_dir` is the directory of what this server stores, where it is known.
+    /// Checks a table. `data_dir` is the server's data directory, if it is known.
     ///
     /// # Errors
-    /// [`InvalidSetting`] with the key and the bound of what is wrong.
+    /// [`InvalidSetting`] with the invalid key and its bound.
     fn check(section: &Self::Section, data_dir: Option<&Path>) -> Result<Self::Settings, InvalidSetting>;
 
-    /// Checks the files that the settings name, without using them.
+    /// Checks the files in the settings without using them.
     ///
     /// # Errors
     /// [`InvalidSetting`] for the first file that [`Driver::open`] would refuse.
     fn check_files(settings: &Self::Settings) -> Result<(), InvalidSetting>;
 
-    /// What a store with these settings promises.
+    /// The guarantee of a store with these settings.
     fn guarantee(settings: &Self::Settings) -> Guarantee;
 
-    /// How many claims a namespace with these settings holds.
+    /// How many claims a namespace with these settings holds at most.
     fn claim_limit(_: &Self::Settings) -> u32 {
         CLAIM_LIMIT
     }
@@ -63,51 +63,52 @@ pub trait Driver: Debug + Sized + 'static {
         one == other
     }
 
-    /// Opens a store, within a tokio runtime. No namespace with its servers has a longer TTL than `longest_ttl`.
+    /// Opens a store. No namespace with its servers has a longer TTL than `longest_ttl`. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// [`StoreError`] where one of its files cannot be used.
+    /// [`StoreError`] if one of its files cannot be used.
     fn open(settings: &Self::Settings, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError>;
 }
 
-/// A store that is open.
+/// An open store.
 pub trait OpenStore: Debug + Send + Sync {
-    /// One namespace of it, which holds at most `claim_limit` claims. Must be called within a tokio runtime.
+    /// Opens a namespace with at most `claim_limit` claims. Must be called within a tokio runtime.
     fn namespace(&self, namespace: &Namespace, claim_limit: u32) -> Arc<dyn Backend>;
 
-    /// Reads the credentials of this server anew; nothing where the store asks for none. New connections use them
-    /// once the answer is called.
+    /// Reads the credentials again; `None` if the store has none. New connections use them after the returned function
+    /// is called.
     ///
     /// # Errors
-    /// [`StoreError`] where they cannot be used; those before stay in use.
+    /// [`StoreError`] if they cannot be used. The previous credentials stay in use.
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         Ok(None)
     }
 }
 
-/// Applies what was read; it cannot fail any more.
+/// Applies credentials that were read. Cannot fail.
 pub type Apply = Box<dyn FnOnce() + Send>;
 
 /// A setting that a store refuses.
 #[derive(Debug)]
 pub struct InvalidSetting {
-    /// Its key.
+    /// The key.
     pub key: InvalidKey,
-    /// What is wrong, and what the bound is.
+    /// The problem and the bound.
     pub problem: String,
 }
 
-/// Which key is refused.
+/// The key of a refused setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidKey {
-    /// One of the store's table.
+    /// A key of the store's table.
     OfStore(&'static str),
-    /// One of the server's.
+    /// A key of the server.
     OfServer(&'static str),
 }
 
 impl InvalidSetting {
-    /// The refusal of a key of the store's table.
+    /// Refuses a key of the store's table.
     pub fn new(key: &'static str, problem: impl Into<String>) -> Self {
         Self {
             key: InvalidKey::OfStore(key),
@@ -115,7 +116,7 @@ impl InvalidSetting {
         }
     }
 
-    /// The refusal of a key of the server.
+    /// Refuses a key of the server.
     pub fn of_server(key: &'static str, problem: impl Into<String>) -> Self {
         Self {
             key: InvalidKey::OfServer(key),
@@ -127,14 +128,14 @@ impl InvalidSetting {
 /// A store that cannot be opened, or whose credentials cannot be read.
 #[derive(Debug)]
 pub struct StoreError {
-    /// Which store: "its Redis".
+    /// The store, such as "its Redis".
     pub store: String,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
 impl StoreError {
-    /// The store cannot be used for this reason.
+    /// A store that cannot be used for this reason.
     pub fn new(store: impl Into<String>, source: impl Error + Send + Sync + 'static) -> Self {
         Self {
             store: store.into(),
@@ -143,14 +144,14 @@ impl StoreError {
     }
 }
 
-/// A kind of store in the registry.
+/// A store kind in the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     kind: &'static str,
     functions: Option<Functions>,
 }
 
-/// What the registry knows of a store that this program was built with.
+/// The functions of a store kind that this program was built with.
 #[derive(Debug, Clone, Copy)]
 struct Functions {
     servers: Option<&'static str>,
@@ -161,7 +162,7 @@ struct Functions {
 }
 
 impl Entry {
-    /// A store that this program was built with.
+    /// The entry of a store kind that this program was built with.
     pub const fn of<D: Driver>() -> Self {
         Self {
             kind: D::KIND,
@@ -175,12 +176,12 @@ impl Entry {
         }
     }
 
-    /// A store that this program could have been built with.
+    /// The entry of a store kind that this program was built without.
     pub const fn missing(kind: &'static str) -> Self {
         Self { kind, functions: None }
     }
 
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
@@ -190,7 +191,7 @@ impl Entry {
         self.functions.is_some()
     }
 
-    /// As [`Driver::SERVERS`].
+    /// See [`Driver::SERVERS`].
     pub fn servers(&self) -> Option<&'static str> {
         self.functions.and_then(|functions| functions.servers)
     }
@@ -200,34 +201,34 @@ impl Entry {
         self.functions.map_or(&[], |functions| functions.renamed_keys)
     }
 
-    /// The keys of its table with their defaults; nothing where this program was built without it.
+    /// The keys of its table with their defaults; `None` if this program was built without it.
     pub fn section(&self) -> Option<Box<dyn Section>> {
         self.functions.map(|functions| (functions.section)())
     }
 
-    /// Its table with the defaults; nothing where this program was built without it.
+    /// Its table with the defaults; `None` if this program was built without it.
     pub fn table(&self) -> Option<Arc<dyn StoreTable>> {
         self.functions.map(|functions| (functions.table)())
     }
 
-    /// Reads its table; nothing where this program was built without it.
+    /// Reads its table; `None` if this program was built without it.
     ///
     /// # Errors
-    /// [`ReadError`] with the key that is wrong.
+    /// [`ReadError`] with the invalid key.
     pub fn read(&self, raw: RawValue<'_>) -> Result<Option<Arc<dyn StoreTable>>, ReadError> {
         self.functions.map(|functions| (functions.read)(raw)).transpose()
     }
 }
 
-/// The table of a store, whatever its kind.
+/// The configuration table of any store kind.
 pub trait StoreTable: Debug + Send + Sync {
-    /// Its keys.
+    /// The keys of the table.
     fn section(&self) -> &dyn Section;
 
-    /// As [`Driver::check`].
+    /// See [`Driver::check`].
     ///
     /// # Errors
-    /// As [`Driver::check`].
+    /// Those of [`Driver::check`].
     fn check(&self, data_dir: Option<&Path>) -> Result<StoreConfig, InvalidSetting>;
 }
 
@@ -245,12 +246,12 @@ impl<D: Driver> StoreTable for TableOf<D> {
     }
 }
 
-/// The checked settings of a namespace's store, whatever its kind. Clones share them.
+/// The checked settings of a namespace's store, of any kind. Clones share them.
 #[derive(Debug, Clone)]
 pub struct StoreConfig(Arc<dyn Settings>);
 
-/// [`Driver`] without its types: the methods are those of the same names.
-#[expect(missing_docs, reason = "they are documented there")]
+/// [`Driver`] with erased types; each method calls the one with the same name.
+#[expect(missing_docs, reason = "documented in `Driver`")]
 pub trait Settings: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn equals(&self, other: &dyn Any) -> bool;
@@ -323,7 +324,7 @@ impl PartialEq for StoreConfig {
 impl Eq for StoreConfig {}
 
 impl StoreConfig {
-    /// Whether both namespaces share one store.
+    /// Whether namespaces with these settings share one store.
     pub fn is_same_store(&self, other: &Self) -> bool {
         self.0.shares_store(other.0.as_any())
     }

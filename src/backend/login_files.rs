@@ -1,5 +1,4 @@
-//! The files with which this server logs in to a store: a password, certificates and a key, read and checked before
-//! they are used.
+//! Reads and checks the files with which this server logs in to a store: password, certificates and key.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,35 +6,35 @@ use std::path::{Path, PathBuf};
 use crate::files;
 use crate::tls::credentials::{CredentialsError, check_authorities, check_pair};
 
-/// A file that cannot be used. It shows nothing of what was read.
+/// A file that cannot be used. The error does not reveal the contents.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path:?}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// It holds a password that is no text.
+    /// The password is not UTF-8 text.
     #[error("{path:?} holds no UTF-8 text")]
     NoText {
         /// The file.
         path: PathBuf,
     },
-    /// It holds no password.
+    /// The file is empty.
     #[error("{path:?} is empty")]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// It holds no certificates, or none that its key fits.
+    /// The file has no usable certificates, or the key does not match.
     #[error("{path:?}: {source}")]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: CredentialsError,
     },
 }
@@ -54,10 +53,10 @@ impl LoginFileError {
 /// A certificate and its key, as PEM.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Reads a password, without the end of line behind it.
+/// Reads a password without its trailing line break.
 ///
 /// # Errors
-/// [`LoginFileError`] where there is none: the file may be about to be written.
+/// [`LoginFileError`] if there is none; another process may be about to write the file.
 pub fn password(path: &Path) -> Result<String, LoginFileError> {
     let text = String::from_utf8(read(path)?).map_err(|_| LoginFileError::NoText { path: path.into() })?;
     match text.trim_end_matches(['\r', '\n']) {
@@ -69,7 +68,7 @@ pub fn password(path: &Path) -> Result<String, LoginFileError> {
 /// Reads the certificates of authorities.
 ///
 /// # Errors
-/// [`LoginFileError`] where there is none, or one that cannot be used.
+/// [`LoginFileError`] if there is none, or one that cannot be used.
 pub fn authorities(path: &Path) -> Result<Vec<u8>, LoginFileError> {
     let certificates = read(path)?;
     check_authorities(&certificates).map_err(unusable(path))?;
@@ -79,7 +78,7 @@ pub fn authorities(path: &Path) -> Result<Vec<u8>, LoginFileError> {
 /// Reads a certificate and its key.
 ///
 /// # Errors
-/// [`LoginFileError`] where they cannot be used together, with the path of the certificate.
+/// [`LoginFileError`] with the path of the certificate if they cannot be used together.
 pub fn pair(certificate: &Path, key: &Path) -> Result<Pair, LoginFileError> {
     let pair = (read(certificate)?, read(key)?);
     check_pair(&pair.0, &pair.1).map_err(unusable(certificate))?;

@@ -1,13 +1,14 @@
-//! A Redis that the team runs: standalone, Sentinel or Cluster. AP.
+//! The Redis backend: locks in a standalone Redis, behind Sentinel, or in a Redis Cluster. AP.
 //!
-//! One hash per lock and one Lua script per verb ([`scripts`]; the layout stands in `prelude.lua`).
-//! Redis' own clock runs the leases, published messages wake the waiters, and a beat per lock keeps
-//! this replica's waiters alive. Where Redis may have lost what was granted, nothing is granted for
-//! the longest TTL ([`crate::backend::redis_server::marker`]).
+//! Each lock is one hash, and each verb is one Lua script ([`scripts`]; `prelude.lua` documents the
+//! layout of the hash). The leases run on the clock of the Redis server. The scripts publish
+//! messages that notify waiters, and one heartbeat per lock keeps this replica's waiters alive. If
+//! Redis may have lost grants, nothing is granted for the longest TTL
+//! ([`crate::backend::redis_server::marker`]).
 //!
-//! - [`ask`], [`answer`]: a verb's arguments, and what its script returns.
-//! - [`waiting`]: this replica's waiting claims, and their beat.
-//! - [`notifications`], [`watching`]: published messages, for waiters and for people.
+//! - [`ask`], [`answer`]: the arguments of the scripts, and their replies.
+//! - [`waiting`]: this replica's waiting claims and their heartbeat.
+//! - [`notifications`], [`watching`]: published messages for waiters and for watchers.
 //! - [`index`]: the names of the locks in use.
 
 pub mod answer;
@@ -50,14 +51,15 @@ use ask::KeySpace;
 use index::Index;
 use waiting::Waiting;
 
-/// How many calls may purge alone before one finds a lock purged: enough for a million holders.
-const PURGES: usize = 130_000;
-/// How often a queue is read from its start where it changes in between.
-const LOOKS: usize = 3;
-/// How much longer than its own step a call waits until its lock's name is in the index.
-const NAMING: Duration = Duration::from_millis(100);
+/// How often a script is called again because it only purged; enough to purge a million expired
+/// holders.
+const MAX_PURGE_CALLS: usize = 130_000;
+/// How often a queue is read from its start because it changed between two parts.
+const INSPECT_ATTEMPTS: usize = 3;
+/// How long a call waits, after its own step, until the lock's name is in the index.
+const INDEX_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The servers that namespaces share: one set of connections.
+/// A Redis store: the servers, and one set of connections that all its namespaces share.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Shared>,
@@ -66,36 +68,37 @@ pub struct Store {
 struct Shared {
     settings: Arc<Settings>,
     topology: Arc<Topology>,
-    hub: Subscriptions,
+    subscriptions: Subscriptions,
 }
 
 impl Store {
-    /// Begins to reach the servers; the health of a namespace says when they are there.
+    /// Opens a store and starts to connect to the servers in the background. The health of a
+    /// namespace reports when they are reachable.
     ///
     /// Must be called within a tokio runtime.
     pub fn open(settings: Settings) -> Self {
-        // Only the first installation counts, and every other part of the program installs the same.
+        // Only the first installation in a process succeeds. Every part installs the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings = Arc::new(settings);
         let topology = Arc::new(Topology::start(&settings, scripts::ALL));
-        let hub = Subscriptions::start(Arc::clone(&settings), &topology);
+        let subscriptions = Subscriptions::start(Arc::clone(&settings), &topology);
         let inner = Arc::new(Shared {
             settings,
             topology,
-            hub,
+            subscriptions,
         });
         Self { inner }
     }
 
-    /// Lets each new connection show this from now on. Open ones stay.
+    /// Replaces the credentials. New connections use them; open connections stay.
     pub fn prove_by(&self, access: Access) {
         self.inner.settings.proof.replace(access);
     }
 
-    /// One namespace of this store, as one replica sees it.
+    /// Opens one namespace of this store for one replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
         let space = Arc::new(KeySpace::new(&self.inner.settings.prefix, namespace));
-        let (notifications, heard) = NotificationSender::new();
+        let (notifications, receiver) = NotificationSender::new();
         let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             shared: Arc::clone(&self.inner),
@@ -105,13 +108,13 @@ impl Store {
             notifications,
         });
         let tasks = vec![
-            tokio::spawn(notifications::hear(Arc::downgrade(&core))),
-            tokio::spawn(waiting::beat(Arc::downgrade(&core))),
+            tokio::spawn(notifications::forward(Arc::downgrade(&core))),
+            tokio::spawn(waiting::send_heartbeats(Arc::downgrade(&core))),
             tokio::spawn(index::tidy(Arc::downgrade(&core))),
         ];
         Arc::new(Redis {
             core,
-            heard: Mutex::new(Some(heard)),
+            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -126,7 +129,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// What the verbs of one namespace, and the tasks behind them, work with.
+/// The state of one namespace, shared by its verbs and its background tasks.
 pub struct Core {
     shared: Arc<Shared>,
     space: Arc<KeySpace>,
@@ -144,7 +147,7 @@ impl Core {
         needs: StepRequirements,
     ) -> Result<Answer, BackendError> {
         let key = self.space.key(lock);
-        for _ in 0..PURGES {
+        for _ in 0..MAX_PURGE_CALLS {
             let answer = self.shared.topology.call(script, &key, args, needs).await?;
             if !answer::is_word(&answer.value, "again") {
                 return Ok(answer);
@@ -158,59 +161,61 @@ impl Core {
         self.shared.topology.may_grant(&key).is_ok()
     }
 
-    /// A step on a lock, and beside it the lock's name into the index. In a Cluster that is another
-    /// server's, which nobody waits for long.
-    async fn named<T>(&self, lock: &LockName, step: impl Future<Output = T>) -> T {
-        let (mut step, mut naming) = (pin!(step), pin!(self.index.name(self, lock)));
+    /// Runs a step on a lock and concurrently adds the lock's name to the index. In a Cluster the
+    /// index may be on another server, so the call waits for it at most [`INDEX_TIMEOUT`].
+    async fn with_index_entry<T>(&self, lock: &LockName, step: impl Future<Output = T>) -> T {
+        let (mut step, mut naming) = (pin!(step), pin!(self.index.record_use(self, lock)));
         let both = async {
             tokio::select! {
                 answer = &mut step => {
-                    let _ = timeout(NAMING, naming).await;
+                    let _ = timeout(INDEX_TIMEOUT, naming).await;
                     answer
                 }
                 () = &mut naming => step.await,
             }
         };
-        // A select that is told to let others go first has not sent the step, and those behind it overtake it.
+        // Without `unconstrained`, tokio's cooperative budget may delay the step, and later calls
+        // would overtake it.
         unconstrained(both).await
     }
 
-    /// The queue of a lock, and how long it has had no claim. It is read in parts; of one that changes all the
-    /// while the first part is shown, with all counts.
+    /// Reads the queue of a lock. A long queue is read in parts. If the queue changes during each of
+    /// the [`INSPECT_ATTEMPTS`], the first part and the counts are returned.
     async fn inspect(
         &self,
         lock: &LockName,
-        most: InspectLimit,
+        limit: InspectLimit,
         watching: Duration,
     ) -> Result<answer::InspectAnswer, BackendError> {
-        let mut fewest = None;
-        for _ in 0..LOOKS {
-            let mut look = self.look_behind(lock, most, watching, None).await?;
-            while let Some(first) = look.as_mut() {
-                let missing = first.missing(most);
+        let mut first_part = None;
+        for _ in 0..INSPECT_ATTEMPTS {
+            let mut answer = self.inspect_part(lock, limit, watching, None).await?;
+            while let Some(known) = answer.as_mut() {
+                let missing = known.missing(limit);
                 if missing == (InspectLimit { holders: 0, waiters: 0 }) {
-                    return look.ok_or_else(|| broken("no queue"));
+                    return answer.ok_or_else(|| broken("no queue"));
                 }
-                fewest.get_or_insert_with(|| first.clone());
-                match self.look_behind(lock, missing, watching, Some(first)).await? {
+                first_part.get_or_insert_with(|| known.clone());
+                match self.inspect_part(lock, missing, watching, Some(known)).await? {
                     Some(more) if more.is_empty() => return Err(broken("a queue has fewer claims than it counts")),
-                    Some(more) => first.extend(more),
-                    None => look = None,
+                    Some(more) => known.extend(more),
+                    None => answer = None,
                 }
             }
         }
-        fewest.ok_or_else(|| broken("no queue"))
+        first_part.ok_or_else(|| broken("no queue"))
     }
 
-    /// What one script may show behind what was seen; nothing if the queue is another one now.
-    async fn look_behind(
+    /// Reads the part of the queue after the claims in `known`; `None` if the queue has changed since
+    /// `known` was read.
+    async fn inspect_part(
         &self,
         lock: &LockName,
-        most: InspectLimit,
+        limit: InspectLimit,
         watching: Duration,
-        seen: Option<&answer::InspectAnswer>,
+        known: Option<&answer::InspectAnswer>,
     ) -> Result<Option<answer::InspectAnswer>, BackendError> {
-        let args = self.space.inspect(lock, most, watching, seen);
+        let args = self.space.inspect(lock, limit, watching, known);
         let answer = self
             .call(&scripts::LOOK, lock, &args, StepRequirements::Nothing)
             .await?;
@@ -221,10 +226,10 @@ impl Core {
     }
 }
 
-/// A namespace in Redis.
+/// One namespace in Redis.
 pub struct Redis {
     core: Arc<Core>,
-    heard: Mutex<Option<mpsc::Receiver<Notification>>>,
+    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -259,16 +264,17 @@ impl Redis {
         let core = self.open()?;
         let sent = Instant::now();
         let answer = core.call(script, lock, &args, StepRequirements::Grant).await?;
-        let (place, seen) = answer::place(answer.value, claim, sent)?;
-        // A grant that may be lost with its server is none. Whoever asked takes it back, or asks again.
-        if let (AcquireOutcome::Held(_), Some(reason)) = (&place, answer.unconfirmed) {
+        let (outcome, state) = answer::acquired(answer.value, claim, sent)?;
+        // A grant that too few replicas confirmed is not returned, because a failover may lose it.
+        // The caller undoes it or retries.
+        if let (AcquireOutcome::Held(_), Some(reason)) = (&outcome, answer.unconfirmed) {
             return Err(away(reason));
         }
-        match (&place, seen) {
-            (AcquireOutcome::Waiting(ahead), Some(seen)) => core.waiting.add(lock, claim, *ahead, seen),
+        match (&outcome, state) {
+            (AcquireOutcome::Waiting(position), Some(state)) => core.waiting.add(lock, claim, *position, state),
             _ => core.waiting.remove(lock, &claim.id, claim.call),
         }
-        Ok(place)
+        Ok(outcome)
     }
 }
 
@@ -277,9 +283,9 @@ impl Backend for Redis {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let core = self.open()?;
         let args = core.space.acquire(lock, claim);
-        let _entering = core.waiting.entering(claim.id);
+        let _acquiring = core.waiting.start_acquire(claim.id);
         let step = self.step(&scripts::ENTER, lock, claim, args);
-        core.named(lock, step).await
+        core.with_index_entry(lock, step).await
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
@@ -297,25 +303,26 @@ impl Backend for Redis {
         if let ReleaseTarget::Call(id, call) = who {
             core.waiting.remove(lock, id, call);
         }
-        // A store that may not grant still takes back: then the next has to ask for itself.
+        // A store that may not grant can still release. The next waiter then has to promote itself.
         let next = next.filter(|_| core.may_grant(lock));
         let sent = Instant::now();
         let args = core.space.release(lock, who, next);
         let needs = next.map_or(StepRequirements::Nothing, |_| StepRequirements::Replicas);
         let answer = core.call(&scripts::LEAVE, lock, &args, needs).await?;
-        let (mut departure, is_unknown) = answer::departure(answer.value, next, sent)?;
+        let (mut outcome, is_unknown) = answer::released(answer.value, next, sent)?;
         if let Some(next) = next.filter(|_| is_unknown) {
             core.notifications.send(Notification::Next(lock.clone(), next.id));
         }
-        if let (Some(next), Some(_), Some(_)) = (next, &departure.next, answer.unconfirmed) {
-            // It asks for itself: the same grant, and once more whether the replicas have it.
-            departure.next = None;
+        if let (Some(next), Some(_), Some(_)) = (next, &outcome.next, answer.unconfirmed) {
+            // The notified waiter promotes itself: it gets the same grant, and the replicas are asked to
+            // confirm it again.
+            outcome.next = None;
             core.notifications.send(Notification::Next(lock.clone(), next.id));
         }
-        if let (Some(next), Some(_)) = (next, &departure.next) {
+        if let (Some(next), Some(_)) = (next, &outcome.next) {
             core.waiting.remove(lock, &next.id, next.call);
         }
-        Ok(departure)
+        Ok(outcome)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -323,17 +330,17 @@ impl Backend for Redis {
         let lock = &lease.lock.name;
         let args = core.space.renew(lease, ttl);
         let call = core.call(&scripts::RENEW, lock, &args, StepRequirements::Grant);
-        let answer = core.named(lock, call).await?;
-        let renewal = answer::renewal(answer.value, lease)?;
-        match (renewal, answer.unconfirmed) {
-            // It lives on at this server, and nobody was told so.
+        let answer = core.with_index_entry(lock, call).await?;
+        let outcome = answer::renewed(answer.value, lease)?;
+        match (outcome, answer.unconfirmed) {
+            // The server has renewed the lease, but too few replicas have confirmed it.
             (RenewOutcome::Renewed(_), Some(reason)) => Err(away(reason)),
-            (renewal, _) => Ok(renewal),
+            (outcome, _) => Ok(outcome),
         }
     }
 
-    async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        Ok(self.open()?.inspect(lock, most, Duration::ZERO).await?.queue)
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        Ok(self.open()?.inspect(lock, limit, Duration::ZERO).await?.queue)
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
@@ -342,10 +349,10 @@ impl Backend for Redis {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let heard = self.heard.lock().take();
+        let receiver = self.receiver.lock().take();
         let notifications = Arc::clone(&self.core.notifications);
-        match heard {
-            Some(heard) => notifications.stream(heard),
+        match receiver {
+            Some(receiver) => notifications.stream(receiver),
             None => stream::empty().boxed(),
         }
     }

@@ -1,4 +1,4 @@
-//! Encryption, authentication and limits: what their tables come to.
+//! Checks the tables of encryption, authentication, authorization and quotas.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::quota::{Quota, QuotaSettings};
 use crate::schema::Period;
 use crate::tls::{ClientAuth, TlsSettings};
 
-/// Encryption, checked.
+/// The checked table of encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TlsConfig {
     pub settings: TlsSettings,
     pub listeners: Encrypted,
 }
 
-/// The table of encryption, where there is one.
+/// Checks the table of encryption, if there is one.
 pub(super) fn tls(file: &File, source: &Source) -> Result<Option<TlsConfig>, ConfigError> {
     let Some(section) = &file.tls else { return Ok(None) };
     let required = |path: &Option<PathBuf>, key: &str| {
@@ -48,12 +48,12 @@ pub(super) fn tls(file: &File, source: &Source) -> Result<Option<TlsConfig>, Con
     }))
 }
 
-/// The table of authentication, where there is one.
+/// Checks the table of authentication, if there is one.
 pub(super) fn policy(file: &File, source: &Source) -> Result<Option<PolicySettings>, ConfigError> {
     let Some(section) = &file.auth else { return Ok(None) };
     let jwt = section.jwt.as_ref().map(|jwt| signed(jwt, source)).transpose()?;
-    let asks = |tls: &TlsSection| tls.client_auth != ClientCertificates::None;
-    let certificates = section.certificates && file.tls.as_ref().is_some_and(asks);
+    let requests_certificates = |tls: &TlsSection| tls.client_auth != ClientCertificates::None;
+    let certificates = section.certificates && file.tls.as_ref().is_some_and(requests_certificates);
     if !certificates && jwt.is_none() && section.bearer_file.is_none() && section.bearer_hashes.is_empty() {
         let problem = "must have a way to prove who somebody is: bearer_hashes, bearer_file, jwt, or certificates with \
                        client_auth in [tls]";
@@ -90,7 +90,7 @@ fn signed(section: &JwtSection, source: &Source) -> Result<JwtSettings, ConfigEr
     })
 }
 
-/// One token must not prove two names.
+/// Refuses a token with two names.
 fn check_bearers(section: &AuthSection, source: &Source) -> Result<(), ConfigError> {
     let all = &section.bearer_hashes;
     for (number, bearer) in all.iter().enumerate() {
@@ -103,7 +103,7 @@ fn check_bearers(section: &AuthSection, source: &Source) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// A rule that allows nothing is a mistake, and so is one for a namespace that is not there.
+/// Checks the rules. Refuses a rule that allows nothing, or that names an unknown namespace.
 fn rules(
     section: &AuthSection,
     namespaces: &BTreeMap<String, NamespaceSection>,
@@ -144,7 +144,7 @@ fn patterns(texts: &[PatternText]) -> Vec<Pattern> {
     texts.iter().map(|text| text.value.clone()).collect()
 }
 
-/// The limits of namespaces and identities.
+/// Checks the quotas of namespaces and identities.
 pub(super) fn quotas(file: &File, source: &Source) -> Result<QuotaSettings, ConfigError> {
     let mut settings = QuotaSettings::default();
     for (name, section) in &file.namespaces {

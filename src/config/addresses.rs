@@ -1,4 +1,4 @@
-//! Which addresses may be listened on together, and which of them without encryption.
+//! Checks the addresses to listen on: conflicts between them, and addresses without encryption.
 
 use super::error::ConfigError;
 use super::file::File;
@@ -7,11 +7,11 @@ use super::source::Source;
 use crate::api::ListenAddress;
 use crate::schema::Bounded;
 
-/// Checks all addresses of the configuration.
+/// Checks all addresses in the configuration.
 pub(super) fn check(file: &File, source: &Source) -> Result<(), ConfigError> {
     check_listen(file, source)?;
     check_metrics_listen(file, source)?;
-    check_apart(file, source)
+    check_conflicts(file, source)
 }
 
 fn check_listen(file: &File, source: &Source) -> Result<(), ConfigError> {
@@ -48,8 +48,8 @@ fn check_metrics_listen(file: &File, source: &Source) -> Result<(), ConfigError>
     }
 }
 
-/// Refuses addresses of which only one can be listened on: one that is given twice, or that another one covers.
-fn check_apart(file: &File, source: &Source) -> Result<(), ConfigError> {
+/// Refuses an address that cannot be bound because another one is the same or includes it.
+fn check_conflicts(file: &File, source: &Source) -> Result<(), ConfigError> {
     let listen = file.listen.iter().enumerate();
     let all = listen.map(|(number, address)| (format!("[{number}]"), address));
     let all: Vec<_> = all.collect();

@@ -1,4 +1,4 @@
-//! What of a changed configuration a running server can take up.
+//! Which changes of the configuration a running server can apply.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,8 +7,8 @@ use super::Config;
 use crate::schema::Section;
 use crate::tls::ClientAuth;
 
-/// The keys that are taken up while the server runs, beside those of namespaces; all others are read
-/// at its start only. What ends in a dot stands for all below it.
+/// The keys, apart from those of namespaces, whose changes a running server applies. All others require a
+/// restart. An entry that ends in a dot stands for all keys below it.
 const LIVE: &[&str] = &[
     "auth.",
     "log.level",
@@ -22,16 +22,16 @@ const LIVE: &[&str] = &[
 ];
 
 impl Config {
-    /// The keys that differ in `next` and are read at the server's start only.
+    /// The keys that differ in `next` and require a restart.
     pub fn needs_restart(&self, next: &Self) -> Vec<String> {
         let (old, new) = (server_keys(&self.file), server_keys(&next.file));
         let names = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
         let differ = names.filter(|key| !is_live(key) && old.get(*key) != new.get(*key));
-        // A socket is encrypted or not from the start, and callers are asked who they are or not: a file that
-        // was cut short would open the server to everybody.
+        // Encryption and authentication cannot be switched on or off while the server runs. Otherwise a truncated
+        // file would give everybody access.
         let auth = (self.policy.is_some() != next.policy.is_some()).then(|| "auth".to_owned());
         let tls = (self.tls.is_some() != next.tls.is_some()).then(|| "tls".to_owned());
-        let client_auth = self.forgets_clients(next).then(|| "tls.client_auth".to_owned());
+        let client_auth = self.drops_client_auth(next).then(|| "tls.client_auth".to_owned());
         let moved = self.moved_namespaces(next);
         differ
             .cloned()
@@ -42,21 +42,20 @@ impl Config {
             .collect()
     }
 
-    /// Whether nothing would be asked of callers any more, who have shown certificates so far and are held to
-    /// no rules.
-    fn forgets_clients(&self, next: &Self) -> bool {
+    /// Whether client certificates, which were required so far, would no longer be required although no rules apply.
+    fn drops_client_auth(&self, next: &Self) -> bool {
         let is_required = |config: &Self| config.tls().is_some_and(|tls| tls.client_auth == ClientAuth::Required);
         next.policy.is_none() && is_required(self) && !is_required(next)
     }
 
-    /// The files that prove this server to its stores.
+    /// The files with the credentials for the stores.
     pub(super) fn store_files(&self) -> Vec<PathBuf> {
         let tables = self.file.tables().into_iter();
         let namespaces = tables.filter(|table| table.path[0] == "namespaces");
-        namespaces.flat_map(|table| proofs(table.section)).collect()
+        namespaces.flat_map(|table| credential_files(table.section)).collect()
     }
 
-    /// The namespaces of both whose store is another: their locks would be forgotten.
+    /// The namespaces in both configurations with different stores. A change would lose their locks.
     fn moved_namespaces(&self, next: &Self) -> Vec<String> {
         let both = self
             .namespaces
@@ -69,11 +68,14 @@ impl Config {
     }
 }
 
-fn proofs(section: &dyn Section) -> Vec<PathBuf> {
+fn credential_files(section: &dyn Section) -> Vec<PathBuf> {
     let keys = section.keys().into_iter();
     let own = keys.filter(|key| key.name.ends_with("_file"));
     let own = own.filter_map(|key| Some(PathBuf::from(key.value?.as_str()?)));
-    let below = section.tables().into_iter().flat_map(|table| proofs(table.section));
+    let below = section
+        .tables()
+        .into_iter()
+        .flat_map(|table| credential_files(table.section));
     own.chain(below).collect()
 }
 
@@ -82,8 +84,7 @@ fn is_live(key: &str) -> bool {
     live.any(|live| key == *live || (live.ends_with('.') && key.starts_with(live)))
 }
 
-/// All keys but those of namespaces, by their path. Tables of which there are several under one path have
-/// their number in it.
+/// All keys except those of namespaces, by their path. The path of a table in a list contains its number.
 fn server_keys(section: &dyn Section) -> BTreeMap<String, Option<toml::Value>> {
     let own = section.keys().into_iter().map(|key| (key.name.to_owned(), key.value));
     let tables = section.tables().into_iter();
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(old.needs_restart(&new), Vec::<String>::new());
     }
 
-    /// A server with certificates, and one rule in front of `rest`.
+    /// A server with certificates and one rule, followed by `rest`.
     fn secure(rest: &str) -> Config {
         config(&format!(
             "[tls]\ncertificate = '/c'\nkey = '/k'\n[auth]\nbearer_file = '/b'\n[[auth.rules]]\n\
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_addresses_are_encrypted_is_settled_at_the_start() {
+    fn switching_encryption_needs_a_restart() {
         let (plain, all) = (
             "[namespaces.a]\n",
             "[tls]\ncertificate = '/c'\nkey = '/k'\nlisteners = 'all'\n",
@@ -160,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn whether_callers_are_asked_who_they_are_is_settled_at_the_start() {
+    fn switching_authentication_needs_a_restart() {
         let cut = config("[tls]\ncertificate = '/c'\nkey = '/k'\n");
         assert_eq!(secure("").needs_restart(&cut), ["auth"]);
         assert_eq!(cut.needs_restart(&secure("")), ["auth"]);
     }
 
     #[test]
-    fn a_file_cut_short_before_its_client_auth_opens_the_server_to_nobody() {
+    fn a_truncated_file_does_not_drop_client_auth() {
         let cut = "[tls]\ncertificate = '/c'\nkey = '/k'\n";
         let whole = |word: &str| config(&format!("{cut}client_ca = '/a'\nclient_auth = '{word}'\n"));
         assert_eq!(whole("required").needs_restart(&config(cut)), ["tls.client_auth"]);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_at_the_start_only_is_named() {
+    fn keys_that_need_a_restart_are_listed() {
         let old = config("[namespaces.a]\n");
         let new = config(
             "listen = ['127.0.0.1:1']\ndrain_timeout = '1s'\n[server]\ncall_limit = 3\n[log]\nformat = 'json'\n\

@@ -1,5 +1,5 @@
-//! What `fencepost config check` looks at beyond the text: all files that a server with a configuration would read
-//! or make.
+//! The checks of `fencepost config check` beyond the text: all files that a server with this configuration would read
+//! or create.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::name::Namespace;
 use crate::tls::{Certificates, TlsError, TlsSettings};
 
 impl Config {
-    /// Reads a configuration as [`Config::load`] does, and then the files that it names, without using any of
-    /// them: whatever of them a server would refuse at its start is refused here with the place of its key.
+    /// Reads a configuration like [`Config::load`], and checks the files in it without using them. A file that a server
+    /// would refuse at its start is refused with the location of its key.
     ///
     /// # Errors
-    /// [`ConfigError`] with the place, the key and the bound of what is wrong.
+    /// [`ConfigError`] with the location, the key and the bound of the invalid value.
     pub fn check(mut overrides: Overrides, stores: &[Entry]) -> Result<Self, ConfigError> {
         let mut source = Source::read(overrides.config.take())?;
         let config = Self::of(&mut source, overrides, stores, default_data_dir())?;
@@ -40,7 +40,7 @@ impl Config {
     }
 }
 
-/// Checks that name the place of what they refuse.
+/// The checks, which report the location of a refused value.
 struct Checks<'a> {
     source: &'a Source,
 }
@@ -72,7 +72,7 @@ impl Checks<'_> {
         Err(self.source.refuse(key, error.to_string()))
     }
 
-    /// The folders of sockets, and that nothing else is where a socket is to be.
+    /// Checks that the directories of Unix sockets exist, and that no other file has the path of a socket.
     fn sockets(&self, config: &Config) -> Result<(), ConfigError> {
         for (number, address) in config.listen().enumerate() {
             let ListenAddress::Unix(path) = address else { continue };

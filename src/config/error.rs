@@ -12,17 +12,17 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is no TOML, has an unknown key, or a value is outside its bounds.
+    /// The file is not TOML, has an unknown key, or has a value outside its bounds.
     #[error("{place}: {}{problem}", if key.is_empty() { String::new() } else { format!("{key}: ") })]
     Refused {
         /// Where the value was given.
         place: ValueLocation,
-        /// The path of its key, such as `namespaces.default.ttl_min`; empty where there is none.
+        /// The path of the key, such as `namespaces.default.ttl_min`; empty if there is none.
         key: String,
-        /// What is wrong, and what the bound is.
+        /// The problem and the bound.
         problem: String,
     },
 }
@@ -41,7 +41,7 @@ pub enum ValueLocation {
     },
     /// By a flag or its environment variable.
     Flag(&'static str),
-    /// Nowhere: it is the default.
+    /// The value is the default.
     Default,
 }
 

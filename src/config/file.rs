@@ -1,6 +1,6 @@
 //! The tables of the configuration file, with their defaults and their documentation.
 //!
-//! The table of a store stands in its driver, in `src/backend/<store>/config.rs`.
+//! The table of a store is defined in its driver, in `src/backend/<store>/config.rs`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,52 +23,54 @@ const YEAR: u64 = 31_557_600 * SECOND;
 const KIB: u32 = 1024;
 const MIB: u32 = 1024 * KIB;
 
-/// A time to live: up to a year.
+/// A TTL: up to a year.
 pub type TtlBound = Period<1, YEAR>;
-/// A time to wait: up to a year, or none.
+/// A wait time: up to a year, or zero.
 pub type WaitBound = Period<0, YEAR>;
-/// How much of something.
+/// The value of a quota.
 pub type QuotaCount = Count<1, 1_000_000>;
-/// The longest that a drain may take.
+/// The maximum duration of a drain.
 pub type DrainTimeout = Period<0, { 600 * SECOND }>;
 
 section! {
-    /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m".
-    /// Most keys of this first table and those of the log can also be given as flags and as
-    /// FENCEPOST_ variables, which win over the file: see `fencepost serve --help`.
+    /// The configuration of a Fencepost server. Times are written like "30s" or "1h 5m". Most
+    /// keys of the first table and the keys of the log can also be set with flags and
+    /// FENCEPOST_ variables, which override the file: see `fencepost serve --help`.
     pub struct File {
-        /// Where to listen: TCP addresses and Unix sockets, several at once.
+        /// The addresses to listen on: TCP addresses and Unix sockets.
         listen: Vec<Listen> = vec![Listen::default()],
-        /// Must be true to listen on an address that other machines can reach without a table
-        /// tls: the connections are not encrypted.
+        /// Must be true to listen on an address that other machines can reach if there is no table
+        /// tls. The connections are not encrypted.
         insecure: bool = false,
-        /// Where to answer HTTP for those who watch over the server: /metrics for Prometheus, /healthz
-        /// and /readyz for whoever starts and stops it. Host and port; nobody without it. For everybody
-        /// who can reach it: it tells figures and names of namespaces only. Encrypted where tls
-        /// covers the address, by the same certificate, but no client is asked for one.
+        /// The address (host and port) of the HTTP endpoints: /metrics for Prometheus, /healthz and
+        /// /readyz for orchestrators. Absent: no such endpoints. Their clients are not
+        /// authenticated, so everybody who can reach the address can read metrics and names of
+        /// namespaces. Connections are encrypted if tls covers the address, with the same
+        /// certificate, but clients need no certificate.
         metrics_listen: Option<Listen> = None,
-        /// Answers there in plain text, whatever tls says: kubelets and most scrapers within a cluster
-        /// ask so. An address that other machines can reach needs this, insecure or tls. It does not
-        /// change how calls are encrypted.
+        /// Whether to serve these endpoints in plain text even if tls covers their address, because
+        /// kubelets and most scrapers within a cluster expect that. An address that other machines
+        /// can reach requires this key, insecure or tls. Does not affect the encryption of calls.
         metrics_insecure: bool = false,
-        /// The namespaces whose stores must serve for /readyz to say so. Without any, it says whether
-        /// this server takes calls: a store that is away is away for all servers that share it, and
-        /// calls say so better than a server that is gone.
+        /// The namespaces whose stores must be available for /readyz to report ready. If empty,
+        /// /readyz reports whether this server accepts calls. An unavailable store is unavailable
+        /// for all servers that share it, and the errors of calls are more specific than a server
+        /// that is not ready.
         ready_namespaces: Vec<String> = Vec::new(),
-        /// The directory of everything that this server stores. Without it: fencepost in
-        /// $XDG_DATA_HOME, or in ~/.local/share.
+        /// The directory of all data that this server stores. Absent: fencepost in $XDG_DATA_HOME,
+        /// or else in ~/.local/share.
         data_dir: Option<PathBuf> = None,
-        /// How long a shutdown waits for the calls under way before it cuts them off.
+        /// How long a shutdown waits for open calls before it aborts them.
         drain_timeout: DrainTimeout = period_s(20),
     }
     tables {
-        /// What the server accepts.
+        /// The limits of the server.
         server: ServerSection,
         /// The log.
         log: LogSection,
         /// Encryption.
         tls: Option<TlsSection>,
-        /// Who may do what.
+        /// Authentication and authorization.
         auth: Option<AuthSection>,
         /// The traces.
         traces: TracesSection,
@@ -78,48 +80,53 @@ section! {
 }
 
 section! {
-    /// What the server accepts from its clients, whatever the namespace.
+    /// The limits of this server for its clients, independent of the namespace.
     pub struct ServerSection {
-        /// The largest request, in bytes.
+        /// The maximum size of a request, in bytes.
         request_bytes_limit: Count<{ 16 * KIB }, { 4 * MIB }> = Count::nearest(64 * KIB),
-        /// The largest response, in bytes.
+        /// The maximum size of a response, in bytes.
         response_bytes_limit: Count<{ 64 * KIB }, { 64 * MIB }> = Count::nearest(4 * MIB),
-        /// How many bytes the claims take that one state of a lock shows (GetLock, WatchLock); its counts tell
-        /// how many there are. Three quarters of response_bytes_limit at most.
+        /// The maximum total size of the claims in one state of a lock (GetLock, WatchLock), in
+        /// bytes. Further claims are only counted. At most three quarters of response_bytes_limit.
         state_bytes_limit: Count<{ 16 * KIB }, { 48 * MIB }> = Count::nearest(256 * KIB),
-        /// How many Acquire calls may be under way or waiting at once; more are refused with
-        /// OVERLOADED.
+        /// How many Acquire calls may be open at once, waiting ones included. Further ones are
+        /// refused with OVERLOADED.
         acquire_limit: Count<1, 1_000_000> = Count::nearest(50_000),
-        /// How many other calls may be under way at once; as many again of Renew and Release, so
-        /// that no other call ever keeps them out, and as many of health checks.
+        /// How many other calls may be open at once. Renew and Release have a separate limit of the
+        /// same size, so that other calls cannot block them, and so have health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many watches of locks may be open at once; as many again of streams of health and reflection.
+        /// How many watches of locks may be open at once. Streams of health and reflection have a
+        /// separate limit of the same size.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many connections may be open at once; more are closed at once. Where callers are asked who they
-        /// are, a quarter of them at most may be without a proof; beyond it the oldest of those is closed.
+        /// How many connections may be open at once. Further ones are closed immediately. On a
+        /// server with authentication, at most a quarter of them may be unauthenticated; beyond
+        /// that, the oldest unauthenticated connection is closed.
         connection_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many calls one connection may have under way at once.
+        /// How many calls may be open at once on one connection.
         connection_call_limit: Count<1, 1_000_000> = Count::nearest(100_000),
-        /// How much of the limits above one identity may use, in percent, so that the others are served too,
-        /// Renew and Release included. Calls without a proven identity do not count here.
+        /// The share of each limit above that one identity may use, in percent, so that other
+        /// identities are served too. It includes Renew and Release. Unauthenticated calls are not
+        /// counted.
         identity_share: Count<1, 100> = Count::nearest(50),
-        /// The same for one peer address; of IPv6, for its network of 64 bits. Where all callers come through
-        /// one proxy, 100.
+        /// The same for one peer address; for IPv6, for its /64 network. Set it to 100 if all
+        /// callers connect through one proxy.
         peer_share: Count<1, 100> = Count::nearest(50),
-        /// How many bytes of answers may wait until their clients take them; beyond it an answer becomes
-        /// OVERLOADED, and the connection with most of them is closed. The two shares hold here too. Whoever
-        /// takes nothing for 15 seconds loses its stream or its connection.
+        /// How many bytes of answers may be unsent because clients have not read them. Beyond it,
+        /// an answer is replaced by OVERLOADED, and the connection with the most unsent bytes is
+        /// closed. The two shares apply here too. A stream or a connection whose client reads
+        /// nothing for 15 seconds is closed.
         unsent_bytes_limit: Count<{ MIB }, { 1024 * MIB }> = Count::nearest(128 * MIB),
-        /// How many of them on one connection.
+        /// How many bytes of answers may be unsent on one connection.
         connection_unsent_bytes_limit: Count<{ 64 * KIB }, { 1024 * MIB }> = Count::nearest(32 * MIB),
-        /// How many entries a page has when the request does not say.
+        /// How many entries a page has if the request does not specify it.
         page_default: Count<1, 10_000> = Count::nearest(100),
-        /// How many entries a page has at most; more are not refused, but cut to this.
+        /// How many entries a page has at most. A larger request is not refused, but reduced to
+        /// this number.
         page_limit: Count<1, 10_000> = Count::nearest(1_000),
-        /// How often a silent connection is asked for a sign of life.
+        /// The interval at which a silent connection is pinged.
         keepalive_interval: Period<SECOND, { 10 * SECOND }> = period_s(10),
-        /// How long that sign may take before the connection counts as lost and its waiters
-        /// leave their queues.
+        /// How long the answer to a ping may take. After that, the connection counts as lost, and
+        /// its waiters are removed from their queues.
         keepalive_timeout: Period<SECOND, { 9 * SECOND }> = period_s(5),
     }
 }
@@ -127,78 +134,81 @@ section! {
 section! {
     /// The log, written to standard error.
     pub struct LogSection {
-        /// What to log: off, error, warn, info, debug or trace; several with targets, such as
+        /// The level: off, error, warn, info, debug or trace; several with targets, such as
         /// "info,fencepost::api=debug". At info there is no line per request.
         level: LogFilter = LogFilter::default(),
-        /// How to write it: "text" for people, "json" for machines.
+        /// The format: "text" for people, "json" for machines.
         format: LogFormat = LogFormat::default(),
     }
 }
 
 section! {
-    /// Traces of calls, sent as OTLP over gRPC. A caller's W3C context (traceparent) is taken up.
+    /// Traces of calls, sent as OTLP over gRPC. A caller's W3C trace context (traceparent) is
+    /// continued.
     pub struct TracesSection {
-        /// Where to send them: http:// or https://. No call is traced without it.
+        /// The URL of the collector: http:// or https://. Absent: no call is traced.
         endpoint: Option<String> = None,
-        /// The part of the calls without a context that is traced: 1 for all of them, which a busy server
-        /// feels (benches/README.md). Of those with one a caller who is known decides.
+        /// The fraction of calls that is traced: 1 for all of them, which slows down a busy server
+        /// (benches/README.md). If an authenticated caller sends a trace context, that decides
+        /// instead.
         sample_ratio: Ratio = Ratio::HUNDREDTH,
     }
 }
 
 section! {
-    /// A namespace: a set of locks that share a backend, its guarantee and these limits.
+    /// A namespace: a set of locks with one backend, its guarantee and these limits.
     pub struct NamespaceSection {
-        /// The store of its locks: "embedded" keeps them in a file of this server,
-        /// "redis" in a Redis that several servers share, "redlock" in 3, 5 or 7 of them of which a
-        /// majority decides, "etcd" in an etcd cluster that several servers share.
+        /// The store of the locks: "embedded" is a file of this server, "redis" a Redis that
+        /// several servers share, "redlock" 3, 5 or 7 independent Redis servers of which a majority
+        /// decides, "etcd" an etcd cluster that several servers share.
         backend: String = "embedded".to_owned(),
-        /// What the backend must promise, "ap" or "cp": the server does not start on one that
-        /// promises less. Without it, whatever the backend promises.
+        /// The guarantee that the backend must give, "ap" or "cp". The server does not start if the
+        /// backend gives less. Absent: no requirement.
         guarantee: Option<DeclaredGuarantee> = None,
-        /// The smallest TTL that a lease may be given.
+        /// The minimum TTL of a lease.
         ttl_min: TtlBound = TtlBound::nearest(Limits::default().ttl_min),
-        /// The TTL of an Acquire that names none.
+        /// The TTL of an Acquire that specifies none.
         ttl_default: TtlBound = TtlBound::nearest(Limits::default().ttl_default),
-        /// The largest TTL that a lease may be given.
+        /// The maximum TTL of a lease.
         ttl_max: TtlBound = TtlBound::nearest(Limits::default().ttl_max),
-        /// The longest that an Acquire may wait.
+        /// The maximum time that an Acquire may wait.
         wait_max: WaitBound = WaitBound::nearest(Limits::default().wait_max),
-        /// How many claims the queue of one lock takes, holders and waiters together.
+        /// How many claims the queue of one lock may have, holders and waiters together.
         queue_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().queue),
-        /// The longest name of a lock, in bytes.
+        /// The maximum length of a lock's name, in bytes.
         name_limit: Count<1, { MAX_NAME_BYTES as u32 }> = Count::nearest(Limits::default().name_bytes),
-        /// How many finished calls are remembered, for their retries.
+        /// How many finished calls are remembered, so that their retries can be answered.
         finished_limit: Count<0, 10_000_000> = Count::nearest(Limits::default().finished),
-        /// How many holds a holder may have by re-entry.
+        /// How many holds a holder may have through re-entry.
         hold_limit: Count<1, 1_000_000> = Count::nearest(Limits::default().holds),
-        /// How many bytes the owners and the metadata of all Acquires that wait on this server may have; more
-        /// are refused with OVERLOADED, but for Acquires with 512 bytes or less. One identity may use its
-        /// `identity_share` of them.
+        /// How many bytes the owners and the metadata of all Acquires that wait on this server may
+        /// have. Further ones are refused with OVERLOADED, except Acquires with 512 bytes or less.
+        /// One identity may use its identity_share of them.
         waiting_bytes_limit: Count<{ 16 * KIB }, { 1024 * MIB }> = Count::nearest(Limits::default().waiting_bytes),
-        /// How many calls a second this server takes for the namespace, but for Renew, Release and
-        /// what operators do; more are refused with OVERLOADED. Absent: any number, as with the
-        /// limits below.
+        /// How many calls per second this server accepts for the namespace, not counting Renew,
+        /// Release and calls of operators. Further ones are refused with OVERLOADED. Absent: no
+        /// limit. The same applies to the limits below.
         rate_limit: Option<QuotaCount> = None,
-        /// How many of them may come at once after a rest; absent: as many as in a second.
+        /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,
-        /// How many leases this server counts in the namespace at once. It counts those that it
-        /// granted, and Acquires under way, until it sees their end, or their time is over.
+        /// How many leases this server counts in the namespace at once. It counts the leases that
+        /// it granted and Acquires in progress, until it observes their end or their time has
+        /// passed.
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait on this server for locks of the namespace.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock streams of the namespace this server keeps open.
+        /// How many WatchLock streams of the namespace may be open on this server.
         stream_limit: Option<QuotaCount> = None,
     }
     tables {
-        /// The settings of its store, in a table of the store's name.
+        /// The settings of the store, in a table with the store's name.
         #[serde(skip)]
         stores: StoreTables,
     }
 }
 
 impl NamespaceSection {
-    /// What a namespace with these keys accepts on a server with those.
+    /// The limits of a namespace with these keys on this server.
     pub fn limits(&self, server: &ServerSection) -> Limits {
         Limits {
             ttl_min: self.ttl_min.get(),
@@ -216,7 +226,7 @@ impl NamespaceSection {
 }
 
 impl NamespaceSection {
-    /// How much a namespace with these keys may be used.
+    /// The quota of a namespace with these keys.
     pub fn quota(&self) -> Quota {
         Quota {
             rate: rate(self.rate_limit, self.rate_burst),
@@ -252,11 +262,11 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_connection_is_noticed_within_twenty_seconds() {
+    fn a_silent_connection_is_closed_within_twenty_seconds() {
         let slowest: ServerSection =
             toml::from_str("keepalive_interval = '10s'\nkeepalive_timeout = '9s'").expect("the bounds themselves");
-        let noticed = slowest.keepalive_interval.get() + slowest.keepalive_timeout.get();
-        assert!(noticed.as_secs() < 20, "{noticed:?}");
+        let closed = slowest.keepalive_interval.get() + slowest.keepalive_timeout.get();
+        assert!(closed.as_secs() < 20, "{closed:?}");
         assert!(toml::from_str::<ServerSection>("keepalive_interval = '11s'").is_err());
         assert!(toml::from_str::<ServerSection>("keepalive_timeout = '10s'").is_err());
     }

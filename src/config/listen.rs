@@ -1,4 +1,4 @@
-//! An address to listen on, as a value of the file.
+//! An address to listen on, as a value in the configuration file.
 
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::api::ListenAddress;
 use crate::schema::Bounded;
 
-/// The longest path of a Unix socket, in bytes, that every system takes.
+/// The longest path of a Unix socket, in bytes, that every system supports.
 const MAX_SOCKET_PATH_BYTES: usize = 103;
 
 /// An address to listen on: `127.0.0.1:50051`, `[::1]:50051` or `unix:/run/fencepost.sock`.
@@ -16,12 +16,12 @@ const MAX_SOCKET_PATH_BYTES: usize = 103;
 pub struct Listen(pub ListenAddress);
 
 impl Listen {
-    /// The address of a text, or nothing when it is none or its path is too long.
+    /// Parses an address. Returns `None` if it is invalid or its path is too long.
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok().map(Self).filter(|address| address.is_bindable())
     }
 
-    /// Whether the system can bind it: the path of a Unix socket has a bound.
+    /// Whether the system can bind the address. The length of a Unix socket's path is limited.
     pub(super) fn is_bindable(&self) -> bool {
         match &self.0 {
             ListenAddress::Unix(path) => path.as_os_str().len() <= MAX_SOCKET_PATH_BYTES,
@@ -31,7 +31,7 @@ impl Listen {
 }
 
 impl Listen {
-    /// Whether only one of both can be listened on.
+    /// Whether both addresses cannot be bound at the same time.
     pub(super) fn clashes_with(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (ListenAddress::Unix(one), ListenAddress::Unix(other)) => {
@@ -39,16 +39,16 @@ impl Listen {
                 whole(one) == whole(other)
             }
             (ListenAddress::Tcp { host: one, port }, ListenAddress::Tcp { host, port: same }) => {
-                // Of port 0 each takes a free one.
-                port == same && *port != 0 && (one == host || are_one(one, host))
+                // Port 0 stands for any free port.
+                port == same && *port != 0 && (one == host || overlap(one, host))
             }
             _ => false,
         }
     }
 }
 
-/// Whether two hosts are one address, or one of them stands for all addresses, the other's among them.
-fn are_one(one: &str, other: &str) -> bool {
+/// Whether two hosts are the same address, or one of them is the unspecified address, which includes the other.
+fn overlap(one: &str, other: &str) -> bool {
     let address = |host: &str| match host {
         "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         _ => host.trim_matches(['[', ']']).parse::<IpAddr>().ok(),

@@ -1,4 +1,4 @@
-//! A namespace's table becomes a [`NamespaceConfig`].
+//! Converts a namespace's table into a [`NamespaceConfig`].
 
 use std::path::Path;
 
@@ -12,32 +12,32 @@ use crate::limits::Limits;
 /// A namespace to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceConfig {
-    /// What it accepts.
+    /// Its limits.
     pub limits: Limits,
-    /// What its store must promise at least; already checked against these settings.
+    /// The guarantee that its store must give; already checked for these settings.
     pub guarantee: Option<Guarantee>,
     /// Its store.
     pub store: StoreConfig,
 }
 
-/// The table of a namespace, and where it stands.
+/// The context of a namespace's table.
 pub(super) struct Origin<'a> {
     /// The file.
     pub source: &'a Source,
     /// The namespace.
     pub namespace: &'a str,
-    /// What the file says of the server.
+    /// The server's table.
     pub server: &'a ServerSection,
-    /// The directory of what is stored, where it is known.
+    /// The data directory, if it is known.
     pub data_dir: Option<&'a Path>,
 }
 
 impl Origin<'_> {
-    /// Checks a namespace's table, and puts the defaults of its store into it.
+    /// Checks a namespace's table, and adds the defaults of its store.
     pub fn namespace(&self, section: &mut NamespaceSection) -> Result<NamespaceConfig, ConfigError> {
         self.check_ttls(section)?;
         let store = self.store(section)?;
-        // The settings of a store that the namespace does not have would be ignored.
+        // The table of another store would be ignored.
         if let Some(spare) = section.stores.other_than(&section.backend) {
             let problem = format!("must be absent where backend is {:?}", section.backend);
             return Err(self.refuse(&[spare], problem));
@@ -60,7 +60,7 @@ impl Origin<'_> {
         checked.map_err(|invalid| self.source.refuse_setting(self.namespace, kind, invalid))
     }
 
-    /// The refusal of the value at a key of this namespace.
+    /// Refuses the value at a key of this namespace.
     fn refuse(&self, key: &[&str], problem: String) -> ConfigError {
         let path = [&["namespaces", self.namespace], key].concat();
         self.source.refuse(&path, problem)
@@ -96,7 +96,7 @@ impl Origin<'_> {
 }
 
 impl Source {
-    /// The refusal of a setting of a namespace's store.
+    /// Refuses a setting of a namespace's store.
     pub(super) fn refuse_setting(&self, namespace: &str, kind: &str, invalid: InvalidSetting) -> ConfigError {
         match invalid.key {
             InvalidKey::OfStore(key) => self.refuse(&["namespaces", namespace, kind, key], invalid.problem),

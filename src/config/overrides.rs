@@ -1,4 +1,4 @@
-//! What flags and environment variables say, which wins over the file.
+//! The flags and environment variables that override the file.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::source::Source;
 use crate::api::ListenAddress;
 use crate::telemetry::{LogFilter, LogFormat};
 
-/// The configuration file, and the values given beside it. Absent: what the file says.
+/// The configuration file, and values that override its keys.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Overrides {
     /// The configuration file (TOML); without it, every key has its default
@@ -41,7 +41,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Puts these values over those of the file.
+    /// Overrides the values of the file.
     pub(super) fn apply(self, file: &mut File, source: &mut Source) {
         if self.listen.is_some() {
             source.overridden("listen", "--listen or FENCEPOST_LISTEN");

@@ -1,13 +1,12 @@
-//! A configuration written out as TOML with its documentation.
+//! Prints a configuration as TOML with its documentation.
 
 use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::schema::{Key, Section, Table};
 
-/// The TOML of a table and of all tables in it. Each key has its documentation, the first time
-/// that its kind of table appears; a key without a value is a comment, and so is a table that could be
-/// there and is not, where no other of its kind was before.
+/// The TOML of a table and of all tables in it. The documentation of the keys is printed with the first table of each
+/// kind. A key without a value is printed as a comment. So is an absent table, unless one of its kind was printed before.
 pub fn show(section: &dyn Section) -> String {
     let mut shown = Shown::default();
     shown.section("", section);
@@ -18,12 +17,12 @@ pub fn show(section: &dyn Section) -> String {
 struct Shown {
     text: String,
     explained: HashSet<&'static str>,
-    /// Whether a table is shown that is not there.
+    /// Whether an absent table is being printed.
     absent: bool,
 }
 
 impl Shown {
-    /// A table under the header that it has, such as `[server]`; the outermost has none.
+    /// Prints a table under its header, such as `[server]`. The outermost table has none.
     fn section(&mut self, header: &str, section: &dyn Section) {
         let first = self.explained.insert(section.about());
         if first {
@@ -60,7 +59,7 @@ impl Shown {
         self.line("");
     }
 
-    /// A line that says something, unless its table is not there.
+    /// Prints a header or a value, as a comment if the table is absent.
     fn value_line(&mut self, line: &str) {
         let mark = if self.absent { "#" } else { "" };
         self.line(&format!("{mark}{line}"));
@@ -78,7 +77,7 @@ impl Shown {
     }
 }
 
-/// The header of a table in the one with this header.
+/// The header of a table within the table with this header.
 fn below<S>(header: &str, table: &Table<S>) -> String {
     let outer = header.trim_matches(['[', ']']);
     let own: Vec<String> = table.path.iter().map(|part| key_text(part)).collect();
@@ -91,14 +90,14 @@ fn below<S>(header: &str, table: &Table<S>) -> String {
     }
 }
 
-/// The bounds and the default of a key, as far as it has them.
+/// The bounds and the default of a key, if it has them.
 fn remark(key: &Key) -> String {
     let bounds = key.bounds.iter().map(|bounds| format!("Accepts {bounds}."));
     let default = key.default.iter().map(|default| format!("Default: {default}"));
     bounds.chain(default).collect::<Vec<_>>().join("\n")
 }
 
-/// A key as TOML takes it: bare where it may be, else quoted.
+/// A key in TOML syntax: quoted unless it may be bare.
 fn key_text(key: &str) -> String {
     let bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if key.bytes().all(bare) {

@@ -1,4 +1,4 @@
-//! The text of a configuration file, and where in it a key stands.
+//! The text of a configuration file, and the positions of its keys.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::backend::driver::Entry;
 use crate::files;
 use crate::schema::{RawValue, ReadError};
 
-/// Where a configuration came from, to name the place of a value that is refused.
+/// The origin of a configuration, to report the location of a refused value.
 #[derive(Debug, Default)]
 pub struct Source {
     file: Option<(PathBuf, String)>,
@@ -24,10 +24,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// The text of a file; no file is an empty one.
+    /// Reads a file. Without a path, the text is empty.
     ///
     /// # Errors
-    /// [`ConfigError::Unreadable`] when it cannot be read, or is no UTF-8.
+    /// [`ConfigError::Unreadable`] if the file cannot be read or is not UTF-8.
     pub fn read(path: Option<PathBuf>) -> Result<Self, ConfigError> {
         let Some(path) = path else { return Ok(Self::default()) };
         match files::read_text(&path) {
@@ -36,7 +36,7 @@ impl Source {
         }
     }
 
-    /// A text that stands in `path`.
+    /// The text of the file at `path`.
     pub fn new(path: PathBuf, text: String) -> Self {
         Self {
             file: Some((path, text)),
@@ -44,10 +44,10 @@ impl Source {
         }
     }
 
-    /// What the text says. The tables of stores are read by these stores.
+    /// Parses the text. Each store kind reads its own tables.
     ///
     /// # Errors
-    /// [`ConfigError::Refused`] with the place and the key that is wrong: the first in the order of the keys.
+    /// [`ConfigError::Refused`] with the location of the first invalid key, in the order of the keys.
     pub fn parse(&self, stores: &[Entry]) -> Result<(File, Vec<RenamedKey>), ConfigError> {
         let mut document = DeTable::parse(self.text()).map_err(|wrong| self.refuse_text(&wrong, String::new()))?;
         let renamed = self.rename(document.get_mut(), stores)?;
@@ -85,12 +85,12 @@ impl Source {
         Ok(renamed.collect())
     }
 
-    /// Notes that the top-level key `key` was given by a flag, which has the last word.
+    /// Records that a flag overrides the top-level key `key`.
     pub fn overridden(&mut self, key: &'static str, flag: &'static str) {
         self.flags.push((key, flag));
     }
 
-    /// The refusal of the value at a key.
+    /// Refuses the value at a key.
     pub fn refuse(&self, key: &[&str], problem: impl Into<String>) -> ConfigError {
         ConfigError::Refused {
             place: self.place(key),
@@ -109,7 +109,7 @@ impl Source {
 
     fn refuse_wrong(&self, wrong: Wrong, stores: &[Entry]) -> ConfigError {
         let mut problem = wrong.error.message().to_owned();
-        // The tables of stores are read apart, but they may stand beside the other keys of a namespace.
+        // The tables of stores are parsed separately, but they are allowed in a namespace's table.
         if let [first, _, _] = wrong.path.as_slice()
             && first == "namespaces"
             && problem.starts_with("unknown field")
@@ -149,7 +149,7 @@ impl Source {
         }
     }
 
-    /// Where a key stands, or else the nearest table around it that the text has.
+    /// The position of a key, or else of the innermost existing table around it.
     fn find(&self, key: &[&str]) -> Range<usize> {
         let Ok(document) = DeTable::parse(self.text()) else {
             return 0..0;
@@ -163,7 +163,7 @@ impl Source {
                 _ => None,
             };
             let Some((span, value)) = next else { break };
-            // The tables of a list have no place of their own, but where their list has one.
+            // Tables in a list of tables have no span. The position of the list is used instead.
             if !span.is_empty() {
                 found = span;
             }
@@ -173,38 +173,38 @@ impl Source {
     }
 }
 
-/// What is wrong with the text.
+/// An error in the text.
 struct Wrong {
     /// The parts of the key.
     path: Vec<String>,
-    /// The whole key, as it is shown.
+    /// The whole key, as displayed.
     key: String,
     error: toml::de::Error,
 }
 
 impl Wrong {
-    /// What was found below this path.
+    /// An error in the value at this path.
     fn new(base: &[&str], wrong: &ReadError) -> Self {
         let own = wrong.path();
         let parts = own.iter().map(|part| match part {
             Segment::Map { key } => key.clone(),
             other => other.to_string(),
         });
-        let shown = own.to_string();
-        let shown = match (base.join("."), shown.as_str()) {
+        let own_key = own.to_string();
+        let key = match (base.join("."), own_key.as_str()) {
             (base, ".") => base,
             (base, own) if base.is_empty() || own.starts_with('[') => base + own,
             (base, own) => format!("{base}.{own}"),
         };
         Self {
             path: base.iter().map(|part| (*part).to_owned()).chain(parts).collect(),
-            key: shown,
+            key,
             error: wrong.inner().clone(),
         }
     }
 }
 
-/// Takes the tables of stores out of all namespaces, and reads them.
+/// Removes the tables of stores from all namespaces of the document, and parses them.
 fn take_store_tables(document: &mut DeTable<'_>, stores: &[Entry]) -> Result<BTreeMap<String, StoreTables>, Wrong> {
     let mut all = BTreeMap::new();
     let mut first: Option<Wrong> = None;
@@ -242,7 +242,7 @@ fn named<'a, 'b>((name, value): (&'b Spanned<DeString<'a>>, &'b Value<'a>)) -> (
     (name.span(), value)
 }
 
-/// The number of an item of a list, which a path shows as `[3]`.
+/// The number of a list item, which is written as `[3]` in a path.
 fn item(part: &str) -> Option<usize> {
     part.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }

@@ -1,38 +1,38 @@
-//! The tables of a namespace's stores, each under the name of its store.
+//! The tables of a namespace's stores, by the name of the store kind.
 
 use std::sync::Arc;
 
 use crate::backend::driver::{Entry, StoreTable};
 use crate::schema::{Section, Table, Tables};
 
-/// One table for each store in the registry, where the namespace has it.
+/// The table of each store kind in the registry, if the namespace has it.
 #[derive(Debug, Clone, Default)]
 pub struct StoreTables(Vec<(Entry, Found)>);
 
-/// Whether a store has a table.
+/// Whether the namespace has the table of a store kind.
 #[derive(Debug, Clone)]
 enum Found {
     No,
-    /// It was not read, because this program was built without the store.
+    /// The table was not read, because this program was built without the store kind.
     Unread,
     Table(Arc<dyn StoreTable>),
 }
 
 impl StoreTables {
-    /// No table yet, for the stores of a registry.
+    /// Tables for the store kinds of a registry, all absent.
     pub(super) fn of(stores: &[Entry]) -> Self {
         Self(stores.iter().map(|store| (*store, Found::No)).collect())
     }
 
-    /// Puts in what was found under the name of a store.
+    /// Sets the table of a store kind; `None` if it was not read.
     pub(super) fn put(&mut self, kind: &str, table: Option<Arc<dyn StoreTable>>) {
         if let Some((_, found)) = self.0.iter_mut().find(|(store, _)| store.kind() == kind) {
             *found = table.map_or(Found::Unread, Found::Table);
         }
     }
 
-    /// The table of a store that this program was built with; the one with the defaults is put in where there is
-    /// none.
+    /// The table of a store kind. If it is absent, a table with the defaults is inserted. Returns `None` if this program
+    /// was built without the store kind.
     pub(super) fn get_or_insert_default(&mut self, kind: &str) -> Option<Arc<dyn StoreTable>> {
         let (store, found) = self.0.iter_mut().find(|(store, _)| store.kind() == kind)?;
         match found {
@@ -45,25 +45,25 @@ impl StoreTables {
         }
     }
 
-    /// The store other than `kind` that has a table.
+    /// The first store kind other than `kind` that has a table.
     pub(super) fn other_than(&self, kind: &str) -> Option<&'static str> {
         let others = self.in_order().into_iter();
         let mut others = others.filter(|(store, found)| store.kind() != kind && !matches!(found, Found::No));
         others.next().map(|(store, _)| store.kind())
     }
 
-    /// The stores that this program was built with, as a list in a sentence.
+    /// The store kinds that this program was built with, separated by commas.
     pub(super) fn built(&self) -> String {
         let built = self.0.iter().filter(|(store, _)| store.is_built());
         built.map(|(store, _)| store.kind()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The names of all stores, in the order of their tables.
+    /// The names of all store kinds, in the order of their tables.
     pub(super) fn kinds(&self) -> Vec<&'static str> {
         self.in_order().iter().map(|(store, _)| store.kind()).collect()
     }
 
-    /// In the order of the documentation: stores over the same servers are next to each other.
+    /// The entries in the order of the documentation: store kinds with the same servers are adjacent.
     fn in_order(&self) -> Vec<&(Entry, Found)> {
         let mut ordered: Vec<&(Entry, Found)> = Vec::new();
         for entry in &self.0 {
@@ -88,7 +88,7 @@ impl PartialEq for StoreTables {
     }
 }
 
-/// The name of the field is not part of their paths.
+/// The paths of these tables do not contain the name of the field.
 impl Tables for StoreTables {
     fn below(&self, _: &str) -> Vec<Table<&dyn Section>> {
         let tables = self.in_order().into_iter().filter_map(|(store, found)| match found {

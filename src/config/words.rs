@@ -1,4 +1,4 @@
-//! The words of the configuration file that stand for types of other modules.
+//! The values in the configuration file that represent types of other modules.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use crate::backend::Guarantee;
 use crate::schema::{Bounded, unbounded};
 use crate::telemetry::{LogFilter, LogFormat};
 
-/// What a namespace demands of its backend, written `ap` or `cp`.
+/// The guarantee that a namespace demands of its backend, written `ap` or `cp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeclaredGuarantee {
-    /// Available is enough.
+    /// At least AP.
     Ap,
-    /// It must be consistent.
+    /// CP.
     Cp,
 }
 
@@ -29,15 +29,15 @@ impl From<DeclaredGuarantee> for Guarantee {
     }
 }
 
-/// Whether clients show a certificate.
+/// Whether clients present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// They are not asked for one.
+    /// No certificate is requested.
     None,
-    /// They may.
+    /// A certificate is optional.
     Optional,
-    /// They must.
+    /// A certificate is required.
     Required,
 }
 
@@ -45,16 +45,16 @@ pub enum ClientCertificates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encrypted {
-    /// Those that other machines can reach.
+    /// Addresses that other machines can reach.
     Remote,
-    /// All but Unix sockets.
+    /// All addresses except Unix sockets.
     Tcp,
-    /// All.
+    /// All addresses.
     All,
 }
 
 impl Encrypted {
-    /// Whether this address is one of them.
+    /// Whether this address is encrypted.
     pub(super) fn covers(self, address: &ListenAddress) -> bool {
         match self {
             Self::Remote => !address.is_local(),
@@ -64,40 +64,40 @@ impl Encrypted {
     }
 }
 
-/// Who may ask for something.
+/// Who may call a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnonymousAccessName {
     /// Everybody.
     Open,
-    /// Whoever is authenticated.
+    /// Authenticated callers.
     Closed,
 }
 
 impl From<AnonymousAccessName> for AnonymousAccess {
-    fn from(word: AnonymousAccessName) -> Self {
-        match word {
+    fn from(name: AnonymousAccessName) -> Self {
+        match name {
             AnonymousAccessName::Open => Self::Open,
             AnonymousAccessName::Closed => Self::Closed,
         }
     }
 }
 
-/// What a call does.
+/// The verb of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerbName {
-    /// Takes a lock, renews its lease, gives it back.
+    /// Acquire, Renew and Release.
     Acquire,
-    /// Looks at locks.
+    /// Read-only calls.
     Read,
-    /// Takes locks away from others.
+    /// Calls of administrators.
     Admin,
 }
 
 impl From<VerbName> for Verb {
-    fn from(word: VerbName) -> Self {
-        match word {
+    fn from(name: VerbName) -> Self {
+        match name {
             VerbName::Acquire => Self::Acquire,
             VerbName::Read => Self::Read,
             VerbName::Admin => Self::Admin,
@@ -105,7 +105,7 @@ impl From<VerbName> for Verb {
     }
 }
 
-/// A text that was read as something, and is shown as it was written.
+/// A parsed text, which is displayed as it was written.
 macro_rules! read_text {
     ($(#[doc = $doc:literal])+ $name:ident, $value:ty, $read:path, $bounds:literal) => {
         $(#[doc = $doc])+
@@ -146,7 +146,7 @@ macro_rules! read_text {
 }
 
 read_text!(
-    /// A text, or the beginning of texts.
+    /// A text, or a prefix that ends in `*`.
     PatternText, Pattern, Pattern::new, "a text that may end in \"*\", for all that begin so"
 );
 read_text!(

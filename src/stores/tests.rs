@@ -1,4 +1,4 @@
-//! A store that the registry does not know yet takes one more line in it, and nothing else.
+//! A new kind of store needs one line in the registry, and no other change outside of its own module.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::name::{Identity, LockName, Metadata, Mode, Owner};
 use crate::schema::{Count, section};
 
 section! {
-    /// A toy.
+    /// A toy store.
     pub struct ToySection {
         /// How many claims a namespace holds.
         claim_limit: Count<1, 9> = Count::nearest(9),
-        /// The file that proves this server to the toy.
+        /// The file with the password for the toy store.
         password_file: Option<std::path::PathBuf> = None,
     }
 }
 
-/// A store in memory that is opened by a driver of its own.
+/// A driver that opens the embedded store in memory.
 #[derive(Debug)]
 struct Toy;
 
@@ -58,14 +58,14 @@ impl Driver for Toy {
     }
 }
 
-/// The stores of the program and, by one more line, the toy.
+/// The registry with one more line for the toy store.
 fn with_toy() -> Vec<Entry> {
     let mut stores = ALL.to_vec();
     stores.push(Entry::of::<Toy>());
     stores
 }
 
-/// Reads a configuration with the toy among its stores.
+/// Reads a configuration with the registry of [`with_toy`].
 fn read(text: &str) -> Result<Config, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("f.toml");
@@ -74,8 +74,8 @@ fn read(text: &str) -> Result<Config, String> {
         config: Some(file.clone()),
         ..Overrides::default()
     };
-    let place = file.display().to_string();
-    Config::load(overrides, &with_toy()).map_err(|error| error.to_string().replace(&place, "f.toml"))
+    let path = file.display().to_string();
+    Config::load(overrides, &with_toy()).map_err(|error| error.to_string().replace(&path, "f.toml"))
 }
 
 const TWO_TOYS: &str = "[namespaces.a]\nbackend = 'toy'\n[namespaces.a.toy]\nclaim_limit = 2\npassword_file = '/p'\n\
@@ -96,7 +96,7 @@ fn ask(lock: &str) -> Acquire {
 }
 
 #[tokio::test]
-async fn a_lock_of_a_store_is_taken_that_one_line_added() {
+async fn a_lock_in_an_added_store_is_acquired() {
     let config = read(TWO_TOYS).expect("a configuration");
     let stores = open(&config, None).await.expect("stores");
     assert_eq!(stores.open.len(), 1, "namespaces with equal settings share a store");
@@ -112,10 +112,10 @@ async fn a_lock_of_a_store_is_taken_that_one_line_added() {
 }
 
 #[test]
-fn the_table_of_a_store_is_checked_shown_and_watched_that_one_line_added() {
+fn the_table_of_an_added_store_is_checked_shown_and_watched() {
     let config = read(TWO_TOYS).expect("a configuration");
     let shown = config.show();
-    assert!(shown.contains("\n# A toy.\n[namespaces.a.toy]\n"), "{shown}");
+    assert!(shown.contains("\n# A toy store.\n[namespaces.a.toy]\n"), "{shown}");
     assert!(shown.contains("\n# Default: 9\nclaim_limit = 2\n"), "{shown}");
     assert!(config.files().contains(&"/p".into()));
     for (more, refusal) in [

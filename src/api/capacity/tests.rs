@@ -41,7 +41,7 @@ fn addresses_of_one_ipv6_network_are_one_peer() {
 }
 
 #[test]
-fn a_share_is_rounded_up_and_never_nothing() {
+fn a_share_is_rounded_up_and_at_least_one() {
     assert_eq!(share(10_000, 50), 5_000);
     assert_eq!(share(3, 50), 2);
     assert_eq!(share(1, 1), 1);
@@ -62,7 +62,7 @@ fn one_peer_or_identity_has_its_share_of_the_connections() {
     assert!(other.identified(&identity("token:a")).is_ok());
     assert!(third.identified(&identity("token:a")).is_err());
     assert!(third.identified(&identity("token:b")).is_ok());
-    // It counts for the first that called on it.
+    // The connection counts for the first identity that called on it.
     assert!(third.identified(&identity("token:a")).is_ok());
     drop(one);
     assert!(connect(&capacity, "10.0.0.1:3").0.is_some());
@@ -77,8 +77,8 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
         ..settings()
     };
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
-    let first = answer(&one, None, 5_000).expect("one answer is always taken past the limit");
-    assert!(answer(&one, None, 10).is_err(), "the connection has its share");
+    let first = answer(&one, None, 5_000).expect("the limit is checked before the answer is added");
+    assert!(answer(&one, None, 10).is_err(), "the connection is at its limit");
     drop(first);
     assert!(answer(&one, None, 10).is_ok());
 
@@ -97,7 +97,10 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
         let _held = answer(&holding, usage, 5_000).unwrap();
         let next = connect(&capacity, &peer(2)).0.unwrap();
         assert!(answer(&next, usage, 5_000).is_err(), "by identity: {by_identity}");
-        assert!(answer(&next, usage, 100).is_ok(), "a short one on an empty connection");
+        assert!(
+            answer(&next, usage, 100).is_ok(),
+            "a short answer on a connection without unsent ones"
+        );
         let elsewhere = connect(&capacity, "10.0.1.1:1").0.unwrap();
         assert!(answer(&elsewhere, None, 5_000).is_ok());
     }
@@ -110,11 +113,11 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
         answer(&peers[0], None, 5_000).unwrap(),
         answer(&peers[1], None, 5_000).unwrap(),
     ];
-    assert!(answer(&peers[2], None, 5_000).is_err(), "the server is full");
+    assert!(answer(&peers[2], None, 5_000).is_err(), "the server is at its limit");
 }
 
 #[test]
-fn what_was_sent_counts_no_more() {
+fn sent_bytes_no_longer_count() {
     let capacity = Capacity::new(&settings(), None);
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
     let mut sent = answer(&one, None, 2_000).unwrap();
@@ -128,11 +131,11 @@ fn what_was_sent_counts_no_more() {
     assert_eq!(one.answers.of_whole_connection(), Some(0));
 }
 
-/// For how long a client may take nothing.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a client may make no progress.
+const STALL_LIMIT: Duration = Duration::from_secs(15);
 
 #[tokio::test(start_paused = true)]
-async fn who_takes_no_answer_for_fifteen_seconds_is_cut_and_who_takes_some_is_not() {
+async fn a_connection_without_progress_for_fifteen_seconds_is_closed_and_a_slow_one_is_not() {
     let capacity = Capacity::new(&settings(), None);
     let watched = capacity.clone();
     tokio::spawn(async move { watched.watch().await });
@@ -142,25 +145,25 @@ async fn who_takes_no_answer_for_fifteen_seconds_is_cut_and_who_takes_some_is_no
     let mut taken = answer(slow.as_ref().unwrap(), None, 1_000).unwrap();
     let held = answer(stalled.as_ref().unwrap(), None, 10).unwrap();
     for _ in 0..4 {
-        sleep(PATIENCE / 2).await;
+        sleep(STALL_LIMIT / 2).await;
         taken.advance(1);
-        // An answer that is given up is no sign of a client that reads.
+        // A dropped answer does not count as progress.
         drop(answer(stalled.as_ref().unwrap(), None, 10));
     }
     assert!(!idle_cut.is_cancelled() && !slow_cut.is_cancelled() && stalled_cut.is_cancelled());
     drop((idle, held, taken));
 
-    // Whoever has taken everything in time is not late with what comes then.
+    // The time starts anew for an answer after all earlier ones were sent.
     let late = answer(slow.as_ref().unwrap(), None, 10).unwrap();
-    sleep(PATIENCE / 2).await;
+    sleep(STALL_LIMIT / 2).await;
     assert!(!slow_cut.is_cancelled());
-    sleep(PATIENCE / 2).await;
+    sleep(STALL_LIMIT / 2).await;
     assert!(slow_cut.is_cancelled());
     drop(late);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_nobody_reads_ends_alone_and_with_its_connection_if_that_does_not_help() {
+async fn a_stalled_stream_ends_first_and_its_connection_if_it_stays_stalled() {
     let capacity = Capacity::new(&settings(), None);
     let watched = capacity.clone();
     tokio::spawn(async move { watched.watch().await });
@@ -175,30 +178,30 @@ async fn a_stream_that_nobody_reads_ends_alone_and_with_its_connection_if_that_d
     let mut other = answer(&connection, None, 1_000).unwrap();
     let began = tokio::time::Instant::now();
     while !stream_cut.is_cancelled() {
-        assert!(began.elapsed() < PATIENCE);
-        sleep(SHORT).await;
+        assert!(began.elapsed() < STALL_LIMIT);
+        sleep(STEP).await;
         other.advance(1);
     }
-    assert!(!cut.is_cancelled(), "the rest of the connection goes on");
+    assert!(!cut.is_cancelled(), "the connection stays open");
     while !cut.is_cancelled() {
-        assert!(began.elapsed() < PATIENCE);
-        sleep(SHORT).await;
+        assert!(began.elapsed() < STALL_LIMIT);
+        sleep(STEP).await;
         other.advance(1);
     }
     drop((held, other));
 }
 
-/// A moment.
-const SHORT: Duration = Duration::from_millis(100);
+/// The step of the test's clock.
+const STEP: Duration = Duration::from_millis(100);
 
 #[tokio::test(start_paused = true)]
-async fn where_the_server_has_too_many_unsent_bytes_the_connection_with_most_of_them_ends() {
-    let most = Settings {
+async fn the_connection_with_the_most_unsent_bytes_ends_at_the_limit_of_the_server() {
+    let settings = Settings {
         connection_unsent_bytes: 1 << 20,
         max_connections: 100,
         ..settings()
     };
-    let capacity = Capacity::new(&most, None);
+    let capacity = Capacity::new(&settings, None);
     let watched = capacity.clone();
     tokio::spawn(async move { watched.watch().await });
     let (small, small_cut) = connect(&capacity, "10.0.0.1:1");
@@ -209,7 +212,7 @@ async fn where_the_server_has_too_many_unsent_bytes_the_connection_with_most_of_
         answer(large.as_ref().unwrap(), None, 6_000).unwrap(),
     ];
     assert!(answer(last.as_ref().unwrap(), None, 5_000).is_err());
-    sleep(SHORT).await;
+    sleep(STEP).await;
     assert!(large_cut.is_cancelled() && !small_cut.is_cancelled() && !last_cut.is_cancelled());
     drop(held);
 }

@@ -1,8 +1,8 @@
-//! Answers that were made and are not sent yet: how many bytes they take, and whether the client takes any.
+//! Unsent answers: counts their bytes, and detects clients that do not read.
 //!
-//! A client that opens no HTTP/2 window takes no answer, and keeps each in the server's memory for as long as its
-//! connection lives. So the bytes are bounded for a connection, an identity, a peer address and the server, and
-//! [`super::Capacity::watch`] closes a connection that takes none for too long.
+//! A client that opens no HTTP/2 window receives no answer, and each answer stays in the server's memory for as long as
+//! the connection is open. Therefore the bytes are limited per connection, identity, peer address and server, and
+//! [`super::Capacity::watch`] closes a connection that makes no progress for too long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::{Capacity, Usage, lock, overloaded};
 use crate::error::Error;
 
-/// What an unsent answer takes beside its own bytes: the state of its call.
+/// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
 const OVERHEAD: usize = 512;
-/// The size up to which an answer is taken on a connection that has no other unsent one, whatever others use.
-const ALWAYS_TAKEN: usize = 4 << 10;
-/// For how many seconds nothing may be taken before a stream, or a connection, is ended. A second more passes
-/// until the watch sees it.
+/// The size in bytes up to which an answer is always accepted if its connection has no other unsent answer.
+const ALWAYS_ACCEPTED: usize = 4 << 10;
+/// After how many seconds without progress a stream or a connection is ended. [`super::Capacity::watch`] notices it
+/// up to one second later.
 const STALLED: u32 = 12;
 
 /// The unsent answers of a connection, or of one stream on it.
@@ -27,22 +27,22 @@ pub(in crate::api) struct Answers {
     capacity: Arc<Capacity>,
     peer: Arc<Usage>,
     unsent: AtomicUsize,
-    /// How many of those are of streams, which end by themselves when nobody reads them.
+    /// The part of `unsent` that belongs to streams, which are ended separately.
     of_streams: AtomicUsize,
-    /// When the client took something last, or had taken everything.
-    moved: AtomicU32,
+    /// When the client last made progress, or when the first unsent answer was added.
+    progressed: AtomicU32,
     cut: CancellationToken,
-    /// For a stream: those of its connection.
+    /// The answers of the whole connection, if these are the answers of a stream.
     connection: Option<Arc<Answers>>,
 }
 
 impl Answers {
-    /// Those of a connection, which `cut` ends.
+    /// The answers of a connection, which `cut` closes.
     pub(super) fn of_connection(capacity: &Arc<Capacity>, peer: &Arc<Usage>, cut: CancellationToken) -> Arc<Self> {
         Self::watched(capacity, peer, cut, None)
     }
 
-    /// Those of a stream on this connection, which `cut` ends.
+    /// The answers of a stream on this connection, which `cut` ends.
     pub(super) fn of_stream(self: &Arc<Self>, cut: CancellationToken) -> Arc<Self> {
         Self::watched(&self.capacity, &self.peer, cut, Some(Arc::clone(self)))
     }
@@ -58,7 +58,7 @@ impl Answers {
             peer: Arc::clone(peer),
             unsent: AtomicUsize::new(0),
             of_streams: AtomicUsize::new(0),
-            moved: AtomicU32::new(0),
+            progressed: AtomicU32::new(0),
             cut,
             connection,
         });
@@ -66,20 +66,20 @@ impl Answers {
         answers
     }
 
-    /// The unsent bytes of a whole connection; nothing for those of a stream, which its connection counts too.
+    /// The unsent bytes of a whole connection; `None` for a stream, whose bytes its connection counts too.
     pub(super) fn of_whole_connection(&self) -> Option<usize> {
         self.connection.is_none().then(|| self.unsent.load(Ordering::Relaxed))
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub(super) fn cut_connection(&self) {
         self.connection.as_ref().map_or(&self.cut, |whole| &whole.cut).cancel();
     }
 
-    /// Ends what takes nothing any more, and answers whether there was anything to end. What of a stream is with
-    /// the transport already ends with its connection alone.
+    /// Ends a stream or a connection that makes no progress, and returns whether it did so. A stream that stays
+    /// stalled after its end closes its connection, because only this drops the data in the transport.
     pub(super) fn end_if_stalled(&self, now: u32) -> bool {
-        let since = now.saturating_sub(self.moved.load(Ordering::Relaxed));
+        let since = now.saturating_sub(self.progressed.load(Ordering::Relaxed));
         if self.unsent.load(Ordering::Relaxed) <= self.of_streams.load(Ordering::Relaxed) || since <= STALLED {
             return false;
         }
@@ -92,31 +92,31 @@ impl Answers {
     }
 
     fn add(&self, bytes: usize) -> usize {
-        // Before it is counted: whoever had nothing to take was not late.
+        // A client without unsent answers was not stalled.
         if self.unsent.load(Ordering::Relaxed) == 0 {
-            self.moved();
+            self.note_progress();
         }
         self.unsent.fetch_add(bytes, Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize, is_sent: bool) {
+    fn subtract(&self, bytes: usize, is_sent: bool) {
         if is_sent {
-            self.moved();
+            self.note_progress();
         }
         self.unsent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn moved(&self) {
-        self.moved
+    fn note_progress(&self) {
+        self.progressed
             .store(self.capacity.now.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
-/// Whose answers a call's are.
+/// The connection or stream, and the identity, for which the answers of a call count.
 #[derive(Debug, Clone)]
 pub(in crate::api) struct ChargeTo {
     pub answers: Arc<Answers>,
-    /// Where the caller has proven who it is.
+    /// The usage of an authenticated caller.
     pub identity: Option<Arc<Usage>>,
 }
 
@@ -124,28 +124,28 @@ impl ChargeTo {
     /// Counts the bytes of an answer until they are sent or dropped.
     ///
     /// # Errors
-    /// OVERLOADED when there are too many unsent ones already.
+    /// OVERLOADED if a limit of unsent bytes has been reached.
     fn charge(&self, bytes: usize) -> Result<Charge, Error> {
         let charge = Charge {
             to: self.clone(),
             left: bytes + OVERHEAD,
             is_sent: false,
         };
-        let full = charge.begin();
+        let exceeded = charge.add();
         let alone = charge.connection().unsent.load(Ordering::Relaxed) <= charge.left;
-        match full {
-            Some(what) if !(alone && bytes <= ALWAYS_TAKEN) => Err(overloaded(what)),
+        match exceeded {
+            Some(what) if !(alone && bytes <= ALWAYS_ACCEPTED) => Err(overloaded(what)),
             _ => Ok(charge),
         }
     }
 }
 
-/// Bytes that are counted; what is left of them is not when it is dropped.
+/// Counted bytes. The remaining ones are subtracted when it is dropped.
 #[derive(Debug)]
 struct Charge {
     to: ChargeTo,
     left: usize,
-    /// Whether all of them were sent. What is refused or given up is no sign of a client that reads.
+    /// Whether all bytes were sent. A refused or dropped answer does not count as progress.
     is_sent: bool,
 }
 
@@ -155,13 +155,13 @@ impl Charge {
         answers.connection.as_ref().unwrap_or(answers)
     }
 
-    /// Counts them everywhere, and says whose limit was reached before.
-    fn begin(&self) -> Option<&'static str> {
+    /// Adds the bytes to all counters. Returns the reason for a refusal if a limit had been reached before.
+    fn add(&self) -> Option<&'static str> {
         let (bytes, answers) = (self.left, &self.to.answers);
         let capacity = &answers.capacity;
         if answers.connection.is_some() {
             answers.add(bytes);
-            // Before they count as unsent, so that there are never too few of them.
+            // Added before the bytes count as unsent, so that the difference is never too large.
             self.connection().of_streams.fetch_add(bytes, Ordering::Relaxed);
         }
         let of_connection = self.connection().add(bytes);
@@ -171,27 +171,27 @@ impl Charge {
         let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
         let limit = capacity.unsent_limit;
         if of_connection >= capacity.connection_unsent_limit {
-            Some("too many answers on this connection are not taken")
+            Some("too many unsent answers on this connection")
         } else if of_identity >= capacity.identity_share(limit) {
-            Some("too many answers to this identity are not taken")
+            Some("too many unsent answers to this identity")
         } else if of_peer >= capacity.peer_share(limit) {
-            Some("too many answers to this address are not taken")
+            Some("too many unsent answers to this address")
         } else if of_server >= limit {
             capacity.too_many.notify_one();
-            Some("too many answers are not taken")
+            Some("too many unsent answers")
         } else {
             None
         }
     }
 
-    fn count_no_more(&mut self, bytes: usize, is_sent: bool) {
+    fn subtract(&mut self, bytes: usize, is_sent: bool) {
         let bytes = bytes.min(self.left);
         self.left -= bytes;
         let answers = &self.to.answers;
         if answers.connection.is_some() {
-            answers.take(bytes, is_sent);
+            answers.subtract(bytes, is_sent);
         }
-        self.connection().take(bytes, is_sent);
+        self.connection().subtract(bytes, is_sent);
         if answers.connection.is_some() {
             self.connection().of_streams.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -205,11 +205,11 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.count_no_more(self.left, self.is_sent);
+        self.subtract(self.left, self.is_sent);
     }
 }
 
-/// The bytes of an answer on their way to the socket.
+/// The bytes of an answer, counted as unsent until they are written to the socket.
 #[derive(Debug)]
 pub(in crate::api) struct Charged<D> {
     data: D,
@@ -217,10 +217,10 @@ pub(in crate::api) struct Charged<D> {
 }
 
 impl<D: Buf> Charged<D> {
-    /// Counts them, where there is somebody to count them for.
+    /// Counts the bytes, if there is anything to charge.
     ///
     /// # Errors
-    /// OVERLOADED when there are too many unsent ones already.
+    /// OVERLOADED if a limit of unsent bytes has been reached.
     pub(in crate::api) fn new(data: D, to: Option<&ChargeTo>) -> Result<Self, Error> {
         let charge = to.map(|to| to.charge(data.remaining())).transpose()?;
         Ok(Self { data, charge })
@@ -236,14 +236,14 @@ impl<D: Buf> Buf for Charged<D> {
         self.data.chunk()
     }
 
-    /// The transport calls it for what it writes.
+    /// The transport calls this for the bytes that it has written.
     fn advance(&mut self, bytes: usize) {
         self.data.advance(bytes);
         let Some(charge) = &mut self.charge else { return };
-        // What is sent whole is dropped next, and counted then.
+        // An answer that was sent completely is dropped next, which subtracts its bytes.
         charge.is_sent = !self.data.has_remaining();
         if !charge.is_sent {
-            charge.count_no_more(bytes, true);
+            charge.subtract(bytes, true);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What ends connections over time: those that take no answer, and the one with the most unsent bytes when the
-//! whole server has too many.
+//! Ends connections and streams that make no progress, and the connection with the most unsent bytes when the server
+//! exceeds its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,41 +10,44 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Answers, Capacity, lock};
 use crate::api::log_throttle::LogThrottle;
 
-/// How often it is looked who takes nothing.
+/// The interval of the check for stalled connections.
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Capacity {
-    /// Keeps the bounds of unsent answers; never ready.
+    /// Enforces the limits of unsent answers. Never returns.
     pub(in crate::api) async fn watch(&self) {
-        let stalled = LogThrottle::default();
+        let throttle = LogThrottle::default();
         let mut seconds = interval(SECOND);
-        // Whoever did not run for a while has not watched its clients either.
+        // After a pause of the process, clients must not count as stalled for that time.
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = seconds.tick() => self.end_the_stalled(&stalled),
-                () = self.too_many.notified() => self.end_the_largest(),
+                _ = seconds.tick() => self.end_stalled(&throttle),
+                () = self.too_many.notified() => self.end_largest(),
             }
         }
     }
 
-    fn end_the_stalled(&self, told: &LogThrottle) {
+    fn end_stalled(&self, throttle: &LogThrottle) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         let ended = self.open().iter().filter(|answers| answers.end_if_stalled(now)).count();
         for _ in 0..ended {
             if let Some(figures) = &self.figures {
                 figures.stalled.inc();
             }
-            if let Some(ended) = told.one_more() {
-                tracing::warn!(ended, "clients took no answer: ending their connections or streams");
+            if let Some(ended) = throttle.one_more() {
+                tracing::warn!(
+                    ended,
+                    "clients do not read their answers: ending their streams or connections"
+                );
             }
         }
         self.peers.prune();
         self.identities.prune();
     }
 
-    fn end_the_largest(&self) {
-        // What was ended meanwhile may have been enough.
+    fn end_largest(&self) {
+        // Other connections may have ended in the meantime.
         if self.unsent.load(Ordering::Relaxed) < self.unsent_limit {
             return;
         }
@@ -53,13 +56,13 @@ impl Capacity {
         if let Some(largest) = largest {
             tracing::warn!(
                 bytes = largest.of_whole_connection(),
-                "too many unsent answers: ending the connection that has most of them"
+                "too many unsent answers: closing the connection with the most unsent bytes"
             );
             largest.cut_connection();
         }
     }
 
-    /// All that are open.
+    /// The answers of all open connections and streams.
     fn open(&self) -> Vec<Arc<Answers>> {
         let mut answers = lock(&self.answers);
         answers.retain(|answers| answers.strong_count() > 0);

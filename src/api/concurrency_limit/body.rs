@@ -1,5 +1,5 @@
-//! The two sides of a call that was let in: its message has to come soon, its place is free when its answer
-//! ends, and a stream ends when the server drains.
+//! The request and response bodies of an admitted call: limits the time for the message, returns a stream's permit at
+//! its end, and ends streams when the server drains.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,17 +19,17 @@ use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
 
-/// How long the message of a call may take after its head.
-const MESSAGE_TIME: Duration = Duration::from_secs(5);
+/// How long the message of a call may take after its headers.
+const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 
-/// When a stream has to end, whatever it still has to say.
+/// Ready when a stream has to end.
 type Until = Pin<Box<WaitForCancellationFutureOwned>>;
 
 fn at(drain: &CancellationToken) -> Until {
     Box::pin(drain.clone().cancelled_owned())
 }
 
-/// A place behind the gate.
+/// The permit of an admitted call.
 #[derive(Debug)]
 pub(in crate::api) struct CallPermit {
     until: Option<Until>,
@@ -37,7 +37,7 @@ pub(in crate::api) struct CallPermit {
 }
 
 impl CallPermit {
-    /// A place that a stream leaves when `until` is cancelled, and any other call with its answer.
+    /// A permit for a stream, which ends when `until` is cancelled, or for a call without `until`.
     pub(super) fn new(permit: Permit, until: Option<&CancellationToken>) -> Self {
         Self {
             until: until.map(at),
@@ -45,24 +45,24 @@ impl CallPermit {
         }
     }
 
-    /// Whether the place is kept while the body goes on.
+    /// Whether the permit is kept until the body ends.
     pub(super) fn is_of_stream(&self) -> bool {
         self.until.is_some()
     }
 }
 
-/// A request whose messages end when the server drains. Without that, a handler that still listens would
-/// keep its connection open after its answer has ended.
+/// Ends the messages of a request when the server drains. Otherwise a handler that still waits for messages would keep
+/// the connection open after the end of its answer.
 pub(super) fn until_drain(request: Request<RequestBody>, drain: &CancellationToken) -> Request<RequestBody> {
     request.map(|body| RequestBody::new(EndOnDrain { body, until: at(drain) }))
 }
 
-/// A request with a single message, which has to come soon.
-pub(super) fn soon(request: Request<RequestBody>) -> Request<RequestBody> {
+/// Fails the body of a request if its single message takes longer than [`MESSAGE_LIMIT`].
+pub(super) fn with_message_timeout(request: Request<RequestBody>) -> Request<RequestBody> {
     if request.body().is_end_stream() {
         return request;
     }
-    request.map(|body| RequestBody::new(MessageTimeout { body, timeout: None }))
+    request.map(|body| RequestBody::new(MessageTimeout { body, limit: None }))
 }
 
 /// A request's body that ends when the server drains.
@@ -92,12 +92,12 @@ impl Body for EndOnDrain {
     }
 }
 
-/// A request's body that fails when it takes too long to come. Nobody asks for more of it once its end was
-/// seen, so the call itself may go on.
+/// A request's body that fails after [`MESSAGE_LIMIT`]. The body is not polled after its end, so the call itself may
+/// last longer.
 struct MessageTimeout {
     body: RequestBody,
-    /// From the first time that there was nothing yet.
-    timeout: Option<Pin<Box<Sleep>>>,
+    /// Starts at the first poll without data.
+    limit: Option<Pin<Box<Sleep>>>,
 }
 
 impl Body for MessageTimeout {
@@ -109,9 +109,9 @@ impl Body for MessageTimeout {
         if frame.is_ready() {
             return frame;
         }
-        let timeout = self.timeout.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME)));
-        ready!(timeout.as_mut().poll(cx));
-        let problem = format!("must have come whole within {MESSAGE_TIME:?}");
+        let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(MESSAGE_LIMIT)));
+        ready!(limit.as_mut().poll(cx));
+        let problem = format!("must arrive completely within {MESSAGE_LIMIT:?}");
         Poll::Ready(Some(Err(status::of(InvalidField::new("request", problem)))))
     }
 
@@ -124,31 +124,35 @@ impl Body for MessageTimeout {
     }
 }
 
-/// The body of a call that was let in. Its bytes count as unsent until the transport has written them. A stream
-/// keeps its place until it ends, which it does with DRAINING when the server drains.
+/// The response body of an admitted call. Its bytes count as unsent until the transport has written them. A stream
+/// keeps its permit until its end, and ends with DRAINING when the server drains.
 #[derive(Debug, Default)]
 pub(in crate::api) struct PermitBody<B> {
     body: B,
-    stay: Option<CallPermit>,
+    permit: Option<CallPermit>,
     charge_to: Option<ChargeTo>,
 }
 
 impl<B> PermitBody<B> {
-    /// The body of the stream that has this place, or of a call that has left it, with whom its bytes count for.
-    pub(super) fn new(body: B, stay: Option<CallPermit>, charge_to: Option<ChargeTo>) -> Self {
-        Self { body, stay, charge_to }
+    /// The body of a stream with its permit, or of another call without one, and for whom its bytes count.
+    pub(super) fn new(body: B, permit: Option<CallPermit>, charge_to: Option<ChargeTo>) -> Self {
+        Self {
+            body,
+            permit,
+            charge_to,
+        }
     }
 }
 
 impl<B: Body<Error = Status> + Unpin> PermitBody<B> {
-    /// A frame of the body; OVERLOADED in its stead when too many bytes are unsent already.
+    /// A frame of the body, or the error OVERLOADED if a limit of unsent bytes has been reached.
     fn charged(&self, frame: Frame<B::Data>) -> Result<Frame<Charged<B::Data>>, Status> {
         match frame.into_data() {
             Ok(data) => match Charged::new(data, self.charge_to.as_ref()) {
                 Ok(data) => Ok(Frame::data(data)),
                 Err(overloaded) => trailers(&status::of(overloaded)),
             },
-            Err(frame) => Ok(frame.map_data(|_| unreachable!("it is no data"))),
+            Err(frame) => Ok(frame.map_data(|_| unreachable!("not a data frame"))),
         }
     }
 }
@@ -158,15 +162,15 @@ impl<B: Body<Error = Status> + Unpin> Body for PermitBody<B> {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
-        // The stream itself comes first: it may have a last word of its own.
+        // The inner body is polled first, because it may end with its own status.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame.map(|frame| frame.and_then(|frame| self.charged(frame))));
         }
-        let until = self.stay.as_mut().and_then(|stay| stay.until.as_mut());
+        let until = self.permit.as_mut().and_then(|permit| permit.until.as_mut());
         let Some(Poll::Ready(())) = until.map(|until| until.as_mut().poll(cx)) else {
             return Poll::Pending;
         };
-        self.stay = None;
+        self.permit = None;
         Poll::Ready(Some(trailers(&status::of(Error::Draining))))
     }
 

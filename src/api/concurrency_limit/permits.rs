@@ -1,4 +1,4 @@
-//! The permits of all calls, and whether the server drains.
+//! The permits of all calls, by kind, identity and peer address.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::api::capacity::{Capacity, Counted, KINDS, UsageGuard, overloaded};
 use crate::api::settings::Settings;
 use crate::error::Error;
 
-/// As many calls as may be open, by their kind.
+/// The permits for open calls, by kind.
 #[derive(Debug)]
 pub(in crate::api) struct Permits {
     kinds: [Limited; KINDS],
     pub(super) drain: CancellationToken,
 }
 
-/// The permits of a kind, and how many of them one identity and one peer address may have.
+/// The permits of a kind, and how many of them one identity and one peer address may take.
 #[derive(Debug)]
 struct Limited {
     permits: Arc<Semaphore>,
@@ -35,7 +35,7 @@ pub(in crate::api) struct Permit {
 }
 
 impl Kind {
-    /// Which permits it takes, below [`KINDS`].
+    /// The index of the kind's permits, below [`KINDS`].
     fn index(self) -> usize {
         match self {
             Self::Acquire => 0,
@@ -49,12 +49,12 @@ impl Kind {
 }
 
 impl Permits {
-    /// As many as the settings allow, until `drain` begins.
+    /// The permits that the settings define. After `drain`, only some kinds are admitted.
     pub(in crate::api) fn new(settings: &Settings, capacity: &Capacity, drain: CancellationToken) -> Self {
-        let limited = |most: usize| Limited {
-            permits: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            of_identity: capacity.identity_share(most),
-            of_peer: capacity.peer_share(most),
+        let limited = |limit: usize| Limited {
+            permits: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+            of_identity: capacity.identity_share(limit),
+            of_peer: capacity.peer_share(limit),
         };
         let Settings {
             max_acquires: acquires,
@@ -69,7 +69,7 @@ impl Permits {
     }
 
     pub(super) fn admit(&self, kind: Kind, caller: Option<&Caller>) -> Result<Permit, Error> {
-        if !kind.finishes() && self.drain.is_cancelled() {
+        if !kind.is_admitted_while_draining() && self.drain.is_cancelled() {
             return Err(Error::Draining);
         }
         let limited = &self.kinds[kind.index()];
@@ -78,7 +78,7 @@ impl Permits {
         let identity = identity.map(|usage| usage.count(counted, limited.of_identity).ok_or("this identity"));
         let peer = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
         let peer = peer.map(|usage| usage.peer.count(counted, limited.of_peer).ok_or("this address"));
-        let of = |whose| overloaded(&format!("{} of {whose}", kind.word()));
+        let of = |whose| overloaded(&format!("{} of {whose}", kind.overload_reason()));
         Ok(Permit {
             _identity: identity.transpose().map_err(of)?,
             _peer: peer.transpose().map_err(of)?,
@@ -86,7 +86,7 @@ impl Permits {
                 .permits
                 .clone()
                 .try_acquire_owned()
-                .map_err(|_| overloaded(kind.word()))?,
+                .map_err(|_| overloaded(kind.overload_reason()))?,
         })
     }
 }

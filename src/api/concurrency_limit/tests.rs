@@ -17,7 +17,7 @@ use crate::api::status::reason;
 use crate::name::Identity;
 use crate::rpc::path::{self, ACQUIRE, RELEASE, RENEW};
 
-/// A body that never says anything.
+/// A body that never has a frame.
 #[derive(Debug, Default)]
 struct Silent;
 
@@ -39,12 +39,12 @@ fn settings(most: usize) -> Settings {
     }
 }
 
-struct House {
+struct TestServer {
     permits: Arc<Permits>,
     drain: CancellationToken,
 }
 
-impl House {
+impl TestServer {
     fn new(most: usize) -> Self {
         let drain = CancellationToken::new();
         let settings = settings(most);
@@ -53,22 +53,22 @@ impl House {
         Self { permits, drain }
     }
 
-    /// A call that was let in and has no answer yet, while what it gives back lives.
+    /// An admitted call without an answer, which is open until the returned value is dropped.
     fn open(&self, method: &str) -> impl Sized {
         let inner = service_fn(|_: Request<Body>| futures::future::pending::<Result<Response<Silent>, Status>>());
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
         ConcurrencyLimit::new(inner, self.permits.clone()).call(request)
     }
 
-    /// Calls a method whose answer comes at once, with a body that goes on.
+    /// Calls a method whose answer is ready at once and whose body does not end.
     async fn call(&self, method: &str) -> Response<PermitBody<Silent>> {
         let inner = service_fn(|_: Request<Body>| futures::future::ok::<_, Status>(Response::new(Silent)));
         let request = Request::builder().uri(method).body(Body::empty()).unwrap();
-        let gate = ConcurrencyLimit::new(inner, self.permits.clone());
-        gate.oneshot(request).await.unwrap()
+        let limit = ConcurrencyLimit::new(inner, self.permits.clone());
+        limit.oneshot(request).await.unwrap()
     }
 
-    /// The code and reason with which a method is refused; nothing when it is let in.
+    /// The code and reason with which a method is refused; `None` if it is admitted.
     async fn refusal(&self, method: &str) -> Option<(Code, String)> {
         let status = Status::from_header_map(self.call(method).await.headers())?;
         Some((status.code(), reason(&status)?))
@@ -81,31 +81,31 @@ const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const GET: &str = path::GET_LOCK;
 
 #[tokio::test]
-async fn open_calls_of_other_kinds_keep_no_release_out() {
-    let house = House::new(1);
-    let _acquire = house.open(ACQUIRE);
-    let _watch = house.open(WATCH);
-    let _get = house.open(GET);
+async fn open_calls_of_other_kinds_do_not_block_a_release() {
+    let server = TestServer::new(1);
+    let _acquire = server.open(ACQUIRE);
+    let _watch = server.open(WATCH);
+    let _get = server.open(GET);
     let full = Some((Code::ResourceExhausted, "OVERLOADED".to_owned()));
-    assert_eq!(house.refusal(ACQUIRE).await, full);
-    assert_eq!(house.refusal(WATCH).await, full);
-    assert_eq!(house.refusal(GET).await, full);
-    assert_eq!(house.refusal(RELEASE).await, None);
-    assert_eq!(house.refusal(RENEW).await, None);
+    assert_eq!(server.refusal(ACQUIRE).await, full);
+    assert_eq!(server.refusal(WATCH).await, full);
+    assert_eq!(server.refusal(GET).await, full);
+    assert_eq!(server.refusal(RELEASE).await, None);
+    assert_eq!(server.refusal(RENEW).await, None);
 }
 
 #[tokio::test]
-async fn a_call_that_was_answered_keeps_nobody_out_however_late_its_client_takes_the_answer() {
-    let house = House::new(1);
+async fn an_answered_call_returns_its_permit_before_its_client_reads_the_answer() {
+    let server = TestServer::new(1);
     for method in [ACQUIRE, RENEW, RELEASE, CHECK, GET] {
-        let _untaken = house.call(method).await;
-        assert_eq!(house.refusal(method).await, None, "{method}");
+        let _untaken = server.call(method).await;
+        assert_eq!(server.refusal(method).await, None, "{method}");
     }
 }
 
 #[tokio::test]
-async fn one_identity_and_one_address_leave_the_others_their_share() {
-    let house = House::new(4);
+async fn one_identity_and_one_address_have_a_share_of_each_limit() {
+    let server = TestServer::new(4);
     let capacity = Capacity::new(&settings(4), None);
     let connected = |address: &str| {
         let peer = Peer::Tcp(address.parse().unwrap());
@@ -131,56 +131,56 @@ async fn one_identity_and_one_address_leave_the_others_their_share() {
         Kind::Other,
     ];
     for kind in kinds {
-        let admit = |caller: &Caller| house.permits.admit(kind, Some(caller));
+        let admit = |caller: &Caller| server.permits.admit(kind, Some(caller));
         let one = [
             known("10.0.0.1:1", "a"),
             known("10.0.0.2:1", "a"),
             known("10.0.0.3:1", "a"),
         ];
         let _held = (admit(&one[0]).unwrap(), admit(&one[1]).unwrap());
-        assert!(admit(&one[2]).is_err(), "{kind:?}: two are the share of an identity");
+        assert!(admit(&one[2]).is_err(), "{kind:?}: the share of an identity is two");
         assert!(admit(&connected("10.0.0.4:1")).is_ok(), "{kind:?}");
     }
-    let admit = |caller: &Caller| house.permits.admit(Kind::Finishing, Some(caller));
+    let admit = |caller: &Caller| server.permits.admit(Kind::Finishing, Some(caller));
     let _held = (
         admit(&connected("10.0.0.5:1")).unwrap(),
         admit(&known("10.0.0.5:2", "b")).unwrap(),
     );
     assert!(
         admit(&connected("10.0.0.5:3")).is_err(),
-        "two are the share of an address"
+        "the share of an address is two"
     );
     assert!(admit(&connected("10.0.0.6:1")).is_ok());
 }
 
 #[tokio::test]
-async fn a_place_is_free_again_when_its_call_ends() {
-    let house = House::new(1);
-    let first = house.call(WATCH).await;
-    assert!(house.refusal(WATCH).await.is_some());
+async fn a_stream_returns_its_permit_when_it_ends() {
+    let server = TestServer::new(1);
+    let first = server.call(WATCH).await;
+    assert!(server.refusal(WATCH).await.is_some());
     drop(first);
-    assert_eq!(house.refusal(WATCH).await, None);
+    assert_eq!(server.refusal(WATCH).await, None);
 }
 
 #[tokio::test]
-async fn a_drain_refuses_all_but_what_finishes() {
-    let house = House::new(1);
-    house.drain.cancel();
+async fn a_drain_admits_only_renew_release_and_health_checks() {
+    let server = TestServer::new(1);
+    server.drain.cancel();
     let draining = Some((Code::Unavailable, "DRAINING".to_owned()));
     for method in [ACQUIRE, WATCH, GET, path::ADMIT] {
-        assert_eq!(house.refusal(method).await, draining, "{method}");
+        assert_eq!(server.refusal(method).await, draining, "{method}");
     }
     for method in [RENEW, RELEASE, CHECK] {
-        assert_eq!(house.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method).await, None, "{method}");
     }
 }
 
 #[tokio::test]
 async fn a_drain_ends_open_streams_at_once() {
-    let house = House::new(1);
-    let mut body = house.call(WATCH).await.into_body();
+    let server = TestServer::new(1);
+    let mut body = server.call(WATCH).await.into_body();
     let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
-    let drain = house.drain.clone();
+    let drain = server.drain.clone();
     let (frame, ()) = tokio::join!(next, async move { drain.cancel() });
     let trailers = frame.unwrap().unwrap().into_trailers().unwrap();
     let status = Status::from_header_map(&trailers).unwrap();
@@ -188,27 +188,27 @@ async fn a_drain_ends_open_streams_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_open_to_nobody_keeps_no_lease_and_no_watch_out() {
-    let house = House::new(1);
-    let _check = house.open(CHECK);
-    let _stream = house.call(HEALTH_WATCH).await;
+async fn unauthenticated_calls_do_not_block_leases_and_watches() {
+    let server = TestServer::new(1);
+    let _check = server.open(CHECK);
+    let _stream = server.call(HEALTH_WATCH).await;
     for method in [CHECK, HEALTH_WATCH] {
-        assert!(house.refusal(method).await.is_some(), "{method}");
+        assert!(server.refusal(method).await.is_some(), "{method}");
     }
     for method in [RENEW, WATCH, GET] {
-        assert_eq!(house.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method).await, None, "{method}");
     }
 }
 
-impl House {
-    /// Calls a method with a request whose message never comes, and says why that ended and when.
+impl TestServer {
+    /// Calls a method with a request whose message never arrives. Returns the status and the time until it.
     async fn half_open(&self, method: &str) -> (Status, Duration) {
         let began = Instant::now();
         let inner = service_fn(|request: Request<Body>| {
             Box::pin(async move {
                 let mut body = request.into_body();
                 let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
-                let late = frame.expect("a frame").expect_err("no message came");
+                let late = frame.expect("a frame").expect_err("no message arrives");
                 Ok::<_, Status>(late.into_http::<Silent>())
             })
         });
@@ -222,10 +222,10 @@ impl House {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_message_does_not_come_leaves_its_place() {
-    let house = House::new(1);
+async fn a_call_without_a_message_times_out_and_returns_its_permit() {
+    let server = TestServer::new(1);
     for method in [RENEW, RELEASE, CHECK, GET, ACQUIRE, WATCH, HEALTH_WATCH] {
-        let half_open = tokio::time::timeout(Duration::from_secs(60), house.half_open(method));
+        let half_open = tokio::time::timeout(Duration::from_secs(60), server.half_open(method));
         let (status, after) = half_open.await.expect(method);
         assert_eq!(status.code(), Code::InvalidArgument, "{method}");
         assert_eq!(reason(&status).as_deref(), Some("INVALID_FIELD"), "{method}");
@@ -233,6 +233,6 @@ async fn a_call_whose_message_does_not_come_leaves_its_place() {
             after <= Duration::from_secs(5) + Duration::from_millis(10),
             "{method}: {after:?}"
         );
-        assert_eq!(house.refusal(method).await, None, "{method}");
+        assert_eq!(server.refusal(method).await, None, "{method}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a connection reads and writes: a socket of either kind, encrypted or not.
+//! The transport of a connection: a TCP or Unix socket, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// An accepted socket of either kind.
+/// An accepted socket.
 #[derive(Debug)]
 pub(in crate::api) enum Socket {
     /// Over TCP.
@@ -17,16 +17,16 @@ pub(in crate::api) enum Socket {
     Unix(UnixStream),
 }
 
-/// The bytes of a connection on their way over its socket.
+/// The transport of a connection.
 #[derive(Debug)]
 pub(in crate::api) enum Transport {
-    /// As they are.
+    /// Without encryption.
     Plain(Socket),
-    /// Encrypted.
+    /// With TLS.
     Tls(Box<TlsStream<Socket>>),
 }
 
-/// Reads and writes by whichever of two variants it is.
+/// Implements reading and writing for an enum with two variants.
 macro_rules! either {
     ($type:ident, $first:ident, $second:ident) => {
         impl AsyncRead for $type {

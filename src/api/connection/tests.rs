@@ -11,27 +11,27 @@ async fn pair(terms: &ConnectionSettings) -> (UnixStream, Option<Connection>) {
     (client, terms.admit((Socket::Unix(server), Peer::Unix).into()))
 }
 
-fn terms(most: usize) -> (ConnectionSettings, CancellationToken) {
+fn terms(limit: usize) -> (ConnectionSettings, CancellationToken) {
     let cut = CancellationToken::new();
     let drain = CancellationToken::new();
     let settings = Settings {
-        max_connections: most,
+        max_connections: limit,
         peer_share: 100,
         ..Settings::default()
     };
     let capacity = Capacity::new(&settings, None);
     (
-        ConnectionSettings::new(most, Duration::from_secs(15), drain, cut.clone(), capacity),
+        ConnectionSettings::new(limit, Duration::from_secs(15), drain, cut.clone(), capacity),
         cut,
     )
 }
 
-/// The client begins to speak HTTP/2, as far as the connection looks at it.
+/// Sends as many bytes as a client that starts HTTP/2.
 async fn begin(client: &mut UnixStream, connection: &mut Connection) {
-    client.write_all(&[7; BEGINNING]).await.unwrap();
-    let mut heard = [0; BEGINNING];
+    client.write_all(&[7; PREFACE]).await.unwrap();
+    let mut heard = [0; PREFACE];
     connection.read_exact(&mut heard).await.unwrap();
-    assert_eq!(heard, [7; BEGINNING]);
+    assert_eq!(heard, [7; PREFACE]);
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn a_cut_ends_open_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_says_anything_is_given_up() {
+async fn a_connection_without_any_byte_is_closed() {
     let (terms, _cut) = terms(1);
     let (_client, connection) = pair(&terms).await;
     assert_eq!(
@@ -54,18 +54,18 @@ async fn a_client_that_never_says_anything_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_says_a_few_bytes_and_no_more_is_given_up() {
+async fn a_connection_without_a_complete_preface_is_closed() {
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
-    client.write_all(&[7; BEGINNING - 1]).await.unwrap();
-    let mut heard = [0; BEGINNING];
+    client.write_all(&[7; PREFACE - 1]).await.unwrap();
+    let mut heard = [0; PREFACE];
     let read = connection.read_exact(&mut heard).await;
     assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_waits_for_nobody_who_has_not_begun() {
+async fn a_drain_closes_connections_without_first_bytes_at_once() {
     let (terms, _cut) = terms(2);
     let (_silent, silent) = pair(&terms).await;
     let (mut client, begun) = pair(&terms).await;
@@ -76,11 +76,11 @@ async fn a_drain_waits_for_nobody_who_has_not_begun() {
     assert_eq!(silent.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     assert_eq!(began.elapsed(), Duration::ZERO);
     let silence = tokio::time::timeout(Duration::from_secs(60), begun.read_u8()).await;
-    assert!(silence.is_err(), "it has begun, and finishes its calls");
+    assert!(silence.is_err(), "a connection that has started finishes its calls");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_began_may_be_silent() {
+async fn a_connection_that_has_started_may_be_silent() {
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
@@ -101,15 +101,15 @@ async fn connections_past_the_limit_are_closed() {
 }
 
 #[tokio::test]
-async fn each_burst_of_answers_has_time_to_gather_once() {
+async fn each_burst_of_writes_yields_once() {
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
     for _ in 0..2 {
-        // The first write asks to be polled again, and has written nothing.
+        // The first write yields and writes nothing.
         assert!(futures::poll!(pin!(connection.write(b"a"))).is_pending());
         assert!(futures::poll!(pin!(client.read_u8())).is_pending());
-        // What follows is written at once, until the burst is flushed.
+        // The next writes proceed until the burst is flushed.
         assert!(futures::poll!(pin!(connection.write(b"a"))).is_ready());
         assert!(futures::poll!(pin!(connection.write(b"b"))).is_ready());
         connection.flush().await.unwrap();
@@ -120,29 +120,29 @@ async fn each_burst_of_answers_has_time_to_gather_once() {
 }
 
 #[tokio::test]
-async fn where_all_places_are_taken_the_oldest_stranger_makes_room_for_whoever_comes_next() {
+async fn the_oldest_unauthenticated_connection_is_closed_at_the_limit_of_connections() {
     let (terms, _cut) = terms(2);
     let terms = terms.asking();
     let (_known_client, known) = pair(&terms).await;
     let mut known = known.unwrap();
     known.remote.proven(&Identity::proven("token:a")).unwrap();
-    let (_client, stranger) = pair(&terms).await;
-    let mut stranger = stranger.unwrap();
-    assert!(pair(&terms).await.1.is_none(), "it is full");
+    let (_client, unauthenticated) = pair(&terms).await;
+    let mut unauthenticated = unauthenticated.unwrap();
+    assert!(pair(&terms).await.1.is_none(), "the limit is reached");
     assert_eq!(
-        stranger.read_u8().await.unwrap_err().kind(),
+        unauthenticated.read_u8().await.unwrap_err().kind(),
         io::ErrorKind::ConnectionAborted
     );
-    drop(stranger);
+    drop(unauthenticated);
     assert!(pair(&terms).await.1.is_some());
     assert!(
         futures::poll!(pin!(known.read_u8())).is_pending(),
-        "who is proven stays"
+        "the authenticated connection stays open"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_its_socket_is_given_up_whatever_it_sends() {
+async fn a_connection_whose_client_does_not_read_its_socket_is_closed() {
     let (terms, _cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
@@ -164,7 +164,10 @@ async fn one_address_has_its_share_of_the_connections() {
     let terms = ConnectionSettings::new(4, Duration::from_secs(15), drain, cut, Capacity::new(&settings, None));
     let (first, second) = (pair(&terms).await, pair(&terms).await);
     assert!(first.1.is_some() && second.1.is_some());
-    assert!(pair(&terms).await.1.is_none(), "half of them is its share");
+    assert!(
+        pair(&terms).await.1.is_none(),
+        "the share of an address is half of the limit"
+    );
     let other = Peer::Tcp("127.0.0.1:1".parse().unwrap());
     let (_client, server) = UnixStream::pair().unwrap();
     assert!(terms.admit((Socket::Unix(server), other).into()).is_some());

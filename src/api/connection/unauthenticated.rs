@@ -1,6 +1,7 @@
-//! Connections of strangers, on which no call has proven yet who it is. Together they have a part of all places.
-//! Beyond it the oldest is cut, not the newest refused: whoever has a proof shows it at once, so an honest one is
-//! hardly ever the oldest.
+//! Limits the unauthenticated connections: those without an authenticated call so far.
+//!
+//! At the limit, the oldest one is closed instead of refusing the newest. Clients with credentials present them at
+//! once, so the oldest connection rarely belongs to one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,82 +10,81 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
-/// All of them.
+/// The unauthenticated connections of a server.
 #[derive(Debug)]
 pub(super) struct UnauthenticatedConnections {
-    most: usize,
-    /// Never held for longer than it takes to enter or leave.
-    line: Mutex<ByAge>,
+    limit: usize,
+    by_age: Mutex<ByAge>,
 }
 
-/// What ends each, by a number that rises.
+/// The token that closes each connection, by its number in the order of arrival.
 #[derive(Debug, Default)]
 struct ByAge {
-    begun: u64,
-    by_age: BTreeMap<u64, CancellationToken>,
+    last: u64,
+    tokens: BTreeMap<u64, CancellationToken>,
 }
 
 impl UnauthenticatedConnections {
-    /// At most so many at once.
-    pub(super) fn new(most: usize) -> Self {
+    /// Allows at most `limit` unauthenticated connections.
+    pub(super) fn new(limit: usize) -> Self {
         Self {
-            most,
-            line: Mutex::default(),
+            limit,
+            by_age: Mutex::default(),
         }
     }
 
-    /// Counts one in, which `cut` ends, and answers whether the oldest was cut for it.
-    pub(super) fn enter(self: &Arc<Self>, cut: CancellationToken) -> (UnauthenticatedConnection, bool) {
-        let mut line = self.line();
-        line.begun += 1;
-        let number = line.begun;
-        line.by_age.insert(number, cut);
-        let oldest = (line.by_age.len() > self.most).then(|| line.by_age.pop_first());
-        drop(line);
+    /// Adds a connection, which `cut` closes. Returns its entry, and whether the oldest one was closed for it.
+    pub(super) fn add(self: &Arc<Self>, cut: CancellationToken) -> (UnauthenticatedConnection, bool) {
+        let mut by_age = self.by_age();
+        by_age.last += 1;
+        let number = by_age.last;
+        by_age.tokens.insert(number, cut);
+        let oldest = (by_age.tokens.len() > self.limit).then(|| by_age.tokens.pop_first());
+        drop(by_age);
         let oldest = oldest.flatten().map(|(_, oldest)| oldest.cancel());
-        let place = UnauthenticatedConnection {
-            strangers: Arc::clone(self),
+        let entry = UnauthenticatedConnection {
+            all: Arc::clone(self),
             number,
-            is_left: AtomicBool::new(false),
+            is_removed: AtomicBool::new(false),
         };
-        (place, oldest.is_some())
+        (entry, oldest.is_some())
     }
 
-    /// Cuts the oldest, so that there is a place for whoever comes next.
+    /// Closes the oldest connection to make room for the next one.
     pub(super) fn cut_oldest(&self) {
-        let oldest = self.line().by_age.pop_first();
+        let oldest = self.by_age().tokens.pop_first();
         if let Some((_, oldest)) = oldest {
             oldest.cancel();
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, ByAge> {
-        self.line.lock()
+    fn by_age(&self) -> MutexGuard<'_, ByAge> {
+        self.by_age.lock()
     }
 }
 
-/// The place of a connection among them, until somebody proves on it who it is, or it ends.
+/// The entry of a connection, until a call on it is authenticated or the connection ends.
 #[derive(Debug)]
 pub(in crate::api) struct UnauthenticatedConnection {
-    strangers: Arc<UnauthenticatedConnections>,
+    all: Arc<UnauthenticatedConnections>,
     number: u64,
-    is_left: AtomicBool,
+    is_removed: AtomicBool,
 }
 
 impl UnauthenticatedConnection {
-    /// Leaves it.
-    pub(in crate::api) fn proven(&self) {
-        // Each call asks, and all but the first find it left.
-        if self.is_left.load(Ordering::Relaxed) || self.is_left.swap(true, Ordering::Relaxed) {
+    /// Removes the entry, because a call on the connection is authenticated.
+    pub(in crate::api) fn remove(&self) {
+        // Each authenticated call gets here, but only the first one removes the entry.
+        if self.is_removed.load(Ordering::Relaxed) || self.is_removed.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.strangers.line().by_age.remove(&self.number);
+        self.all.by_age().tokens.remove(&self.number);
     }
 }
 
 impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        self.proven();
+        self.remove();
     }
 }
 
@@ -93,23 +93,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_makes_room_unless_it_is_proven_or_over() {
-        let strangers = Arc::new(UnauthenticatedConnections::new(2));
-        let enter = || {
+    fn the_oldest_is_closed_at_the_limit_unless_it_is_authenticated_or_has_ended() {
+        let connections = Arc::new(UnauthenticatedConnections::new(2));
+        let add = || {
             let cut = CancellationToken::new();
-            let (place, was_full) = strangers.enter(cut.clone());
-            (place, cut, was_full)
+            let (entry, was_full) = connections.add(cut.clone());
+            (entry, cut, was_full)
         };
-        let (proven, kept, _) = enter();
-        proven.proven();
-        let (over, _, _) = enter();
-        drop(over);
-        let (_first, oldest, _) = enter();
-        let (_second, next, was_full) = enter();
+        let (authenticated, kept, _) = add();
+        authenticated.remove();
+        let (ended, _, _) = add();
+        drop(ended);
+        let (_first, oldest, _) = add();
+        let (_second, next, was_full) = add();
         assert!(!was_full && !oldest.is_cancelled());
-        let (_third, newest, was_full) = enter();
+        let (_third, newest, was_full) = add();
         assert!(was_full && oldest.is_cancelled());
         assert!(!next.is_cancelled() && !newest.is_cancelled() && !kept.is_cancelled());
-        assert_eq!(strangers.line().by_age.len(), 2);
+        assert_eq!(connections.by_age().tokens.len(), 2);
     }
 }

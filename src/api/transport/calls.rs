@@ -1,8 +1,8 @@
-//! The calls of one connection, begun in the order in which their messages came.
+//! Starts the calls of one connection in the order in which their messages arrived.
 //!
-//! Each call is polled once where its connection is read, before the next one, and becomes a task only when it
-//! waits for something else than its own message. So nothing between the socket and the first step of a call
-//! reorders calls: hundreds that come in one moment ask the store in their order.
+//! The task of the connection polls each call once before the next one. A call becomes a task of its own only when it
+//! waits for anything other than its message. Therefore nothing between the socket and the first step of a call
+//! reorders calls: hundreds that arrive at once reach the store in their order.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -16,32 +16,32 @@ use tokio_util::sync::CancellationToken;
 
 use super::request;
 
-/// How many calls begin before the connection lets others run.
-const AT_ONCE: usize = 256;
+/// How many calls are started before the connection's task yields.
+const BATCH: usize = 256;
 
-/// A call that has begun to be.
+/// A call on the server.
 struct Call {
     run: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Ends it from outside, where anything does.
+    /// Ends a stream from outside.
     cut: Option<CancellationToken>,
 }
 
-/// The calls that came and were not begun.
+/// The calls that have arrived and were not started.
 #[derive(Default)]
 struct QueuedCalls {
     calls: std::collections::VecDeque<Call>,
-    /// What ends the next one.
+    /// The token that ends the next call.
     cut: Option<CancellationToken>,
 }
 
-/// What hyper hands the calls of a connection to.
+/// The executor to which hyper passes the calls of a connection.
 #[derive(Clone, Default)]
 pub(super) struct CallExecutor(Arc<Mutex<QueuedCalls>>);
 
 impl CallExecutor {
-    /// The call that comes next ends with `cut`.
-    pub(super) fn ended_by(&self, cut: CancellationToken) {
-        self.with(|came| came.cut = Some(cut));
+    /// Lets `cut` end the next call that is executed.
+    pub(super) fn end_next_by(&self, cut: CancellationToken) {
+        self.with(|queued| queued.cut = Some(cut));
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut QueuedCalls) -> T) -> T {
@@ -52,39 +52,39 @@ impl CallExecutor {
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for CallExecutor {
     fn execute(&self, run: F) {
         let run = Box::pin(run);
-        self.with(|came| {
-            let cut = came.cut.take();
-            came.calls.push_back(Call { run, cut });
+        self.with(|queued| {
+            let cut = queued.cut.take();
+            queued.calls.push_back(Call { run, cut });
         });
     }
 }
 
-/// The calls of a connection that have not become tasks.
+/// The calls of a connection that have not become tasks of their own.
 #[derive(Default)]
 pub(super) struct Calls {
-    came: CallExecutor,
-    /// Those whose message is not there yet. What wakes one puts it at the end of a line, so they go on in the
-    /// order in which their messages came.
+    executor: CallExecutor,
+    /// The calls whose message has not arrived. A wake-up appends a call to the ready queue, so they continue in the
+    /// order in which their messages arrived.
     without_message: FuturesUnordered<AwaitMessage>,
 }
 
 impl Calls {
-    /// Where they come in.
-    pub(super) fn beginning(&self) -> CallExecutor {
-        self.came.clone()
+    /// The executor that queues the calls.
+    pub(super) fn executor(&self) -> CallExecutor {
+        self.executor.clone()
     }
 
-    /// Begins what came since the last time. Whether all of it has begun; otherwise it is woken at once, and its
-    /// connection has to wait: what it would read meanwhile has no bound.
-    pub(super) fn begin(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..AT_ONCE {
+    /// Starts up to [`BATCH`] queued calls and returns whether the queue is empty. If it is not, the task is woken again
+    /// at once. The connection must not be read meanwhile, because the queue would grow without bound.
+    pub(super) fn start(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..BATCH {
             while let Poll::Ready(Some(call)) = self.without_message.poll_next_unpin(cx) {
                 call.into_iter().for_each(spawn);
             }
-            let Some(mut call) = self.came.with(|came| came.calls.pop_front()) else {
+            let Some(mut call) = self.executor.with(|queued| queued.calls.pop_front()) else {
                 return true;
             };
-            // As a task it is polled again at once, and says then what wakes it.
+            // A spawned task is polled again at once and registers its waker then.
             match step(&mut call, &mut Context::from_waker(Waker::noop())) {
                 Polled::Ended => {}
                 Polled::WithoutMessage => self.without_message.push(AwaitMessage(Some(call))),
@@ -96,16 +96,16 @@ impl Calls {
     }
 }
 
-/// A call knows what hyper hands further work to, so those that never began would keep each other.
+/// Each call has a clone of the executor, so calls that never started would keep each other alive.
 impl Drop for Calls {
     fn drop(&mut self) {
-        let left = self.came.with(|came| std::mem::take(&mut came.calls));
-        // What ends with a call may ask for more.
+        let left = self.executor.with(|queued| std::mem::take(&mut queued.calls));
+        // Dropped outside of `with`, because the drop of a call may use the executor.
         drop(left);
     }
 }
 
-/// A call until its message is there, and the call again where it has more to do then.
+/// Polls a call until its message has arrived. Returns the call if it has to continue as a task.
 struct AwaitMessage(Option<Call>);
 
 impl Future for AwaitMessage {
@@ -123,7 +123,7 @@ impl Future for AwaitMessage {
     }
 }
 
-/// What a poll of a call came to.
+/// The result of polling a call.
 enum Polled {
     Ended,
     WithoutMessage,
@@ -131,11 +131,11 @@ enum Polled {
 }
 
 fn step(call: &mut Call, cx: &mut Context<'_>) -> Polled {
-    // With the budget of its connection's task, one of many calls would wait for its turn, and lose its place.
+    // With the cooperative budget of the connection's task, a call could be delayed and overtaken by later ones.
     let mut run = tokio::task::unconstrained(call.run.as_mut());
-    let polled = request::noting(|| catch_unwind(AssertUnwindSafe(|| Pin::new(&mut run).poll(cx))));
+    let polled = request::poll_noting(|| catch_unwind(AssertUnwindSafe(|| Pin::new(&mut run).poll(cx))));
     match polled {
-        // One that panicked is dropped, which resets it; the others go on.
+        // A call that panicked is dropped, which resets its stream. Other calls continue.
         (Ok(Poll::Ready(())) | Err(_), _) => Polled::Ended,
         (Ok(Poll::Pending), true) => Polled::WithoutMessage,
         (Ok(Poll::Pending), false) => Polled::Waits,

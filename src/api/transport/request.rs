@@ -1,4 +1,4 @@
-//! The messages of a request as they come from the client.
+//! The body of a request, as received from the client.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -12,23 +12,23 @@ use tonic::Status;
 use crate::api::status;
 
 thread_local! {
-    /// Whether a request's body had nothing to give since this was last cleared.
+    /// Whether a request's body was polled without data since this flag was last cleared.
     static WITHOUT_MESSAGE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a poll came to, and whether a request's message was missing in it.
-pub(super) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
+/// Polls a call. The flag is set if the call waits for a request's message.
+pub(super) fn poll_noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
     WITHOUT_MESSAGE.set(false);
     (poll(), WITHOUT_MESSAGE.get())
 }
 
-/// The body of a request. That it breaks off is its client's doing, whatever the reason.
+/// The body of a request. An incomplete body is an error of the client, whatever the cause.
 pub(super) struct FromClient {
     body: Incoming,
 }
 
 impl FromClient {
-    /// The body as hyper reads it.
+    /// Wraps the body that hyper reads.
     pub(super) fn new(body: Incoming) -> Self {
         Self { body }
     }
@@ -45,7 +45,7 @@ impl Body for FromClient {
         }
         Poll::Ready(ready!(frame).map(|frame| {
             frame.map_err(|error| {
-                tracing::debug!(%error, "a request broke off");
+                tracing::debug!(%error, "a request is incomplete");
                 status::broken_off()
             })
         }))
@@ -60,14 +60,14 @@ impl Body for FromClient {
     }
 }
 
-/// Waits for what stands for a request's message in tests.
+/// Waits for a channel that represents a request's message in tests.
 #[cfg(test)]
-pub(super) async fn until_message(mut comes: tokio::sync::oneshot::Receiver<()>) {
+pub(super) async fn until_message(mut message: tokio::sync::oneshot::Receiver<()>) {
     std::future::poll_fn(|cx| {
-        let came = Pin::new(&mut comes).poll(cx);
-        WITHOUT_MESSAGE.set(came.is_pending());
-        came
+        let received = Pin::new(&mut message).poll(cx);
+        WITHOUT_MESSAGE.set(received.is_pending());
+        received
     })
     .await
-    .expect("it comes");
+    .expect("the message arrives");
 }

@@ -23,10 +23,10 @@ const STORE_BEGINS: &[u8] = b"redb";
 section! {
     /// The embedded store. Namespaces with the same path share one file.
     pub struct EmbeddedSection {
-        /// The file, below data_dir where it is not absolute; ":memory:" keeps nothing, for
+        /// The file. A relative path is below data_dir. ":memory:" stores nothing on disk, for
         /// trials.
         path: PathBuf = PathBuf::from("fencepost.redb"),
-        /// How many claims the namespace holds, in all its locks together: holders with each of
+        /// How many claims the namespace may have in all its locks together: holders with each of
         /// their holds, and waiters.
         claim_limit: Count<1, 10_000_000> = Count::nearest(CLAIM_LIMIT),
     }

@@ -21,27 +21,27 @@ const SECOND: u64 = 1000;
 section! {
     /// An etcd cluster. Namespaces with the same settings share its connections.
     pub struct EtcdSection {
-        /// Its members: http:// or https://, the preferred one first.
+        /// The URLs of the members: http:// or https://, the preferred one first.
         endpoints: Vec<String> = vec!["http://127.0.0.1:2379".to_owned()],
-        /// What every key begins with. No root of another deployment may lie below it.
+        /// The prefix of every key. The root of another deployment must not be below it.
         root: String = "/fencepost".to_owned(),
         /// How long a request may take.
         timeout: Period<100, { 9 * SECOND }> = Period::nearest(Duration::from_secs(3)),
-        /// How long a connection may take.
+        /// How long a connection may take to be established.
         connect_timeout: Period<100, { 9 * SECOND }> = Period::nearest(Duration::from_secs(2)),
-        /// How long the waiting claims of a server outlive it.
+        /// How long the waiting claims of a failed server stay in their queues.
         session_ttl: Period<{ 2 * SECOND }, { 8 * SECOND }> = Period::nearest(Duration::from_secs(5)),
-        /// The user.
+        /// The etcd user.
         user: Option<String> = None,
-        /// The file with the password; without it, the variable FENCEPOST_ETCD_PASSWORD.
+        /// The file with the password. Absent: the variable FENCEPOST_ETCD_PASSWORD.
         password_file: Option<PathBuf> = None,
-        /// The file with the certificates of those who may sign for the members, as PEM.
+        /// The file with the certificates (PEM) of the members' authorities.
         ca_file: Option<PathBuf> = None,
-        /// The file with this server's own certificate, as PEM.
+        /// The file with the client certificate (PEM).
         cert_file: Option<PathBuf> = None,
-        /// The file with the key of that certificate, as PEM.
+        /// The file with the key (PEM) of that certificate.
         key_file: Option<PathBuf> = None,
-        /// The name in the members' certificates, where it is not that of the endpoint.
+        /// The name in the members' certificates, if it is not that of the endpoint.
         server_name: Option<String> = None,
     }
 }

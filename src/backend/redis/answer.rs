@@ -1,4 +1,4 @@
-//! What a script returns, as the words of the trait.
+//! Parses the replies of the scripts into the types of the trait `Backend`.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,45 +16,45 @@ use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mod
 
 type Answer<T> = Result<T, BackendError>;
 
-/// What `look.lua` returns.
+/// The reply of `look.lua`.
 #[derive(Debug, Clone)]
 pub struct InspectAnswer {
     /// The queue.
     pub queue: Queue,
-    /// The number of the last change that was published.
+    /// The number of the last published change.
     pub changes: u64,
-    /// For how long the lock has had no claim, if it has none; nothing for one that is not stored.
+    /// The time since a claim was last granted or ended; `None` if the lock is not stored.
     pub idle: Option<Duration>,
-    /// When the next holder's TTL runs out, if nobody renews it.
+    /// The time until the next lease expires, if it is not renewed.
     pub frees_in: Option<Duration>,
-    /// Counts the comings and goings.
+    /// Counts the insertions into the lists of holders and waiters and the removals from them.
     pub shape: u64,
 }
 
 impl InspectAnswer {
-    /// How many holders and waiters are to be shown and are not yet.
-    pub fn missing(&self, most: InspectLimit) -> InspectLimit {
-        let missing = |most: usize, count: usize, shown: usize| most.min(count).saturating_sub(shown);
+    /// How many holders and waiters within `limit` this answer does not contain yet.
+    pub fn missing(&self, limit: InspectLimit) -> InspectLimit {
+        let missing = |limit: usize, count: usize, listed: usize| limit.min(count).saturating_sub(listed);
         let queue = &self.queue;
         InspectLimit {
-            holders: missing(most.holders, queue.holder_count, queue.holders.len()),
-            waiters: missing(most.waiters, queue.waiter_count, queue.waiters.len()),
+            holders: missing(limit.holders, queue.holder_count, queue.holders.len()),
+            waiters: missing(limit.waiters, queue.waiter_count, queue.waiters.len()),
         }
     }
 
-    /// Whether it shows no claim.
+    /// Whether it lists no claim.
     pub fn is_empty(&self) -> bool {
         self.queue.holders.is_empty() && self.queue.waiters.is_empty()
     }
 
-    /// Adds what was shown behind it.
+    /// Appends the claims of the next part of the queue.
     pub fn extend(&mut self, more: Self) {
         self.queue.holders.extend(more.queue.holders);
         self.queue.waiters.extend(more.queue.waiters);
     }
 }
 
-/// The values of an array, one after another.
+/// Reads the values of an array in order.
 struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
@@ -120,16 +120,16 @@ impl Values {
         Ok(cause(&letter))
     }
 
-    fn shown(&mut self) -> Answer<(Owner, Identity, Metadata)> {
+    fn description(&mut self) -> Answer<(Owner, Identity, Metadata)> {
         let bytes: Vec<u8> = self.next()?;
-        let shown = ClaimDescription::read(&bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
-        let owner = Owner::new(&shown.owner).map_err(broken)?;
-        let metadata = Metadata::new(shown.metadata).map_err(broken)?;
-        Ok((owner, Identity::proven(&shown.identity), metadata))
+        let description = ClaimDescription::read(&bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
+        let owner = Owner::new(&description.owner).map_err(broken)?;
+        let metadata = Metadata::new(description.metadata).map_err(broken)?;
+        Ok((owner, Identity::proven(&description.identity), metadata))
     }
 }
 
-/// The cause that a letter stands for.
+/// Maps the letter that a script uses for a cause.
 pub fn cause(letter: &str) -> Option<Cause> {
     match letter {
         "R" => Some(Cause::Released),
@@ -141,27 +141,29 @@ pub fn cause(letter: &str) -> Option<Cause> {
     }
 }
 
-/// What a waiting claim's replica compares with each beat.
+/// The counters of a lock's hash that a replica compares with each heartbeat's reply, to detect lost
+/// waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaiterState {
-    /// When the lock's hash was born.
+    /// When the lock's hash was created (microseconds since the epoch).
     pub born: u64,
-    /// How many waiters of the lock others than their calls have taken out.
+    /// How many waiters of the lock were removed or adopted by something other than their call.
     pub lost: u64,
 }
 
-/// Whether a script returned this word alone: `again`, it had more to purge than one call may, and did
-/// nothing else; `moved`, the queue is not as it was.
+/// Whether a script returned only this word. `again` means that the script only purged, because there
+/// was more to purge than one call may; `moved` means that the queue has changed.
 pub fn is_word(answer: &Value, word: &str) -> bool {
     let Value::Array(values) = answer else { return false };
     matches!(values.as_slice(), [Value::BulkString(found)] if found == word.as_bytes())
 }
 
-/// What `enter.lua` and `promote.lua` return, and what to compare beats with if the claim waits.
-pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
+/// Parses the reply of `enter.lua` or `take_up.lua`. A claim that waits also gets the state to compare
+/// heartbeats with.
+pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
     let mut values = Values::of(answer)?;
     let word: String = values.next()?;
-    let place = match word.as_str() {
+    let outcome = match word.as_str() {
         "held" => AcquireOutcome::Held(grant(&mut values, claim, sent)?),
         "waiting" => return waiting(&mut values),
         "busy" => AcquireOutcome::Busy(values.any().ok().map(holder).transpose()?.map(Box::new)),
@@ -172,24 +174,21 @@ pub fn place(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireO
         "left" => AcquireOutcome::Cancelled,
         "superseded" => AcquireOutcome::Superseded,
         "gone" => AcquireOutcome::Gone,
-        _ => return Err(broken(format!("no such place: {word}"))),
+        _ => return Err(broken(format!("no such acquire outcome: {word}"))),
     };
-    Ok((place, None))
+    Ok((outcome, None))
 }
 
 fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
-    let (turn, frees_in) = (values.next()?, values.next::<i64>()?);
-    let seen = WaiterState {
+    let (position, frees_in) = (values.next()?, values.next::<i64>()?);
+    let state = WaiterState {
         born: values.next()?,
         lost: values.next()?,
     };
     let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
     Ok((
-        AcquireOutcome::Waiting(QueuePosition {
-            position: turn,
-            frees_in,
-        }),
-        Some(seen),
+        AcquireOutcome::Waiting(QueuePosition { position, frees_in }),
+        Some(state),
     ))
 }
 
@@ -224,8 +223,8 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
     Ok(Refusal::OtherParameters { field })
 }
 
-/// What `leave.lua` returns, and whether the store knows `next` no more.
-pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
+/// Parses the reply of `leave.lua`. The flag is set if the store no longer contains the waiter `next`.
+pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
     let mut values = Values::of(answer)?;
     let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
     let found = match (word.as_str(), cause) {
@@ -233,10 +232,10 @@ pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answe
         ("before", Some(cause)) => Released::EndedBefore(cause),
         ("adopted", _) => Released::Adopted,
         ("nothing", _) => Released::Nothing,
-        _ => return Err(broken(format!("no such departure: {word}"))),
+        _ => return Err(broken(format!("no such release outcome: {word}"))),
     };
-    let next = next.map(|next| place(values.any()?, next, sent)).transpose()?;
-    let (next, is_unknown) = match next.map(|(place, _)| place) {
+    let next = next.map(|next| acquired(values.any()?, next, sent)).transpose()?;
+    let (next, is_unknown) = match next.map(|(outcome, _)| outcome) {
         Some(AcquireOutcome::Held(grant)) => (Some(grant), false),
         None | Some(AcquireOutcome::Waiting(_)) => (None, false),
         Some(_) => (None, true),
@@ -244,37 +243,37 @@ pub fn departure(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answe
     Ok((ReleaseOutcome { found, next }, is_unknown))
 }
 
-/// What `renew.lua` returns.
-pub fn renewal(answer: Value, lease: &LeaseKey) -> Answer<RenewOutcome> {
+/// Parses the reply of `renew.lua`.
+pub fn renewed(answer: Value, lease: &LeaseKey) -> Answer<RenewOutcome> {
     let mut values = Values::of(answer)?;
     let word: String = values.next()?;
     if word == "gone" {
         return Ok(RenewOutcome::Gone(values.cause()?));
     }
-    // The owner comes last, behind the mark of a fresh grant.
+    // The owner is part of the description, which is the last value, after the flag `fresh`.
     let owner = Owner::new("-").map_err(broken)?;
     let mut grant = held(&mut values, owner)?;
     let _fresh: u8 = values.next()?;
-    grant.owner = values.shown()?.0;
+    grant.owner = values.description()?.0;
     grant.secret = lease.secret;
     Ok(RenewOutcome::Renewed(grant))
 }
 
-/// What `tidy.lua` returns.
+/// The reply of `tidy.lua`.
 #[derive(Debug)]
 pub struct Tidied {
-    /// Whether there is more to do at once.
+    /// Whether the script should be called again immediately because more is left to purge.
     pub more: bool,
-    /// How many ended calls are remembered.
+    /// How many ended holds and cancel marks are stored.
     pub remembered: u64,
-    /// How many claims there are.
+    /// How many holders and waiters the lock has.
     pub claims: u64,
-    /// For how long there has been none, if there is none; nothing for a lock that is not stored.
+    /// The time since a claim was last granted or ended; `None` if the lock is not stored.
     pub idle: Option<Duration>,
 }
 
 impl Tidied {
-    /// Reads it.
+    /// Parses the reply.
     pub fn read(answer: Value) -> Answer<Self> {
         let mut values = Values::of(answer)?;
         let more: u8 = values.next()?;
@@ -287,7 +286,7 @@ impl Tidied {
     }
 }
 
-/// What `look.lua` returns.
+/// Parses the reply of `look.lua`.
 pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
     let mut values = Values::of(answer)?;
     let (holder_count, waiter_count) = (values.next()?, values.next()?);
@@ -313,7 +312,7 @@ fn holder(value: Value) -> Answer<Holder> {
     let mut values = Values::of(value)?;
     let (claim, mode, token, remaining) = (values.claim()?, values.mode()?, values.token()?, values.micros()?);
     let (holds, since) = (values.next()?, values.since()?);
-    let (owner, identity, metadata) = values.shown()?;
+    let (owner, identity, metadata) = values.description()?;
     Ok(Holder {
         claim,
         owner,
@@ -330,7 +329,7 @@ fn holder(value: Value) -> Answer<Holder> {
 fn waiter(value: Value) -> Answer<Waiter> {
     let mut values = Values::of(value)?;
     let (claim, mode, since) = (values.claim()?, values.mode()?, values.since()?);
-    let (owner, identity, metadata) = values.shown()?;
+    let (owner, identity, metadata) = values.description()?;
     Ok(Waiter {
         claim,
         owner,

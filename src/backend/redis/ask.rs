@@ -1,4 +1,4 @@
-//! A verb's key and arguments.
+//! Builds the keys, channels and arguments of the scripts.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::{InspectLimit, NewClaim, ReleaseTarget, WaitPolicy};
 use crate::name::{CallId, ClaimId, LeaseKey, LockName, Mode, Namespace, Ttl};
 
-/// One namespace's keys and channels, and the replica that speaks.
+/// The keys and channels of one namespace, and the id of the calling replica.
 #[derive(Debug)]
 pub struct KeySpace {
     prefix: String,
@@ -15,10 +15,10 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// The space of a namespace under the store's prefix, for one replica.
+    /// The key space of a namespace under the store's prefix, with a new replica id.
     pub fn new(prefix: &str, namespace: &Namespace) -> Self {
         let mut random = [0; 16];
-        // Two replicas without randomness would only hear each other's wakes.
+        // Without random bytes, two replicas have the same id and receive each other's notifications.
         let _ = getrandom::fill(&mut random);
         Self {
             prefix: format!("{prefix}:{namespace}:"),
@@ -31,12 +31,12 @@ impl KeySpace {
         format!("{}l:{}", self.prefix, lock.encoded()).into_bytes()
     }
 
-    /// The key of the names in use.
+    /// The key of the index, a sorted set with the names of the locks in use.
     pub fn index(&self) -> Vec<u8> {
         format!("{}names", self.prefix).into_bytes()
     }
 
-    /// The channel on which this replica's waiters are told.
+    /// The channel for notifications of this replica's waiters.
     pub fn notifications(&self) -> String {
         format!("{}w:{}", self.prefix, self.replica)
     }
@@ -52,7 +52,7 @@ impl KeySpace {
 
     /// The arguments of `enter.lua`.
     pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
-        let (letter, permits, limit) = words(claim.mode);
+        let (letter, permits, limit) = mode(claim.mode);
         let mut args = self.common(lock);
         args.extend([
             claim.id.as_bytes().to_vec(),
@@ -65,7 +65,7 @@ impl KeySpace {
             flag(claim.reentrant),
             micros(claim.ttl.get()),
             ClaimDescription::of(claim),
-            whose(claim),
+            owner_field(claim),
             flag(claim.wait_policy == WaitPolicy::Wait),
             number(claim.limits.queue),
             number(claim.limits.finished),
@@ -74,7 +74,7 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `promote.lua`.
+    /// The arguments of `take_up.lua`.
     pub fn promote(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend(call_of(&claim.id, claim.call));
@@ -100,7 +100,7 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `leave.lua` for a waiter of this replica that it does not know.
+    /// The arguments of `leave.lua` that remove a waiter of this replica for which no call waits.
     pub fn disown(&self, lock: &LockName, id: &ClaimId) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([text("W"), id.as_bytes().to_vec(), Vec::new(), Vec::new()]);
@@ -120,29 +120,29 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `look.lua`, which goes on behind `seen`.
+    /// The arguments of `look.lua`. With `known`, the script continues after the last claims in it.
     pub fn inspect(
         &self,
         lock: &LockName,
-        most: InspectLimit,
+        limit: InspectLimit,
         watching: Duration,
-        seen: Option<&InspectAnswer>,
+        known: Option<&InspectAnswer>,
     ) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([
-            number(most.holders as u64),
-            number(most.waiters as u64),
+            number(limit.holders as u64),
+            number(limit.waiters as u64),
             micros(watching),
-            id(seen.and_then(|seen| Some(seen.queue.holders.last()?.claim))),
-            id(seen.and_then(|seen| Some(seen.queue.waiters.last()?.claim))),
-            seen.map(|seen| number(seen.shape)).unwrap_or_default(),
+            id(known.and_then(|known| Some(known.queue.holders.last()?.claim))),
+            id(known.and_then(|known| Some(known.queue.waiters.last()?.claim))),
+            known.map(|known| number(known.shape)).unwrap_or_default(),
         ]);
         args
     }
 
-    /// The arguments of `beat.lua`, from a replica that has seen so many waiters taken from their calls and whose
-    /// first waiters are these.
-    pub fn beat(&self, lock: &LockName, taken: u64, first: &[ClaimId]) -> Vec<Vec<u8>> {
+    /// The arguments of `beat.lua`. `taken` is the count of removed or adopted waiters that the replica
+    /// has processed, and `first` has the ids of its first waiters.
+    pub fn heartbeat(&self, lock: &LockName, taken: u64, first: &[ClaimId]) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.push(number(taken));
         args.extend(first.iter().map(|id| id.as_bytes().to_vec()));
@@ -155,7 +155,7 @@ impl KeySpace {
     }
 }
 
-fn words(mode: Mode) -> (&'static str, u64, u64) {
+fn mode(mode: Mode) -> (&'static str, u64, u64) {
     let letter = match mode {
         Mode::Exclusive => "x",
         Mode::Shared => "s",
@@ -164,8 +164,9 @@ fn words(mode: Mode) -> (&'static str, u64, u64) {
     (letter, mode.permits(), mode.limit())
 }
 
-/// The field of the reentrant holder of this owner and identity: no owner holds a NUL.
-fn whose(claim: &NewClaim) -> Vec<u8> {
+/// The suffix of the fields for reentrant holders of this owner and identity. A NUL separates the two,
+/// because no owner contains one.
+fn owner_field(claim: &NewClaim) -> Vec<u8> {
     text(&format!("{}\0{}", claim.owner, claim.identity.as_str()))
 }
 
@@ -189,7 +190,7 @@ fn number(number: impl Into<u64>) -> Vec<u8> {
     number.into().to_string().into_bytes()
 }
 
-/// Microseconds, rounded up: a lease may live longer than asked, never shorter.
+/// Microseconds, rounded up, so that a lease is never shorter than requested.
 fn micros(time: Duration) -> Vec<u8> {
     time.as_nanos().div_ceil(1_000).to_string().into_bytes()
 }

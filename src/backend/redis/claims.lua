@@ -1,31 +1,31 @@
--- How a claim comes in, holds and goes, and what is remembered of it. It stands behind lists.lua.
+-- The life of a claim: it enters the queue, holds the lock and ends; the history of ended claims. Follows lists.lua.
 
--- The prefix rule: the holders are the longest prefix of the queue whose permits fit. The state
--- keeps the prefix: m.within claims, all holders and the waiters up to turn m.edge.
+-- The prefix rule: the holders are the longest prefix of the queue whose permits fit. The state stores the prefix:
+-- m.within claims, which are all holders and the waiters up to position m.edge.
 local function fits(c)
   local limit = m.within > 0 and math.min(m.limit, c.limit) or c.limit
   return m.used + c.permits <= limit
 end
-local function push(c)
+local function add_to_prefix(c)
   m.limit = m.within > 0 and math.min(m.limit, c.limit) or c.limit
   m.used, m.within = m.used + c.permits, m.within + 1
 end
-local function pull(c)
+local function remove_from_prefix(c)
   m.used, m.within = m.used - c.permits, m.within - 1
 end
 
--- Moves the edge over the waiters that fit now, and adds those to `news`. Only what left makes room
--- (m.room); where more fit than one call tells, the next calls go on.
+-- Moves the edge over the waiters that fit now, and adds them to `newly_eligible`. More waiters can fit only after
+-- a claim has ended (m.room). If more fit than one call may notify, the next calls continue.
 local function extend()
   if m.room == 0 then return end
   while m.beyond ~= '' do
     if m.within > 0 and m.used >= m.limit then break end
     local id = m.beyond
-    local q = needed('q' .. id)
+    local q = required_record('q' .. id)
     if not fits(q) then break end
-    if #news >= TOLD then return end
-    push(q)
-    news[#news + 1] = {id, q}
+    if #newly_eligible >= MAX_NOTIFIED then return end
+    add_to_prefix(q)
+    newly_eligible[#newly_eligible + 1] = {id, q}
     local _, after = neighbours('n', id)
     m.edge, m.beyond, changed = q.turn, after, true
   end
@@ -37,11 +37,11 @@ local function count(c, by)
   if by > 0 and c.mode == 'p' then m.plimit, m.ppermits = c.limit, c.permits end
 end
 
--- Remembers an ended hold, and forgets the oldest beyond the bounds; a few each time.
-local function forget(most)
+-- Deletes up to `most` records of ended holds, and as many cancel marks, that are too old or too many.
+local function prune_history(most)
   for _ = 1, most do
     local over = m.fin_to - m.fin_from > m.fin_most
-    if m.fin_from == m.fin_to or not (over or m.fin_at + FINISHED_KEPT <= m.clock) then break end
+    if m.fin_from == m.fin_to or not (over or m.fin_at + HISTORY_RETENTION <= m.clock) then break end
     m.fin_from = m.fin_from + 1
     local field = 'F' .. digits(m.fin_from)
     local old = record(field)
@@ -54,8 +54,8 @@ local function forget(most)
     m.fin_at = oldest and oldest.at or m.clock
   end
   for _ = 1, most do
-    local over = m.mark_to - m.mark_from > MARKS_MOST
-    if m.mark_from == m.mark_to or not (over or m.mark_at + MARKS_KEPT <= m.clock) then break end
+    local over = m.mark_to - m.mark_from > MAX_MARKS
+    if m.mark_from == m.mark_to or not (over or m.mark_at + MARK_RETENTION <= m.clock) then break end
     m.mark_from = m.mark_from + 1
     local field = 'C' .. digits(m.mark_from)
     local old = record(field)
@@ -65,7 +65,8 @@ local function forget(most)
     m.mark_at = oldest and oldest.at or m.clock
   end
 end
-local function finish(h, hold, cause, is_last)
+-- Records an ended hold in the history.
+local function record_end(h, hold, cause, is_last)
   if m.fin_from == m.fin_to then m.fin_at = m.clock end
   m.fin_to = m.fin_to + 1
   local field = 'f' .. digits(h.token)
@@ -75,68 +76,69 @@ local function finish(h, hold, cause, is_last)
     field = field .. hold.secret
     put(field, cause)
   end
-  -- What was taken back leaves no word for a retry.
+  -- A hold that was undone leaves no record for a retry.
   local retry = hold.retryable and cause ~= 'T' and 'i' .. hold.id or nil
   if retry then
     put(retry, pack({cause = cause, mode = h.mode, permits = h.permits, limit = h.limit, reentrant = h.reentrant}))
   end
   put('F' .. digits(m.fin_to), pack({at = m.clock, field = field, retry = retry}))
 end
--- Why the hold of this secret and token ended, or ''.
+-- Returns the cause with which the hold with this secret and token ended, or ''.
 local function remembered(secret, token)
   local field = 'f' .. digits(token)
   local ended = get(field)
   if ended and ended:sub(2) == secret then return ended:sub(1, 1) end
   return get(field .. secret) or ''
 end
-local function mark(caller)
-  if get('c' .. caller) then return end
+local function mark(call_id)
+  if get('c' .. call_id) then return end
   if m.mark_from == m.mark_to then m.mark_at = m.clock end
   m.mark_to = m.mark_to + 1
-  put('c' .. caller, '')
-  put('C' .. digits(m.mark_to), pack({call = caller, at = m.clock}))
+  put('c' .. call_id, '')
+  put('C' .. digits(m.mark_to), pack({call = call_id, at = m.clock}))
 end
-local function marked(caller)
-  return m.mark_from < m.mark_to and get('c' .. caller) and true or false
+local function marked(call_id)
+  return m.mark_from < m.mark_to and get('c' .. call_id) and true or false
 end
 
--- The reentrant holders of an owner and identity: several readers may have waited side by side.
+-- The reentrant holders of an owner and identity form a list, because several of its shared claims may have waited at
+-- the same time.
 local function add_reentrant(whose, id)
   local latest = get('e' .. whose)
   put('e' .. whose, id)
   if latest then
     local _, after = neighbours('v', latest)
-    join_up('v', latest, id, after)
-    join_up('v', id, '', latest)
+    set_neighbours('v', latest, id, after)
+    set_neighbours('v', id, '', latest)
   end
 end
 local function drop_reentrant(whose, id)
-  local before, after = part('v', id)
+  local before, after = unlink('v', id)
   if before ~= '' then return end
   if after ~= '' then put('e' .. whose, after) else del('e' .. whose) end
 end
 
--- The one way out of holding, and the one out of waiting.
+-- Every end of a holder goes through end_holder, and every end of a waiter through end_waiter.
 local function end_holder(id, h, cause)
   for at, hold in ipairs(h.holds) do
-    finish(h, hold, cause, at == #h.holds)
+    record_end(h, hold, cause, at == #h.holds)
     if hold.id ~= id then del('j' .. hold.id) end
   end
-  local shown = m.watched > m.clock and get('d' .. id)
+  local description = m.watched > m.clock and get('d' .. id)
   m.holders, m.active, m.room = m.holders - 1, now, 1
-  take_out('eldest', 'newest', id)
-  leave_heap(id)
-  soonest()
+  remove_from_list('eldest', 'newest', id)
+  remove_from_heap(id)
+  update_frees()
   del('h' .. id)
   del('d' .. id)
   if not h.alone then del('t' .. digits(h.token)) end
   if h.reentrant then drop_reentrant(h.whose, id) end
-  pull(h)
+  remove_from_prefix(h)
   count(h, -1)
-  show(cause, shown, h.token)
+  publish_change(cause, description, h.token)
 end
-local function out_of_line(id)
-  local after = take_out('front', 'back', id)
+local function remove_from_queue(id)
+  local after = remove_from_list('front', 'back', id)
   if m.beyond == id then m.beyond = after end
   if m.sweep == id then m.sweep = after end
   del('q' .. id)
@@ -144,27 +146,27 @@ local function out_of_line(id)
   if m.waiters == 0 and m.lost > 0 then del('L') end
 end
 local function end_waiter(id, q)
-  local shown = m.watched > m.clock and get('d' .. id)
-  out_of_line(id)
+  local description = m.watched > m.clock and get('d' .. id)
+  remove_from_queue(id)
   del('d' .. id)
   m.active, m.room = now, 1
   count(q, -1)
-  if q.turn <= m.edge then pull(q) end
-  show('L', shown, 0)
+  if q.turn <= m.edge then remove_from_prefix(q) end
+  publish_change('L', description, 0)
 end
--- Counts a waiter that is taken from its call, so that the heartbeat tells the call if the message is lost.
-local function note_taken(id)
+-- Counts a waiter that is taken from its call, so that the heartbeat notifies the call if the message is lost.
+local function count_taken(id)
   m.lost = m.lost + 1
-  put('L', ((get('L') or '') .. id):sub(-16 * TAKEN))
+  put('L', ((get('L') or '') .. id):sub(-16 * MAX_TAKEN))
 end
--- Takes out a waiter whose replica does not do so.
-local function bury(id, q)
-  note_taken(id)
+-- Evicts a waiter that its own replica does not remove.
+local function evict(id, q)
+  count_taken(id)
   end_waiter(id, q)
-  tell('g', id, q)
+  notify('g', id, q)
 end
 
--- A holder whose TTL has run out is none, although the purge may not have come to it yet.
+-- Returns a holder, or nil. A holder whose TTL has run out is ended here, because the purge may not have reached it.
 local function holder(id)
   local h = record('h' .. id)
   if h and h.expires <= m.clock then
@@ -174,8 +176,8 @@ local function holder(id)
   return h
 end
 
--- The one way in: mints the token and starts the TTL. The prefix has counted the claim before.
-local function become_holder(id, c, shown)
+-- Every grant goes through this function: it mints the token and starts the TTL. The prefix already counts the claim.
+local function grant(id, c, description)
   m.token = math.max(m.token + 1, now)
   m.holders, m.active = m.holders + 1, now
   local expires = m.clock + c.ttl
@@ -185,29 +187,29 @@ local function become_holder(id, c, shown)
     token = m.token, expires = expires, since = now, holds = {hold}, alone = m.holders == 1,
   }
   put('h' .. id, pack(h))
-  if shown then put('d' .. id, shown) end
+  if description then put('d' .. id, description) end
   if not h.alone then put('t' .. digits(m.token), id) end
   append('eldest', 'newest', id)
-  rise(m.holders, entry(id, expires))
+  sift_up(m.holders, entry(id, expires))
   if c.reentrant then add_reentrant(c.whose, id) end
   m.frees = m.frees == 0 and expires or math.min(m.frees, expires)
   m.longest = math.max(m.longest, expires)
-  if m.watched > m.clock then show('g', get('d' .. id), m.token) end
+  if m.watched > m.clock then publish_change('g', get('d' .. id), m.token) end
   return h, hold
 end
-local function held(id, h, hold, fresh)
+local function held_reply(id, h, hold, fresh)
   return {'held', id, h.mode, hold.secret, h.token, h.expires - m.clock, #h.holds, fresh and 1 or 0}
 end
 
 -- Makes an eligible waiter a holder.
-local function promote(id, q)
-  out_of_line(id)
-  local h, hold = become_holder(id, q)
-  return held(id, h, hold, true)
+local function grant_waiter(id, q)
+  remove_from_queue(id)
+  local h, hold = grant(id, q)
+  return held_reply(id, h, hold, true)
 end
 
--- The holder and the hold with this id, where it is held. The first hold of a claim may have ended
--- before the claim, and come again in another.
+-- Finds the holder and the hold with this id. The first hold of a claim may have ended before the claim, and its id
+-- may be in use again in another claim.
 local function hold_in(claim, id)
   local h = holder(claim)
   for at, hold in ipairs(h and h.holds or {}) do
@@ -222,18 +224,18 @@ local function find_hold(id)
 end
 
 local function frees_in() return m.frees > 0 and math.max(0, m.frees - m.clock) or -1 end
-local function waiting(q) return {'waiting', q.turn, frees_in(), m.born, m.lost} end
+local function waiting_reply(q) return {'waiting', q.turn, frees_in(), m.born, m.lost} end
 
--- What take_up does, for the verb and for the `next` of a leave.
-local function take_up(id, caller)
-  if marked(caller) then return {'left'} end
+-- Promotes a waiter, for take_up.lua and for the `next` of leave.lua.
+local function promote(id, call_id)
+  if marked(call_id) then return {'left'} end
   local q = record('q' .. id)
   if q then
-    if q.call ~= caller then return {'superseded'} end
-    return q.turn <= m.edge and promote(id, q) or waiting(q)
+    if q.call ~= call_id then return {'superseded'} end
+    return q.turn <= m.edge and grant_waiter(id, q) or waiting_reply(q)
   end
   local claim, h, hold = find_hold(id)
-  if hold then return hold.call == caller and held(claim, h, hold, true) or {'superseded'} end
+  if hold then return hold.call == call_id and held_reply(claim, h, hold, true) or {'superseded'} end
   local old = record('i' .. id)
   if old then return {'finished', old.cause} end
   return {'gone'}

@@ -17,49 +17,49 @@ use crate::schema::{Count, Period, section};
 const SECOND: u64 = 1000;
 
 section! {
-    /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings share
-    /// its connections.
+    /// A Redis: standalone, behind Sentinel, or a Cluster. Namespaces with the same settings
+    /// share its connections.
     pub struct RedisSection {
-        /// Where it is: redis://, rediss:// or unix://, without a user or a password. One server;
-        /// or the sentinels; or some nodes of the cluster.
+        /// The URLs: redis://, rediss:// or unix://, without user and password. One server, or the
+        /// sentinels, or some nodes of the cluster.
         urls: Vec<String> = vec!["redis://127.0.0.1:6379".to_owned()],
-        /// What the URLs lead to: "standalone", "sentinel" or "cluster".
+        /// What the URLs refer to: "standalone", "sentinel" or "cluster".
         mode: String = "standalone".to_owned(),
-        /// The name by which the sentinels know the master.
+        /// The master's name at the sentinels.
         master: Option<String> = None,
-        /// The ACL user; without it, the default one.
+        /// The ACL user. Absent: the default user.
         user: Option<String> = None,
-        /// The file with the password; an end of line in it does not count.
+        /// The file with the password. A trailing line break is ignored.
         password_file: Option<PathBuf> = None,
         /// The environment variable with the password.
         password_env: Option<String> = None,
-        /// The ACL user at the sentinels.
+        /// The ACL user for the sentinels.
         sentinel_user: Option<String> = None,
         /// The file with the password for the sentinels.
         sentinel_password_file: Option<PathBuf> = None,
         /// The environment variable with the password for the sentinels.
         sentinel_password_env: Option<String> = None,
-        /// The file with the certificates (PEM) of those who may sign for the servers behind
-        /// rediss://; without it, those whom this machine trusts.
+        /// The file with the certificates (PEM) of the authorities of rediss:// servers. Absent:
+        /// the authorities that this machine trusts.
         ca_file: Option<PathBuf> = None,
-        /// The file with the certificate (PEM) that this server shows there.
+        /// The file with the client certificate (PEM) for rediss:// servers.
         cert_file: Option<PathBuf> = None,
-        /// The file with its key (PEM).
+        /// The file with the key (PEM) of that certificate.
         key_file: Option<PathBuf> = None,
-        /// The database.
+        /// The number of the database.
         database: Count<0, 1_000_000> = Count::nearest(0),
-        /// What every key begins with.
+        /// The prefix of every key.
         prefix: String = "fencepost".to_owned(),
-        /// What an empty Redis means when a server starts: "quarantine" grants nothing for the
-        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
-        /// a new one.
+        /// How an empty Redis is treated when a server starts: "quarantine" grants nothing for the
+        /// longest ttl_max or until `Admit`, because Redis may have lost its data; "admit" treats
+        /// it as a new one.
         on_empty_store: String = "quarantine".to_owned(),
         /// How many replicas of the Redis master must confirm a grant or a renewal before it is
-        /// answered. When fewer do, a grant is taken back, and the call fails with
-        /// BACKEND_UNAVAILABLE. It makes losing a lease in a failover unlikely, not impossible:
-        /// the guarantee stays AP.
+        /// answered. If fewer confirm it, a grant is undone, and the call fails with
+        /// BACKEND_UNAVAILABLE. This makes the loss of a lease in a failover unlikely, but not
+        /// impossible: the guarantee stays AP.
         wait_replicas: Count<0, 16> = Count::nearest(0),
-        /// How long they have for that.
+        /// How long the replicas may take to confirm it.
         wait_replicas_timeout: Period<10, { 2 * SECOND }> = Period::nearest(Duration::from_secs(1)),
     }
 }

@@ -1,9 +1,9 @@
-//! The names of the locks in use: a sorted set beside the locks.
+//! The index: one sorted set per namespace with the names of the locks in use.
 //!
-//! A name is added together with the lock's use and at most every [`FRESH`] per replica; it is
-//! removed by who finds the lock unused for far longer: who lists, and each replica, which goes
-//! through all names a little at a time. Both commands are idempotent, and whatever falls between
-//! them is healed by the lock's next use or renewal.
+//! A name is added when its lock is used, at most once per [`FRESH`] and replica. A name is removed
+//! when a listing, or the periodic cleanup of a replica, finds its lock unused for [`STALE`]. Both
+//! commands are idempotent. If a removal races with a use, the next use or renewal of the lock adds
+//! its name again.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -24,51 +24,52 @@ use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::name::LockName;
 
-/// For how long a name that was added is not added again.
+/// How long after its addition a replica does not add a name again.
 const FRESH: Duration = Duration::from_secs(20);
-/// How long a lock must have been unused to lose its name.
+/// How long a lock must have been unused before its name is removed.
 const STALE: Duration = Duration::from_secs(60);
-/// How many names are remembered as added.
-const REMEMBERED: usize = 50_000;
-/// How many names one page reads at most before it says where to go on.
-const READ: usize = 1_000;
-/// How often a replica looks for stale names, how many at once, and how many times in a row where most
-/// of them are stale.
-const TIDY: Duration = Duration::from_secs(15);
+/// How many recently added names a replica remembers at most.
+const RECENT_NAMES: usize = 50_000;
+/// How many names are read at most for one page of a listing.
+const MAX_READ: usize = 1_000;
+/// The interval of a replica's cleanup.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(15);
+/// How many names one page of the cleanup has.
 const PAGE: usize = 100;
+/// How many pages one cleanup processes at most, while most names of each page are stale.
 const PAGES: usize = 200;
 
-/// What a summary shows of a lock.
+/// What the summary of a lock in a listing contains.
 const SUMMARY: InspectLimit = InspectLimit { holders: 1, waiters: 0 };
 
-/// The names that this replica has added lately.
+/// The index of one namespace, and the names that this replica added recently.
 #[derive(Debug)]
 pub struct Index {
     key: Vec<u8>,
-    fresh: Mutex<RecentName>,
+    recent: Mutex<RecentNames>,
     unreadable: Unreadable,
 }
 
 #[derive(Debug, Default)]
-struct RecentName {
+struct RecentNames {
     added: HashMap<LockName, Instant>,
-    /// When those that are not fresh any more were last forgotten.
-    swept: Option<Instant>,
+    /// When the names older than [`FRESH`] were last dropped.
+    pruned: Option<Instant>,
 }
 
-impl RecentName {
+impl RecentNames {
     fn has(&self, lock: &LockName, now: Instant) -> bool {
         self.added.get(lock).is_some_and(|at| now - *at < FRESH)
     }
 
-    /// Remembers a name while there is room. To look for room takes a while where there are very many,
-    /// so it is not done for each of them.
+    /// Remembers a name unless [`RECENT_NAMES`] is reached. Old names are dropped at most once per
+    /// [`FRESH`], because the scan of all names takes long.
     fn add(&mut self, lock: &LockName, now: Instant) {
-        if self.added.len() >= REMEMBERED && self.swept.is_none_or(|swept| now - swept >= FRESH) {
-            self.swept = Some(now);
+        if self.added.len() >= RECENT_NAMES && self.pruned.is_none_or(|pruned| now - pruned >= FRESH) {
+            self.pruned = Some(now);
             self.added.retain(|_, at| now - *at < FRESH);
         }
-        if self.added.len() < REMEMBERED {
+        if self.added.len() < RECENT_NAMES {
             self.added.insert(lock.clone(), now);
         }
     }
@@ -79,23 +80,24 @@ impl Index {
     pub fn new(space: &KeySpace) -> Self {
         Self {
             key: space.index(),
-            fresh: Mutex::default(),
+            recent: Mutex::default(),
             unreadable: Unreadable::default(),
         }
     }
 
-    fn fresh(&self) -> MutexGuard<'_, RecentName> {
-        self.fresh.lock()
+    fn recent(&self) -> MutexGuard<'_, RecentNames> {
+        self.recent.lock()
     }
 
-    /// Names a lock that is being used. That it failed only shows in lists, until the next time.
-    pub async fn name(&self, core: &Core, lock: &LockName) {
+    /// Adds the name of a lock that is being used. An error is ignored: the lock is missing from
+    /// listings until its next use or renewal.
+    pub async fn record_use(&self, core: &Core, lock: &LockName) {
         let now = Instant::now();
-        if self.fresh().has(lock, now) {
+        if self.recent().has(lock, now) {
             return;
         }
         if self.add(core, lock).await.is_ok() {
-            self.fresh().add(lock, now);
+            self.recent().add(lock, now);
         }
     }
 
@@ -105,7 +107,7 @@ impl Index {
         core.shared.topology.command(&self.key, &add).await.map(drop)
     }
 
-    /// A page of the locks in use whose names begin with `prefix`.
+    /// Lists a page of the locks in use whose names begin with `prefix`.
     ///
     /// # Errors
     /// Those of the store.
@@ -113,20 +115,20 @@ impl Index {
         let mut listing = LockPage::default();
         let mut after = page.after.clone();
         let mut read = 0;
-        while read < READ {
+        while read < MAX_READ {
             let names = self
                 .names(core, prefix, after.as_deref(), page.size.min(100) + 1)
                 .await?;
-            let looks = join_all(names.iter().map(|name| self.inspect(core, name))).await;
+            let inspected = join_all(names.iter().map(|name| self.inspect(core, name))).await;
             read += names.len();
             let last = names.len() <= page.size.min(100);
-            for (name, look) in names.into_iter().zip(looks) {
+            for (name, answer) in names.into_iter().zip(inspected) {
                 if listing.locks.len() == page.size {
                     listing.next = after;
                     return Ok(listing);
                 }
-                if let Some((lock, look)) = look? {
-                    self.judge(core, lock, look, &mut listing).await?;
+                if let Some((lock, answer)) = answer? {
+                    self.list_or_clear(core, lock, answer, &mut listing).await?;
                 }
                 after = Some(name);
             }
@@ -138,16 +140,17 @@ impl Index {
         Ok(listing)
     }
 
-    /// What a name of the index stands for; nothing where that cannot be read, which is no reason to show nobody else.
+    /// Inspects the lock with this name. Returns `None` if its record cannot be read, so that one damaged
+    /// record does not fail the whole listing.
     async fn inspect(&self, core: &Core, name: &str) -> Result<Option<(LockName, InspectAnswer)>, BackendError> {
-        let looked = match LockName::new(name) {
+        let inspected = match LockName::new(name) {
             Ok(lock) => core
                 .inspect(&lock, SUMMARY, Duration::ZERO)
                 .await
-                .map(|look| (lock, look)),
+                .map(|answer| (lock, answer)),
             Err(error) => Err(broken(error)),
         };
-        self.unless_unreadable(name, looked)
+        self.unless_unreadable(name, inspected)
     }
 
     fn unless_unreadable<T>(&self, name: &str, read: Result<T, BackendError>) -> Result<Option<T>, BackendError> {
@@ -165,27 +168,28 @@ impl Index {
         core: &Core,
         prefix: &str,
         after: Option<&str>,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<String>, BackendError> {
         let from = after
             .filter(|after| *after >= prefix)
             .map_or_else(|| format!("[{prefix}"), |after| format!("({after}"));
-        // No UTF-8 text holds the byte 0xff.
+        // UTF-8 never contains the byte 0xff.
         let to = [b"(", prefix.as_bytes(), &[0xff]].concat();
         let mut range = redis::cmd("ZRANGEBYLEX");
-        range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(most);
+        range.arg(&self.key).arg(from).arg(to).arg("LIMIT").arg(0).arg(limit);
         let answer = core.shared.topology.command(&self.key, &range).await?;
         from_redis_value(answer).map_err(broken)
     }
 
-    async fn judge(
+    /// Adds a lock with claims to the listing, and removes the name of a stale lock.
+    async fn list_or_clear(
         &self,
         core: &Core,
         name: LockName,
-        look: InspectAnswer,
+        answer: InspectAnswer,
         listing: &mut LockPage,
     ) -> Result<(), BackendError> {
-        let queue = look.queue;
+        let queue = answer.queue;
         if queue.holder_count + queue.waiter_count > 0 {
             listing.locks.push(LockSummary {
                 lock: name,
@@ -193,25 +197,25 @@ impl Index {
                 waiters: queue.waiter_count,
                 first: queue.holders.into_iter().next(),
             });
-        } else if is_stale(look.idle) {
+        } else if is_stale(answer.idle) {
             self.clear(core, &name).await?;
         }
         Ok(())
     }
 
-    /// Removes what is stale on the next page behind `after`, and says where to go on.
+    /// Removes the stale names of the next page after the name `after`.
     async fn tidy(&self, core: &Core, after: Option<String>) -> Result<TidiedPage, BackendError> {
         let names = self.names(core, "", after.as_deref(), PAGE).await?;
-        let judged = join_all(names.iter().map(|name| self.clear_if_readable(core, name)));
-        let judged: Result<Vec<bool>, _> = judged.await.into_iter().collect();
-        let stale = judged?.into_iter().filter(|stale| *stale).count();
+        let cleared = join_all(names.iter().map(|name| self.clear_if_readable(core, name)));
+        let cleared: Result<Vec<bool>, _> = cleared.await.into_iter().collect();
+        let stale = cleared?.into_iter().filter(|stale| *stale).count();
         Ok(TidiedPage {
-            mostly: stale * 2 > PAGE,
+            mostly_stale: stale * 2 > PAGE,
             after: names.get(PAGE - 1).cloned(),
         })
     }
 
-    /// As [`Index::clear`]; a name whose record cannot be read is not stale.
+    /// Like [`Index::clear`]; a name whose record cannot be read counts as not stale.
     async fn clear_if_readable(&self, core: &Core, name: &str) -> Result<bool, BackendError> {
         let cleared = match LockName::new(name) {
             Ok(lock) => self.clear(core, &lock).await,
@@ -220,8 +224,8 @@ impl Index {
         Ok(self.unless_unreadable(name, cleared)?.unwrap_or(false))
     }
 
-    /// Lets a lock forget what ended long ago, a little at a time, and removes the name of one that is not
-    /// used and remembers nothing. Whether it is stale.
+    /// Deletes a lock's old history, and removes its name if the lock is stale: it has no claims and no
+    /// history, and has been unused for [`STALE`]. Returns whether the lock is stale.
     async fn clear(&self, core: &Core, name: &LockName) -> Result<bool, BackendError> {
         let args = core.space.tidy(name);
         loop {
@@ -240,7 +244,7 @@ impl Index {
         }
     }
 
-    /// Removes a name, and adds it again if its lock was used meanwhile.
+    /// Removes a name, and adds it again if its lock was used in the meantime.
     async fn remove(&self, core: &Core, name: &LockName) -> Result<(), BackendError> {
         let mut remove = redis::cmd("ZREM");
         remove.arg(&self.key).arg(name.as_str());
@@ -257,30 +261,30 @@ fn is_stale(idle: Option<Duration>) -> bool {
     idle.is_none_or(|idle| idle > STALE)
 }
 
-/// What a page of the index was found to be.
+/// The result of cleaning up one page of the index.
 struct TidiedPage {
     /// Whether most of its names were stale.
-    mostly: bool,
-    /// Its last name, where it was a full page.
+    mostly_stale: bool,
+    /// The last name of a full page; `None` at the end of the index.
     after: Option<String>,
 }
 
-/// Removes stale names until the namespace is closed: locks that are used once, and never listed,
-/// leave nothing behind either.
+/// Removes stale names periodically until the namespace is closed, because locks that are never listed
+/// would otherwise stay in the index.
 pub async fn tidy(core: Weak<Core>) {
     let mut after = None;
     loop {
-        sleep(TIDY).await;
+        sleep(CLEANUP_INTERVAL).await;
         let Some(core) = core.upgrade() else {
             return;
         };
         for _ in 0..PAGES {
-            // A store that is away keeps its names until it is back.
+            // If the store is unavailable, the next cleanup continues here.
             let Ok(tidied) = core.index.tidy(&core, after.clone()).await else {
                 break;
             };
             after = tidied.after;
-            if !tidied.mostly || after.is_none() {
+            if !tidied.mostly_stale || after.is_none() {
                 break;
             }
         }

@@ -1,12 +1,12 @@
--- The lists of waiters and holders, and the heap of the holders' expiries. It stands behind prelude.lua.
+-- The lists of waiters and holders, and the heap of the holders' expiries. Follows prelude.lua.
 
--- A list of claims: each one's neighbours stand in a field of its own, its ends in the state.
+-- A doubly linked list of claims. Each claim has a field with its neighbours; the state has the ends of the list.
 local function neighbours(link, id)
   local both = get(link .. id)
   if not both then return '', '' end
   return unpack_one(both)
 end
-local function join_up(link, id, before, after)
+local function set_neighbours(link, id, before, after)
   if before == '' and after == '' then del(link .. id) else put(link .. id, pack(before, after)) end
 end
 local function append(first, last, id)
@@ -17,35 +17,35 @@ local function append(first, last, id)
     m[first] = id
     return
   end
-  join_up('n', tail, (neighbours('n', tail)), id)
-  join_up('n', id, tail, '')
+  set_neighbours('n', tail, (neighbours('n', tail)), id)
+  set_neighbours('n', id, tail, '')
 end
--- Takes a claim out from between its neighbours, who must know it.
-local function part(link, id)
+-- Unlinks a claim from its neighbours, and checks that they refer to it.
+local function unlink(link, id)
   local before, after = neighbours(link, id)
   if before ~= '' then
     local further, same = neighbours(link, before)
     if same ~= id then broken('a neighbour') end
-    join_up(link, before, further, after)
+    set_neighbours(link, before, further, after)
   end
   if after ~= '' then
     local same, further = neighbours(link, after)
     if same ~= id then broken('a neighbour') end
-    join_up(link, after, before, further)
+    set_neighbours(link, after, before, further)
   end
   if before ~= '' or after ~= '' then del(link .. id) end
   return before, after
 end
-local function take_out(first, last, id)
+local function remove_from_list(first, last, id)
   m.shape = m.shape + 1
-  local before, after = part('n', id)
+  local before, after = unlink('n', id)
   if (m[first] == id) ~= (before == '') or (m[last] == id) ~= (after == '') then broken('the end of a list') end
   if before == '' then m[first] = after end
   if after == '' then m[last] = before end
   return after
 end
 
--- The heap of the holders' expiries. `from` is where an entry was, nothing for a new one.
+-- The heap of the holders' expiries. `from` is the previous place of an entry, nil for a new one.
 local function entry(id, expires) return struct.pack('>d', expires) .. id end
 local function expiry(one) return (struct.unpack('>d', one)) end
 local function entry_at(place) return get('o' .. digits(place)) or broken('no o') end
@@ -57,7 +57,7 @@ local function set_at(place, one, from)
     del('y' .. one:sub(9))
   end
 end
-local function rise(place, one, from)
+local function sift_up(place, one, from)
   while place > 1 do
     local parent = math.floor(place / 2)
     local above = entry_at(parent)
@@ -67,7 +67,7 @@ local function rise(place, one, from)
   end
   set_at(place, one, from)
 end
-local function sink(place, one, from, count)
+local function sift_down(place, one, from, count)
   while 2 * place <= count do
     local child = 2 * place
     local below = entry_at(child)
@@ -79,9 +79,9 @@ local function sink(place, one, from, count)
   end
   set_at(place, one, from)
 end
-local function soonest() m.frees = m.holders > 0 and expiry(entry_at(1)) or 0 end
--- Of m.holders, which counts it no more.
-local function leave_heap(id)
+local function update_frees() m.frees = m.holders > 0 and expiry(entry_at(1)) or 0 end
+-- Removes a holder's entry; m.holders must no longer count the holder.
+local function remove_from_heap(id)
   local count = m.holders + 1
   local place = tonumber(get('y' .. id) or 1)
   if entry_at(place):sub(9) ~= id then broken('y') end
@@ -90,16 +90,16 @@ local function leave_heap(id)
   if place > 1 then del('y' .. id) end
   if place == count then return end
   if place > 1 and expiry(entry_at(math.floor(place / 2))) > expiry(last) then
-    rise(place, last, count)
+    sift_up(place, last, count)
   else
-    sink(place, last, count, count - 1)
+    sift_down(place, last, count, count - 1)
   end
 end
--- A holder expires later. Only for the one that would be next its entry is moved.
-local function lives_on(id, h)
+-- Records that a holder expires later. Only the entry at the root of the heap is moved.
+local function extend_expiry(id, h)
   m.longest = math.max(m.longest, h.expires)
   if get('y' .. id) then return end
   if entry_at(1):sub(9) ~= id then broken('o1') end
-  sink(1, entry(id, h.expires), 1, m.holders)
-  soonest()
+  sift_down(1, entry(id, h.expires), 1, m.holders)
+  update_frees()
 end

@@ -1,5 +1,5 @@
-//! What this replica's waiting claims are told: messages published by the scripts, to this replica
-//! alone.
+//! Notifications of this replica's waiting claims: the scripts publish them on the replica's own
+//! channel.
 
 use std::sync::{Arc, Weak};
 
@@ -9,53 +9,54 @@ use crate::backend::Notification;
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::name::{ClaimId, LockName};
 
-/// Hears this replica's channel until the namespace is closed.
-pub async fn hear(core: Weak<Core>) {
-    let Some((hub, channel)) = core
+/// Forwards the messages of this replica's channel to the waiters until the namespace is closed.
+pub async fn forward(core: Weak<Core>) {
+    let Some((subscriptions, channel)) = core
         .upgrade()
-        .map(|core| (core.shared.hub.clone(), core.space.notifications()))
+        .map(|core| (core.shared.subscriptions.clone(), core.space.notifications()))
     else {
         return;
     };
-    let Ok(mut heard) = hub.listen(channel).await else {
+    let Ok(mut events) = subscriptions.listen(channel).await else {
         return;
     };
-    while let Some(heard) = heard.recv().await {
+    while let Some(event) = events.recv().await {
         let Some(core) = core.upgrade() else {
             return;
         };
-        match heard {
-            // Nobody who waits, nobody who missed anything.
+        match event {
+            // Without waiters, no lost message matters.
             SubscriptionEvent::Gap if core.waiting.is_empty() => {}
             SubscriptionEvent::Gap => core.notifications.send(Notification::Gap),
             SubscriptionEvent::Message(message) => {
-                if let Some(wake) = read(&message) {
-                    hand_on(&core, wake);
+                if let Some(notification) = read(&message) {
+                    deliver(&core, notification);
                 }
             }
         }
     }
 }
 
-/// Tells the waiter; one that no call waits for any more is taken out, for others wait behind it.
-fn hand_on(core: &Arc<Core>, wake: Notification) {
-    if let Notification::Next(lock, id) = &wake
+/// Notifies the waiter. A waiter without a call is removed from the queue, because it would block the
+/// waiters behind it.
+fn deliver(core: &Arc<Core>, notification: Notification) {
+    if let Notification::Next(lock, id) = &notification
         && !core.waiting.knows(lock, id)
     {
         let (core, lock, id) = (Arc::clone(core), lock.clone(), *id);
         tokio::spawn(async move {
             if let Err(error) = disown_unknown(&core, &lock, &id).await {
-                tracing::debug!(%lock, %error, "a waiter whose call has ended was not taken out");
+                tracing::debug!(%lock, %error, "a waiter whose call has ended was not removed");
             }
         });
     }
-    if let Notification::Gone(lock, id) = &wake {
+    if let Notification::Gone(lock, id) = &notification {
         core.waiting.gone(lock, id);
     }
-    core.notifications.send(wake);
+    core.notifications.send(notification);
 }
 
-/// A message: `n` or `g`, the claim's 16 bytes, the lock's name.
+/// Parses a message: `n` (next) or `g` (gone), the 16 bytes of the claim's id, the lock's name.
 fn read(message: &[u8]) -> Option<Notification> {
     let (kind, rest) = message.split_first()?;
     let (id, name) = rest.split_first_chunk::<16>()?;

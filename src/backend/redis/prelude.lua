@@ -1,53 +1,54 @@
--- What every verb shares: one lock's hash, its clock, and how it is read and written.
--- lists.lua, claims.lua and purge.lua follow it, and then a verb as a script, or all verbs as a function library:
--- what a call keeps stands in the locals that start() sets, because a library lives on from call to call.
--- KEYS[1] is the lock's hash throughout, and ARGV[1..3] are the namespace's channel prefix, the lock's name
--- and the caller's replica.
+-- Shared by all verbs: the layout of a lock's hash, the lock's clock, and reading and writing.
+-- lists.lua, claims.lua and purge.lua follow, and then either one verb as a script or all verbs as a function library.
+-- start() sets all locals that hold the state of a call, because the locals of a library survive the call.
+-- KEYS[1] is always the lock's hash, and ARGV[1..3] are the namespace's channel prefix, the lock's name and the id of
+-- the calling replica.
 --
 -- Fields of the hash (ids, secrets and calls are 16 raw bytes):
 --   m          the lock's state, the values of write_state() one after another
 --   h<claim>   a holder        q<claim>   a waiter
---   n<claim>   who stands before and behind it: waiters in their order, holders in that of their tokens;
---              none for one that stands alone
---   o<place>   expiry and claim of a holder: a binary heap, 1 to m.holders without a gap. A renewal leaves
---              its entry where it is, so an entry tells when its holder expires at the earliest
---   y<claim>   the holder's place in that heap, where it is not 1
---   t<token>   the holder with a token, where it did not begin alone
---   d<claim>   what a claim shows of itself, opaque here
---   j<hold>    the claim that a re-entry's hold belongs to
---   e<owner>   the latest reentrant holder of an owner and identity; v<claim> those before and behind it
---   r<replica> when a replica that waits last called (on m.awake); R lists these replicas
---   f<token>   why a claim ended, and its last hold's secret; f<token><secret> why another hold of it did
+--   n<claim>   the claims before and after it: waiters in queue order, holders in the order of their tokens;
+--              absent for the only claim of a list
+--   o<place>   expiry and claim of a holder: a binary heap, 1 to m.holders without a gap. A renewal does not move the
+--              entry (except at the root), so an entry has the earliest time at which its holder expires
+--   y<claim>   the holder's place in that heap, if it is not 1
+--   t<token>   the holder with a token, unless it began as the only holder
+--   d<claim>   a claim's description (owner, identity, metadata), opaque to the scripts
+--   j<hold>    the claim that the hold of a re-entry belongs to
+--   e<owner>   the latest reentrant holder of an owner and identity; v<claim> the ones before and after it
+--   r<replica> the time (on m.awake) of the last heartbeat of a replica with waiters; R lists these replicas
+--   f<token>   the cause of a claim's end and the secret of its last hold; f<token><secret> the cause for another hold
 --   L          the ids of the latest waiters that were taken from their calls (m.lost counts them), newest last
---   i<hold>    why a hold ended, for a retry    F<n> the fields of an end, oldest first
---   c<call>    the mark of a call that left     C<n> the marks, oldest first
--- Numbers are microseconds unless they count. They reach Redis through cmsgpack, struct or digits(),
--- never through tostring, which keeps only 14 digits.
+--   i<hold>    the cause of a hold's end, for a retry    F<n> the fields of an ended hold, oldest first
+--   c<call>    the cancel mark of a call                 C<n> the cancel marks, oldest first
+-- Times are microseconds. Numbers are written with cmsgpack, struct or digits(), never with tostring, which keeps only
+-- 14 digits.
 --
--- What a call does is bounded, however many claims there are and were: a claim is found by its id, its
--- neighbours or the heap, and every walk has a limit. What a purge leaves undone the next calls do.
--- Nothing is written before commit(), at the very end: a script that fails has changed nothing.
+-- The work of a call is bounded, however many claims the lock has or had: a claim is found by its id, its neighbours or
+-- the heap, and every loop over claims has a limit. The next calls finish a purge that exceeds it.
+-- Nothing is written before commit(), at the end of the call, so a script that fails has changed nothing.
 
 local key, space, name, replica, call, pack, unpack_one
 
-local BEAT = 1500000              -- a replica that waits calls this often
-local SILENT = 4 * BEAT           -- one that did not for so long has died
-local FINISHED_KEPT = 60000000
-local MARKS_KEPT = 70000000
-local MARKS_MOST = 10000
-local VERSION = 3                 -- of this layout
-local IDLE = 4 * 86400000000      -- how long an unused lock keeps its last token
--- What one call does at most:
-local TOLD = 32                   -- waiters that come within the prefix
-local TAKEN = 48                  -- waiters taken from their calls that are remembered
-local EXPIRED = 8                 -- holders that are looked at for their expiry
-local SWEPT, BURIED = 100, 20     -- waiters that are looked at for a dead replica, and taken out
-local SHOWN = 60                  -- holders and waiters together that are shown
-local FORGOTTEN, TIDIED = 4, 60   -- ends, and marks, along the way and where that is what is to be done
-local WRITTEN = 2000              -- arguments of one command
+local HEARTBEAT = 1500000                  -- interval of the heartbeats of a replica with waiters
+local REPLICA_TIMEOUT = 4 * HEARTBEAT      -- a replica without a heartbeat for so long has died
+local HISTORY_RETENTION = 60000000
+local MARK_RETENTION = 70000000
+local MAX_MARKS = 10000
+local VERSION = 3                          -- version of this layout
+local IDLE_RETENTION = 4 * 86400000000     -- how long an unused lock keeps its last token (4 days)
+-- Limits of one call:
+local MAX_NOTIFIED = 32                    -- waiters that enter the prefix
+local MAX_TAKEN = 48                       -- waiters taken from their calls that field L remembers
+local MAX_EXPIRED = 8                      -- holders that are checked for their expiry
+local MAX_SWEPT, MAX_EVICTED = 100, 20     -- waiters that are checked for a dead replica, and evicted
+local MAX_LISTED = 60                      -- holders and waiters together that look.lua returns
+local PRUNED, PRUNED_BY_TIDY = 4, 60       -- ended holds, and cancel marks, deleted by any verb and by tidy.lua
+local MAX_ARGUMENTS = 2000                 -- arguments of one Redis command
 
--- The state of a lock. `front` to `newest` are the ends of the two lists, `beyond` is the first waiter that is not
--- within the prefix, `head` the one whose turn it is, `sweep` the next to be looked at for a dead replica; '' is none.
+-- The state of a lock. `front`, `back`, `eldest` and `newest` are the ends of the two lists. `beyond` is the first
+-- waiter outside the prefix, `head` the eligible waiter at the front, and `sweep` the next waiter to check for a dead
+-- replica; '' means none.
 local m
 local function new_state()
   return {
@@ -73,8 +74,8 @@ local function broken(what)
   error(redis.error_reply('BROKEN the record of the lock is damaged (' .. what .. '): delete its key once nobody uses the lock'))
 end
 
-local now, known, news
--- Reads see what this call is going to write.
+local now, known, newly_eligible
+-- `unwritten` buffers the writes of this call; reads include them.
 local unwritten, changed, messages
 local function get(field)
   local value = unwritten[field]
@@ -87,9 +88,9 @@ local function record(field)
   local raw = get(field)
   return raw and unpack_one(raw)
 end
-local function needed(field) return record(field) or broken('no ' .. field:sub(1, 1)) end
+local function required_record(field) return record(field) or broken('no ' .. field:sub(1, 1)) end
 
--- Fills the state in, or returns the error for a record of another version.
+-- Reads the state into m, or returns the error for a record of another version.
 local function read_state(raw)
   local read
   read,
@@ -107,9 +108,9 @@ local function read_state(raw)
   if type(m.shape) ~= 'number' or type(m.front) ~= 'string' or type(m.sweep) ~= 'string' then broken('m') end
 end
 
--- How many waiters are not within the prefix.
+-- The number of waiters outside the prefix.
 local function beyond() return m.waiters - (m.within - m.holders) end
--- What counts, lists and heap say of each other. It is compared before anything is written or answered.
+-- Checks that counts, lists and heap agree, before anything is written or returned.
 local function check_counts()
   local same = beyond() >= 0 and (beyond() == 0) == (m.beyond == '') and (m.waiters == 0) == (m.front == '')
     and (m.waiters == 0) == (m.back == '') and (m.holders == 0) == (m.eldest == '')
@@ -117,23 +118,25 @@ local function check_counts()
   if not same then broken('its counts') end
 end
 
--- HSET comes first: where that is refused, nothing has been written.
+-- Fails if the user may not run a command on the key. HSET needs no check: it runs first, so nothing has been written
+-- if it is refused.
 local function check_allowed(command)
   if redis.acl_check_cmd(command, key, '1') then return end
   error(redis.error_reply('NOPERM this user may not run ' .. command .. ' on the key of the lock'))
 end
-local function fields_in_turns(command, fields)
-  for from = 1, #fields, WRITTEN do
-    call(command, key, unpack(fields, from, math.min(from + WRITTEN - 1, #fields)))
+local function in_batches(command, fields)
+  for from = 1, #fields, MAX_ARGUMENTS do
+    call(command, key, unpack(fields, from, math.min(from + MAX_ARGUMENTS - 1, #fields)))
   end
 end
 
--- Writes all that a call changes: the key outlives every lease and the token it must not mint again.
--- What the user may not do is found out before, and messages that cannot be sent undo nothing.
+-- Writes all changes of a call and publishes its messages. The expiry of the key is later than that of every lease, and
+-- late enough that no token is minted twice. The user's permissions are checked before the first write. A message that
+-- cannot be published does not fail the call.
 local function commit()
   check_counts()
   if changed then
-    local idle = m.token == 0 and 2 * MARKS_KEPT or IDLE
+    local idle = m.token == 0 and 2 * MARK_RETENTION or IDLE_RETENTION
     local keep = math.max(0, m.longest - m.clock) + idle
     if m.keep < now + keep - idle / 8 then m.keep = now + keep else keep = nil end
     local sets, dels = {}, {}
@@ -147,33 +150,33 @@ local function commit()
     end
     if #dels > 0 then check_allowed('HDEL') end
     if keep then check_allowed('PEXPIRE') end
-    fields_in_turns('HSET', sets)
-    fields_in_turns('HDEL', dels)
+    in_batches('HSET', sets)
+    in_batches('HDEL', dels)
     if keep then call('PEXPIRE', key, digits(keep / 1000)) end
   end
   for _, message in ipairs(messages) do redis.pcall('PUBLISH', message[1], message[2]) end
 end
 
--- One change, for people who watch. Nothing is published while nobody does.
-local function show(kind, shown, token)
+-- Publishes a change for watchers, if the lock has any.
+local function publish_change(kind, description, token)
   if m.watched <= m.clock then return end
   m.changes = m.changes + 1
   local frees_in = m.frees > 0 and math.max(0, m.frees - m.clock) or 0
   local head = table.concat(
     {kind, digits(m.changes), digits(token), digits(m.holders), digits(m.waiters), digits(frees_in)}, ' ')
-  messages[#messages + 1] = {space .. 'c:' .. name, head .. '\n' .. (shown or '')}
+  messages[#messages + 1] = {space .. 'c:' .. name, head .. '\n' .. (description or '')}
 end
 
--- Tells the replica of a waiter: 'n' it may be next, 'g' it is gone.
-local function tell(kind, id, q)
+-- Notifies the replica of a waiter: 'n' the waiter may be eligible, 'g' the waiter is gone.
+local function notify(kind, id, q)
   messages[#messages + 1] = {space .. 'w:' .. q.replica, kind .. id .. name}
 end
 
--- Reads the lock before a verb, or returns the error to answer with.
+-- Reads the lock before a verb, or returns the error reply.
 local function start()
   key, space, name, replica = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
   call, pack, unpack_one = redis.call, cmsgpack.pack, cmsgpack.unpack
-  unwritten, changed, messages, news = {}, false, {}, {}
+  unwritten, changed, messages, newly_eligible = {}, false, {}, {}
   local stamp = call('TIME')
   now = stamp[1] * 1000000 + stamp[2]
   local raw = call('HGET', key, 'm')
@@ -186,12 +189,13 @@ local function start()
   else
     m.version, m.born, m.last, m.fin_most = VERSION, now, now, 1000
   end
-  -- The lock's clock only adds what passed: a step of the server's clock back is no time at all.
-  -- For waiters, silence of everybody (a paused server) is two beats at most. Who only reads keeps the
-  -- clock where it was stepped back, and where nobody else does while there are waiters.
+  -- The lock's clock adds only elapsed time; a backward step of the server's clock counts as no time. For the liveness
+  -- of waiters (m.awake), a time without any call (a paused server) counts as at most two heartbeats. A call that would
+  -- only read also writes the clock after a backward step, and if there are waiters and the last write is two
+  -- heartbeats ago.
   local passed = math.max(0, now - m.last)
-  if now < m.last or (m.waiters > 0 and passed >= 2 * BEAT) then changed = true end
+  if now < m.last or (m.waiters > 0 and passed >= 2 * HEARTBEAT) then changed = true end
   m.last = now
   m.clock = m.clock + passed
-  m.awake = m.awake + math.min(passed, 2 * BEAT)
+  m.awake = m.awake + math.min(passed, 2 * HEARTBEAT)
 end

@@ -1,43 +1,43 @@
--- What every verb begins and ends with. It stands behind claims.lua, and before the verb.
+-- The purge: every verb begins and ends with it. Follows claims.lua and precedes the verb.
 
--- Purges: holders whose TTL ran out; waiters of replicas that died; a waiter at the head that did
--- not take its turn up.
+-- Removes holders whose TTL ran out, waiters of dead replicas, and an eligible waiter at the head that its replica does
+-- not promote for REPLICA_TIMEOUT.
 local function overdue() return m.holders > 0 and m.frees <= m.clock end
 local function expire()
-  local left = EXPIRED
+  local left = MAX_EXPIRED
   while overdue() and left > 0 do
     local id = entry_at(1):sub(9)
-    local h = needed('h' .. id)
+    local h = required_record('h' .. id)
     if h.expires <= m.clock then
       end_holder(id, h, 'E')
       left = left - #h.holds
     else
-      sink(1, entry(id, h.expires), 1, m.holders)
-      soonest()
+      sift_down(1, entry(id, h.expires), 1, m.holders)
+      update_frees()
       left = left - 1
     end
   end
 end
-local function beat()
+local function heartbeat()
   local field = 'r' .. replica
   local last = get(field)
-  if last and m.awake - tonumber(last) < BEAT / 2 then return end
+  if last and m.awake - tonumber(last) < HEARTBEAT / 2 then return end
   put(field, digits(m.awake))
   if not last then
     local all = record('R') or {}
     all[#all + 1] = replica
     put('R', pack(all))
   end
-  if m.hush == 0 then m.hush = m.awake + SILENT end
+  if m.hush == 0 then m.hush = m.awake + REPLICA_TIMEOUT end
 end
-local function find_silent()
+local function find_dead_replicas()
   if m.hush == 0 or m.awake < m.hush then return end
   changed = true
-  if get('r' .. replica) then beat() end
+  if get('r' .. replica) then heartbeat() end
   local first, alive = 0, {}
   for _, one in ipairs(record('R') or {}) do
     local last = tonumber(get('r' .. one) or '0')
-    if last + SILENT <= m.awake then
+    if last + REPLICA_TIMEOUT <= m.awake then
       del('r' .. one)
       m.sweep = m.front
     else
@@ -46,54 +46,54 @@ local function find_silent()
     end
   end
   if #alive > 0 then put('R', pack(alive)) else del('R') end
-  m.hush = first == 0 and 0 or first + SILENT
+  m.hush = first == 0 and 0 or first + REPLICA_TIMEOUT
 end
 local function sweep()
-  local alive, left, graves = {}, SWEPT, BURIED
-  while m.sweep ~= '' and left > 0 and graves > 0 do
+  local alive, left, evictions = {}, MAX_SWEPT, MAX_EVICTED
+  while m.sweep ~= '' and left > 0 and evictions > 0 do
     local id = m.sweep
-    local q = needed('q' .. id)
+    local q = required_record('q' .. id)
     local _, after = neighbours('n', id)
     if alive[q.replica] == nil then alive[q.replica] = get('r' .. q.replica) and true or false end
     m.sweep, left, changed = after, left - 1, true
     if not alive[q.replica] then
-      bury(id, q)
-      graves = graves - 1
+      evict(id, q)
+      evictions = evictions - 1
     end
   end
 end
-local function bury_head()
+local function evict_head()
   for _ = 1, 2 do
     local head = m.within > m.holders and m.front or ''
     if m.head ~= head then m.head, m.since, changed = head, m.awake, true end
-    if head == '' or m.awake - m.since < SILENT then return end
-    bury(head, needed('q' .. head))
+    if head == '' or m.awake - m.since < REPLICA_TIMEOUT then return end
+    evict(head, required_record('q' .. head))
     extend()
   end
 end
 
--- Every verb begins with the purge and ends here: the new edge, the wake-ups, what is written.
+-- Every verb calls begin() before and done() after its own work. done() moves the edge, notifies waiters and writes.
 local function begin()
   expire()
-  find_silent()
+  find_dead_replicas()
   sweep()
   extend()
-  bury_head()
+  evict_head()
 end
--- Whether a purge is left to do.
+-- Whether more is left to purge.
 local function unfinished() return overdue() or m.sweep ~= '' or m.room ~= 0 end
 local function done(answer)
   extend()
-  bury_head()
-  for _, one in ipairs(news) do
-    if get('q' .. one[1]) then tell('n', one[1], one[2]) end
+  evict_head()
+  for _, one in ipairs(newly_eligible) do
+    if get('q' .. one[1]) then notify('n', one[1], one[2]) end
   end
-  if changed then forget(FORGOTTEN) end
+  if changed then prune_history(PRUNED) end
   commit()
   return answer
 end
 
--- A holder as others may see it.
+-- A holder in a reply; without secrets.
 local function holder_view(id, h)
   return {
     id, h.mode, h.permits, h.limit, h.token, math.max(0, h.expires - m.clock), #h.holds, h.since, get('d' .. id) or '',

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Lets a held lease live on: never shortens, never revives.
+-- Renews a lease. Never shortens it and never revives an ended one.
 -- KEYS  1 the lock's hash
--- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 claim, 5 token, 6 secret, 7 ttl or 0 for its last
--- Returns  {held, claim, mode, secret, token, ttl, holds, fresh, shown} | {gone, cause or ''}
+-- ARGV  1 channel prefix, 2 lock name, 3 replica; 4 claim, 5 token, 6 secret, 7 ttl, or 0 for the last one
+-- Returns  {held, claim, mode, secret, token, ttl, holds, fresh, description} | {gone, cause or ''}
 local function renew()
   local h = holder(ARGV[4])
   for _, hold in ipairs(h and h.token == tonumber(ARGV[5]) and h.holds or {}) do
@@ -11,8 +11,8 @@ local function renew()
       if ttl > 0 then hold.ttl = ttl end
       h.expires = math.max(h.expires, m.clock + hold.ttl)
       put('h' .. ARGV[4], pack(h))
-      lives_on(ARGV[4], h)
-      local answer = held(ARGV[4], h, hold, false)
+      extend_expiry(ARGV[4], h)
+      local answer = held_reply(ARGV[4], h, hold, false)
       answer[9] = get('d' .. ARGV[4]) or ''
       return answer
     end

@@ -1,4 +1,4 @@
-//! The scripts: one per verb, on shared ground, and all of them as a function library.
+//! The Lua scripts: one per verb, with a shared prelude, and all verbs as one function library.
 
 use std::sync::LazyLock;
 
@@ -24,22 +24,22 @@ const VERBS: &[(&str, &str)] = &[
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(PRELUDE, VERBS));
 
-/// Puts a claim into the queue, or adopts it.
+/// Acquires: grants or enqueues a claim, or adopts the existing one with its id.
 pub static ENTER: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("enter"));
-/// Makes a waiting claim a holder.
+/// Promotes: makes an eligible waiter a holder.
 pub static TAKE_UP: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("take_up"));
-/// Takes a hold, a call's claim or a token's holder out.
+/// Releases a hold, the claim of a call or the holder with a token.
 pub static LEAVE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("leave"));
-/// Lets a lease live on.
+/// Renews a lease.
 pub static RENEW: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("renew"));
 /// Reads the queue.
 pub static LOOK: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("look"));
-/// Purges, and forgets what ended long ago.
+/// Purges, and deletes the records of holds that ended long ago.
 pub static TIDY: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("tidy"));
 /// Keeps a replica's waiters alive.
 pub static BEAT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("beat"));
 
-/// All of them, for a server to know before they are called.
+/// All scripts; each server loads them before the first call.
 pub static ALL: Scripts = Scripts {
     library: Some(&LIBRARY),
     scripts: &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &TIDY, &BEAT],

@@ -1,16 +1,21 @@
-//! This replica's waiting claims, and the beat that keeps them alive.
+//! This replica's waiting claims, and the heartbeat that keeps them alive.
 //!
-//! A beat is one short call per lock, however many wait for it, and the only poll. It answers when the
-//! lock's hash was born; a claim that was entered under another birth has been lost with the data. It
-//! shows whose turn has come, and which waiters were taken from their calls (adopted by a retry or
-//! taken out): a call whose message was lost asks for itself then. All calls of the lock ask where the
-//! store did not answer or its data went back, and a few at each beat where more waiters were taken
-//! than the store remembers. One more beat comes
-//! shortly after the next holder's TTL, for expiry wakes nobody unless somebody calls, and one at once
-//! where a purge is not done yet.
+//! A heartbeat is one short script call per lock, independent of the number of waiters. It is the only
+//! poll. The reply contains:
 //!
-//! Data that went back, as in a failover, brings back waiters of this replica whose calls have
-//! ended. As they would be kept alive, they are disowned as soon as their turn shows them.
+//! - the time when the lock's hash was created. A claim that was enqueued in another hash has been
+//!   lost with the data;
+//! - the waiters of this replica that are eligible;
+//! - the waiters that were taken from their calls, because a retry adopted them or because they were
+//!   removed. Their calls then ask the store, in case the notification was lost.
+//!
+//! All calls of a lock ask if a heartbeat was not answered or if the data went back to an earlier
+//! state. If more waiters were taken than the store remembers, [`ASKING_PER_HEARTBEAT`] calls ask at
+//! each heartbeat. A further heartbeat follows [`AFTER_EXPIRY`] after the next lease expires, because
+//! Redis notifies nobody of an expiry without a call, and immediately if a purge is not finished.
+//!
+//! After data went back, as in a failover, the queue may contain waiters of this replica whose calls
+//! have ended. The heartbeat would keep them alive, so they are removed when they become eligible.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -29,42 +34,43 @@ use crate::backend::redis_server::script::StepRequirements;
 use crate::backend::{BackendError, NewClaim, Notification, QueuePosition};
 use crate::name::{CallId, ClaimId, LockName};
 
-/// How often a lock with waiters here is told; `BEAT` in `prelude.lua`.
-const BEAT: Duration = Duration::from_millis(1_500);
-/// How long after a holder's TTL the lock is told: its first waiter asks before.
-const PAST_THE_END: Duration = Duration::from_millis(20);
-/// How many of a lock's first waiters a beat names, for the store to say whether their turn has come.
-const FIRST: usize = 16;
-/// How many claims ask at one beat because the store does not remember which waiters were taken.
-const ASKING: usize = 64;
-/// How many locks are told at once.
-const AT_ONCE: usize = 64;
+/// The interval of the heartbeats of a lock with waiters here; equals `HEARTBEAT` in `prelude.lua`.
+const INTERVAL: Duration = Duration::from_millis(1_500);
+/// How long after the expiry of a lease the heartbeat is sent. The first waiter asks before that.
+const AFTER_EXPIRY: Duration = Duration::from_millis(20);
+/// How many of a lock's first waiters a heartbeat contains. The store returns those that are eligible.
+const FIRST_WAITERS: usize = 16;
+/// How many claims ask after one heartbeat if the store does not remember which waiters were taken.
+const ASKING_PER_HEARTBEAT: usize = 64;
+/// How many heartbeats are in flight at once.
+const CONCURRENCY: usize = 64;
 
-/// The waiting claims.
+/// The waiting claims of this replica in one namespace.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    lines: Mutex<AllWaiters>,
-    /// Those that may be in the store, and whose answer is not there yet.
-    entering: Mutex<HashMap<ClaimId, AcquiresInFlight>>,
-    sooner: Notify,
+    all: Mutex<AllWaiters>,
+    /// The claims that may be in the store, but whose acquire has not been answered yet.
+    acquires: Mutex<HashMap<ClaimId, AcquiresInFlight>>,
+    /// Notified when a heartbeat is due earlier than planned.
+    rescheduled: Notify,
 }
 
-/// The calls that are entering one claim.
+/// The calls in flight that acquire one claim.
 #[derive(Debug, Default)]
 struct AcquiresInFlight {
     calls: u32,
-    /// Whether the store has said meanwhile that the claim is gone.
+    /// Whether the store has notified meanwhile that the claim is gone.
     gone: bool,
 }
 
-/// The lines, and when the first of them is due as far as the beat knows.
+/// The waiters by lock, and when the next heartbeat is planned.
 #[derive(Debug, Default)]
 struct AllWaiters {
     by_lock: HashMap<LockName, LockWaiters>,
     planned: Option<Instant>,
 }
 
-/// A claim on its way into the store, until this is dropped.
+/// Marks an acquire of a claim as in flight until it is dropped.
 #[derive(Debug)]
 pub struct AcquireGuard<'a> {
     waiting: &'a Waiting,
@@ -73,24 +79,25 @@ pub struct AcquireGuard<'a> {
 
 impl Drop for AcquireGuard<'_> {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut times) = self.waiting.all_entering().entry(self.id) {
-            times.get_mut().calls -= 1;
-            if times.get().calls == 0 {
-                times.remove();
+        if let Entry::Occupied(mut acquires) = self.waiting.acquires().entry(self.id) {
+            acquires.get_mut().calls -= 1;
+            if acquires.get().calls == 0 {
+                acquires.remove();
             }
         }
     }
 }
 
-/// Those of one lock, and when it is told next.
+/// The waiters of one lock, and the state of its heartbeat.
 #[derive(Debug)]
 struct LockWaiters {
-    /// By claim and call: a retry enters a claim that an older call here still waits for.
+    /// By claim and call, because a retry may acquire a claim that an older call here still waits for.
     claims: BTreeMap<(ClaimId, CallId), WaitingClaim>,
     next: Instant,
-    /// Whether a beat was not answered: another server may serve since, without the last waiters.
+    /// Whether a heartbeat was not answered. Another server may have become master since, without the
+    /// latest waiters.
     in_doubt: bool,
-    /// How many waiters taken from their calls all claims here have seen.
+    /// The lowest count of taken waiters that any claim here has observed.
     taken: u64,
 }
 
@@ -98,7 +105,7 @@ impl Default for LockWaiters {
     fn default() -> Self {
         Self {
             claims: BTreeMap::new(),
-            next: Instant::now() + BEAT,
+            next: Instant::now() + INTERVAL,
             in_doubt: false,
             taken: u64::MAX,
         }
@@ -114,238 +121,247 @@ impl LockWaiters {
             .is_some_and(|((next, _), _)| next == id)
     }
 
-    /// The ids of the first claims in the queue's order, some of them.
+    /// The ids of the first [`FIRST_WAITERS`] claims in queue order.
     fn first(&self) -> Vec<ClaimId> {
-        let mut all: Vec<_> = self.claims.iter().map(|((id, _), one)| (one.turn, *id)).collect();
-        if all.len() > FIRST {
-            all.select_nth_unstable(FIRST);
-            all.truncate(FIRST);
+        let mut all: Vec<_> = self
+            .claims
+            .iter()
+            .map(|((id, _), claim)| (claim.position, *id))
+            .collect();
+        if all.len() > FIRST_WAITERS {
+            all.select_nth_unstable(FIRST_WAITERS);
+            all.truncate(FIRST_WAITERS);
         }
         all.sort_unstable();
         all.into_iter().map(|(_, id)| id).collect()
     }
 
     fn no_later_than(&mut self, frees_in: Option<Duration>) {
-        let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
-        self.next = freed.map_or(self.next, |freed| freed.min(self.next));
+        let due = frees_in.map(|left| Instant::now() + left + AFTER_EXPIRY);
+        self.next = due.map_or(self.next, |due| due.min(self.next));
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct WaitingClaim {
     born: u64,
-    turn: u64,
-    at: Instant,
-    /// Whether it may have been taken from its call, and has not asked yet.
-    unsure: bool,
+    position: u64,
+    added: Instant,
+    /// Whether the claim may have been taken from its call, and the call has not asked since.
+    must_ask: bool,
 }
 
 impl Waiting {
-    fn lines(&self) -> MutexGuard<'_, AllWaiters> {
-        self.lines.lock()
+    fn all(&self) -> MutexGuard<'_, AllWaiters> {
+        self.all.lock()
     }
 
-    fn all_entering(&self) -> MutexGuard<'_, HashMap<ClaimId, AcquiresInFlight>> {
-        self.entering.lock()
+    fn acquires(&self) -> MutexGuard<'_, HashMap<ClaimId, AcquiresInFlight>> {
+        self.acquires.lock()
     }
 
-    /// A claim is about to be entered.
-    pub fn entering(&self, id: ClaimId) -> AcquireGuard<'_> {
-        self.all_entering().entry(id).or_default().calls += 1;
+    /// Marks an acquire of this claim as in flight.
+    pub fn start_acquire(&self, id: ClaimId) -> AcquireGuard<'_> {
+        self.acquires().entry(id).or_default().calls += 1;
         AcquireGuard { waiting: self, id }
     }
 
-    /// Whether a claim in the store's queue is this replica's to serve.
+    /// Whether a call of this replica waits with this claim or is acquiring it.
     pub fn knows(&self, lock: &LockName, id: &ClaimId) -> bool {
-        // In this order: a claim that has been entered waits before it stops entering.
-        self.all_entering().contains_key(id) || self.lines().by_lock.get(lock).is_some_and(|line| line.has(id))
+        // The order matters: a claim is added to the waiters before its acquire guard is dropped.
+        self.acquires().contains_key(id) || self.all().by_lock.get(lock).is_some_and(|waiters| waiters.has(id))
     }
 
-    /// Whether nobody waits.
+    /// Whether no claim waits.
     pub fn is_empty(&self) -> bool {
-        self.lines().by_lock.is_empty()
+        self.all().by_lock.is_empty()
     }
 
-    /// A claim waits, in a hash that was seen so. One that is gone by now was told so, and does not.
-    pub fn add(&self, lock: &LockName, claim: &NewClaim, ahead: QueuePosition, seen: WaiterState) {
-        let at = Instant::now();
-        let entering = self.all_entering();
-        if entering.get(&claim.id).is_some_and(|one| one.gone) {
+    /// Adds a claim that waits in the store, with the state of its hash. A claim that is gone by now is
+    /// not added, because its call has been notified.
+    pub fn add(&self, lock: &LockName, claim: &NewClaim, position: QueuePosition, state: WaiterState) {
+        let added = Instant::now();
+        let acquires = self.acquires();
+        if acquires.get(&claim.id).is_some_and(|in_flight| in_flight.gone) {
             return;
         }
-        let mut lines = self.lines();
-        drop(entering);
-        let line = lines.by_lock.entry(lock.clone()).or_default();
-        let entered = WaitingClaim {
-            born: seen.born,
-            turn: ahead.position,
-            at,
-            unsure: false,
+        let mut all = self.all();
+        drop(acquires);
+        let waiters = all.by_lock.entry(lock.clone()).or_default();
+        let waiting = WaitingClaim {
+            born: state.born,
+            position: position.position,
+            added,
+            must_ask: false,
         };
-        line.claims.insert((claim.id, claim.call), entered);
-        line.taken = line.taken.min(seen.lost);
-        line.no_later_than(ahead.frees_in);
-        let next = line.next;
-        self.plan(&mut lines, next);
+        waiters.claims.insert((claim.id, claim.call), waiting);
+        waiters.taken = waiters.taken.min(state.lost);
+        waiters.no_later_than(position.frees_in);
+        let next = waiters.next;
+        self.plan(&mut all, next);
     }
 
-    /// Wakes the beat if it would come too late. Each time would be once a claim, and each time all
-    /// lines are looked through.
-    fn plan(&self, lines: &mut AllWaiters, next: Instant) {
-        if lines.planned.is_none_or(|planned| next < planned) {
-            lines.planned = Some(next);
-            self.sooner.notify_one();
+    /// Wakes the heartbeat task if `next` is earlier than planned. The task scans all locks each time,
+    /// so it is not woken for each claim.
+    fn plan(&self, all: &mut AllWaiters, next: Instant) {
+        if all.planned.is_none_or(|planned| next < planned) {
+            all.planned = Some(next);
+            self.rescheduled.notify_one();
         }
     }
 
-    /// A call does not wait any more.
+    /// Removes the claim of a call that no longer waits.
     pub fn remove(&self, lock: &LockName, id: &ClaimId, call: CallId) {
-        let mut lines = self.lines();
-        let Some(line) = lines.by_lock.get_mut(lock) else {
+        let mut all = self.all();
+        let Some(waiters) = all.by_lock.get_mut(lock) else {
             return;
         };
-        line.claims.remove(&(*id, call));
-        if line.claims.is_empty() {
-            lines.by_lock.remove(lock);
+        waiters.claims.remove(&(*id, call));
+        if waiters.claims.is_empty() {
+            all.by_lock.remove(lock);
         }
     }
 
-    /// The store has taken a claim out: no call waits with it any more, for each is told and enters anew.
+    /// Removes a claim that the store has removed from the queue. All its calls are notified and acquire
+    /// anew, so none of them waits with it any more.
     pub fn gone(&self, lock: &LockName, id: &ClaimId) {
-        let mut entering = self.all_entering();
-        if let Some(one) = entering.get_mut(id) {
-            one.gone = true;
+        let mut acquires = self.acquires();
+        if let Some(in_flight) = acquires.get_mut(id) {
+            in_flight.gone = true;
         }
-        let mut lines = self.lines();
-        drop(entering);
-        let Some(line) = lines.by_lock.get_mut(lock) else {
+        let mut all = self.all();
+        drop(acquires);
+        let Some(waiters) = all.by_lock.get_mut(lock) else {
             return;
         };
-        line.claims.retain(|(claim, _), _| claim != id);
-        if line.claims.is_empty() {
-            lines.by_lock.remove(lock);
+        waiters.claims.retain(|(claim, _), _| claim != id);
+        if waiters.claims.is_empty() {
+            all.by_lock.remove(lock);
         }
     }
 
-    /// The locks to tell now, and when to come again.
+    /// The locks whose heartbeat is due, and when the next one is.
     fn due(&self) -> (Vec<LockName>, Instant) {
         let now = Instant::now();
-        let mut lines = self.lines();
-        let (mut due, mut next) = (Vec::new(), now + BEAT);
-        for (lock, line) in &mut lines.by_lock {
-            if line.next <= now {
-                line.next = now + BEAT;
+        let mut all = self.all();
+        let (mut due, mut next) = (Vec::new(), now + INTERVAL);
+        for (lock, waiters) in &mut all.by_lock {
+            if waiters.next <= now {
+                waiters.next = now + INTERVAL;
                 due.push(lock.clone());
             }
-            next = next.min(line.next);
+            next = next.min(waiters.next);
         }
-        lines.planned = Some(next);
+        all.planned = Some(next);
         (due, next)
     }
 
-    /// A beat was not answered.
+    /// Records that a heartbeat was not answered.
     fn doubt(&self, lock: &LockName) {
-        if let Some(line) = self.lines().by_lock.get_mut(lock) {
-            line.in_doubt = true;
+        if let Some(waiters) = self.all().by_lock.get_mut(lock) {
+            waiters.in_doubt = true;
         }
     }
 
-    /// What a beat is to ask for; nothing where nobody waits any more.
-    fn asked(&self, lock: &LockName) -> Option<Asked> {
-        let lines = self.lines();
-        let line = lines.by_lock.get(lock)?;
-        Some(Asked {
-            taken: line.taken,
-            first: line.first(),
+    /// The next heartbeat of a lock; `None` if no claim waits for it any more.
+    fn heartbeat(&self, lock: &LockName) -> Option<Heartbeat> {
+        let all = self.all();
+        let waiters = all.by_lock.get(lock)?;
+        Some(Heartbeat {
+            taken: waiters.taken,
+            first: waiters.first(),
             sent: Instant::now(),
         })
     }
 
-    /// Takes in the answer to a beat that asked so, and takes out the claims that the lock's hash
-    /// does not have. Of those that were entered later the answer tells nothing.
-    fn told(&self, lock: &LockName, beat: &HeartbeatAnswer, asked: &Asked) -> HeartbeatMessage {
-        let (mut lines, mut told) = (self.lines(), HeartbeatMessage::default());
-        let Some(line) = lines.by_lock.get_mut(lock) else {
-            return told;
+    /// Applies the reply to a heartbeat, and removes the claims that the lock's hash does not contain.
+    /// The reply says nothing about claims that were enqueued after the heartbeat was sent.
+    fn apply(&self, lock: &LockName, heartbeat: &Heartbeat, answer: &HeartbeatAnswer) -> ClaimsToNotify {
+        let (mut all, mut to_notify) = (self.all(), ClaimsToNotify::default());
+        let Some(waiters) = all.by_lock.get_mut(lock) else {
+            return to_notify;
         };
-        line.no_later_than(beat.frees_in);
-        if beat.more {
-            line.next = Instant::now();
+        waiters.no_later_than(answer.frees_in);
+        if answer.more {
+            waiters.next = Instant::now();
         }
-        // Data that went back has counted fewer.
-        let in_doubt = std::mem::take(&mut line.in_doubt) || beat.seen.lost < asked.taken;
-        // A claim that was added meanwhile may have seen fewer than were asked for.
-        if line.taken >= asked.taken {
-            line.taken = beat.seen.lost;
+        // A lower count than before means that the data went back to an earlier state.
+        let in_doubt = std::mem::take(&mut waiters.in_doubt) || answer.state.lost < heartbeat.taken;
+        // A claim that was added since may have observed a lower count than the heartbeat contained.
+        if waiters.taken >= heartbeat.taken {
+            waiters.taken = answer.state.lost;
         }
-        let mut asking = if in_doubt { usize::MAX } else { ASKING };
-        line.claims.retain(|(id, _), one| {
-            let is_lost = one.born != beat.seen.born && one.at < asked.sent;
+        let mut asking = if in_doubt { usize::MAX } else { ASKING_PER_HEARTBEAT };
+        waiters.claims.retain(|(id, _), claim| {
+            let is_lost = claim.born != answer.state.born && claim.added < heartbeat.sent;
             if is_lost {
-                told.lost.push(*id);
+                to_notify.lost.push(*id);
                 return false;
             }
-            one.unsure |= in_doubt || beat.missed;
-            let is_taken = beat.taken.contains(id);
-            if is_taken || (one.unsure && asking > 0) {
+            claim.must_ask |= in_doubt || answer.missed;
+            let is_taken = answer.taken.contains(id);
+            if is_taken || (claim.must_ask && asking > 0) {
                 asking -= usize::from(!is_taken);
-                one.unsure = false;
-                told.doubtful.push(*id);
+                claim.must_ask = false;
+                to_notify.doubtful.push(*id);
             }
             true
         });
-        let (next, nobody) = (line.next, line.claims.is_empty());
-        if nobody {
-            lines.by_lock.remove(lock);
+        let (next, is_empty) = (waiters.next, waiters.claims.is_empty());
+        if is_empty {
+            all.by_lock.remove(lock);
         }
-        self.plan(&mut lines, next);
-        told
+        self.plan(&mut all, next);
+        to_notify
     }
 }
 
-/// What a beat asks for.
+/// What a heartbeat contains, and when it was sent.
 #[derive(Debug)]
-struct Asked {
+struct Heartbeat {
     taken: u64,
     first: Vec<ClaimId>,
     sent: Instant,
 }
 
-/// What a beat tells of the claims that wait.
+/// The claims whose calls are notified after a heartbeat.
 #[derive(Debug, Default)]
-struct HeartbeatMessage {
-    /// They were lost with the data.
+struct ClaimsToNotify {
+    /// The claims that were lost with the data.
     lost: Vec<ClaimId>,
-    /// They may have been taken out since the last beat.
+    /// The claims that may have been taken from their calls.
     doubtful: Vec<ClaimId>,
 }
 
-/// What `beat.lua` returns.
+/// The reply of `beat.lua`.
 #[derive(Debug)]
 struct HeartbeatAnswer {
-    seen: WaiterState,
+    state: WaiterState,
     frees_in: Option<Duration>,
-    turns: Vec<ClaimId>,
+    /// This replica's waiters that are eligible or no longer in the queue.
+    eligible: Vec<ClaimId>,
+    /// Whether another heartbeat should follow immediately because more is left to purge.
     more: bool,
-    /// The waiters that were taken from their calls since, as far as they are remembered.
+    /// The waiters that were taken from their calls since the count in the heartbeat, as far as the store
+    /// remembers them.
     taken: Vec<ClaimId>,
-    /// Whether there were more.
+    /// Whether more waiters were taken than the store remembers.
     missed: bool,
 }
 
 impl HeartbeatAnswer {
     fn read(answer: Value) -> Option<Self> {
         type Ids = Vec<Vec<u8>>;
-        let (born, frees_in, turns, lost, more, taken, missed): (u64, i64, Ids, u64, u8, Ids, u8) =
+        let (born, frees_in, eligible, lost, more, taken, missed): (u64, i64, Ids, u64, u8, Ids, u8) =
             from_redis_value(answer).ok()?;
         let ids = |ids: Ids| -> Option<Vec<ClaimId>> {
             let ids = ids.into_iter().map(|id| id.try_into().ok().map(ClaimId::from_bytes));
             ids.collect()
         };
         Some(Self {
-            seen: WaiterState { born, lost },
+            state: WaiterState { born, lost },
             frees_in: u64::try_from(frees_in).ok().map(Duration::from_micros),
-            turns: ids(turns)?,
+            eligible: ids(eligible)?,
             more: more == 1,
             taken: ids(taken)?,
             missed: missed == 1,
@@ -353,50 +369,50 @@ impl HeartbeatAnswer {
     }
 }
 
-/// Beats until the namespace is closed.
-pub async fn beat(core: Weak<Core>) {
+/// Sends the heartbeats of all locks with waiters until the namespace is closed.
+pub async fn send_heartbeats(core: Weak<Core>) {
     while let Some(core) = core.upgrade() {
         let (due, next) = core.waiting.due();
-        let told = futures::stream::iter(due).for_each_concurrent(AT_ONCE, |lock| tell(&core, lock));
-        told.await;
+        let sent = futures::stream::iter(due).for_each_concurrent(CONCURRENCY, |lock| send_heartbeat(&core, lock));
+        sent.await;
         tokio::select! {
             () = sleep_until(next) => {}
-            () = core.waiting.sooner.notified() => {}
+            () = core.waiting.rescheduled.notified() => {}
         }
     }
 }
 
-async fn tell(core: &Arc<Core>, lock: LockName) {
-    let Some(asked) = core.waiting.asked(&lock) else {
+async fn send_heartbeat(core: &Arc<Core>, lock: LockName) {
+    let Some(heartbeat) = core.waiting.heartbeat(&lock) else {
         return;
     };
-    // A store that is away the waiters ride out by themselves, once the first has asked.
-    let Ok(Some(beat)) = ask(core, &lock, &asked).await else {
+    // If the store is unavailable, the notified waiter finds that out, and the waiters retry by themselves.
+    let Ok(Some(answer)) = call(core, &lock, &heartbeat).await else {
         core.waiting.doubt(&lock);
         core.notifications.send(Notification::Changed(lock));
         return;
     };
-    let told = core.waiting.told(&lock, &beat, &asked);
-    for id in told.lost {
+    let to_notify = core.waiting.apply(&lock, &heartbeat, &answer);
+    for id in to_notify.lost {
         core.notifications.send(Notification::Gone(lock.clone(), id));
     }
-    for id in told.doubtful.iter().chain(&beat.turns) {
+    for id in to_notify.doubtful.iter().chain(&answer.eligible) {
         core.notifications.send(Notification::Next(lock.clone(), *id));
     }
     let disown = async {
-        for id in &beat.turns {
+        for id in &answer.eligible {
             disown_unknown(core, &lock, id).await?;
         }
         Ok::<_, BackendError>(())
     };
-    // What is not answered in time is tried again with the next beat: the other locks' cannot wait.
-    let _ = timeout(BEAT, disown).await;
+    // A removal that takes too long is retried with the next heartbeat, so that other locks are not delayed.
+    let _ = timeout(INTERVAL, disown).await;
 }
 
-/// Takes a waiter of this replica out of the queue if no call of it waits there.
+/// Removes a waiter of this replica from the queue if no call waits with it.
 ///
 /// # Errors
-/// Those of the store; the waiter is still shown by the next beat then, or buried in the end.
+/// Those of the store. The next heartbeat then returns the waiter again, or another call evicts it.
 pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Result<(), BackendError> {
     if core.waiting.knows(lock, id) {
         return Ok(());
@@ -407,10 +423,10 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
         .map(drop)
 }
 
-async fn ask(core: &Core, lock: &LockName, asked: &Asked) -> Result<Option<HeartbeatAnswer>, BackendError> {
-    let args = core.space.beat(lock, asked.taken, &asked.first);
-    let asked = core.call(&scripts::BEAT, lock, &args, StepRequirements::Nothing);
-    let answer = timeout(BEAT, asked).await.ok().transpose()?;
+async fn call(core: &Core, lock: &LockName, heartbeat: &Heartbeat) -> Result<Option<HeartbeatAnswer>, BackendError> {
+    let args = core.space.heartbeat(lock, heartbeat.taken, &heartbeat.first);
+    let call = core.call(&scripts::BEAT, lock, &args, StepRequirements::Nothing);
+    let answer = timeout(INTERVAL, call).await.ok().transpose()?;
     Ok(answer.and_then(|answer| HeartbeatAnswer::read(answer.value)))
 }
 

@@ -1,8 +1,8 @@
-//! Changes of a lock, for people who watch.
+//! Watches a lock: its state, followed by its changes.
 //!
-//! The scripts publish changes only while somebody has said lately that they watch. Each change has
-//! a number; where one is missing the full state follows. A TTL that runs out is nobody's call, so
-//! who watches looks at that moment.
+//! The scripts publish changes only while the lock has a watcher that has renewed its registration.
+//! Changes are numbered. If a number is missing, the watcher reads the full state again. No call
+//! happens when a TTL runs out, so the watcher inspects the lock at that time, which purges it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,18 @@ use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::name::{FencingToken, LockName, Owner};
 
-/// For how long one says that one watches, and how often.
-const WATCHED: Duration = Duration::from_secs(20);
-const AGAIN: Duration = Duration::from_secs(5);
-/// How long after a holder's TTL one looks.
-const PAST_THE_END: Duration = Duration::from_millis(20);
-/// How much later than a look its messages may be heard.
-const LATE: Duration = Duration::from_millis(500);
-/// How long it may take until messages are heard; while the store is away nothing is.
-const IN_TIME: Duration = Duration::from_secs(5);
-/// How many holders and waiters a state names at most.
-const MOST: InspectLimit = InspectLimit {
+/// How long the scripts publish changes after a watcher's registration.
+const REGISTRATION: Duration = Duration::from_secs(20);
+/// The interval at which a watcher inspects the lock and renews its registration.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+/// How long after the expiry of a lease the lock is inspected.
+const AFTER_EXPIRY: Duration = Duration::from_millis(20);
+/// How much later than an inspection the messages of its changes may arrive.
+const MESSAGE_DELAY: Duration = Duration::from_millis(500);
+/// How long the subscription may take. While the store is unavailable it does not succeed.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many holders and waiters a state contains at most.
+const LIMIT: InspectLimit = InspectLimit {
     holders: 1_000,
     waiters: 1_000,
 };
@@ -39,14 +40,14 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Watch
     let watching = Watching {
         core,
         lock,
-        heard: None,
-        at: None,
-        renew: Instant::now(),
-        coming: None,
+        events: None,
+        number: None,
+        inspect_at: Instant::now(),
+        expected: None,
     };
     stream::unfold(watching, |mut watching| async move {
-        let seen = watching.next().await;
-        Some((seen, watching))
+        let event = watching.next().await;
+        Some((event, watching))
     })
     .boxed()
 }
@@ -54,35 +55,35 @@ pub fn watch(core: Arc<Core>, lock: LockName) -> BoxStream<'static, Result<Watch
 struct Watching {
     core: Arc<Core>,
     lock: LockName,
-    heard: Option<mpsc::Receiver<SubscriptionEvent>>,
-    /// The number of the last change that was seen; nothing when the state must be read anew.
-    at: Option<u64>,
-    renew: Instant,
-    /// The number of a change that a look has shown, and whose message was not heard yet.
-    coming: Option<u64>,
+    events: Option<mpsc::Receiver<SubscriptionEvent>>,
+    /// The number of the last observed change; `None` if the state must be read again.
+    number: Option<u64>,
+    inspect_at: Instant,
+    /// The number of a change that an inspection found and whose message has not arrived yet.
+    expected: Option<u64>,
 }
 
 impl Watching {
     async fn next(&mut self) -> Result<WatchEvent, BackendError> {
         loop {
-            if self.at.is_none() {
+            if self.number.is_none() {
                 return self.state().await;
             }
-            let Some(heard) = &mut self.heard else {
-                self.at = None;
+            let Some(events) = &mut self.events else {
+                self.number = None;
                 continue;
             };
-            match timeout_at(self.renew, heard.recv()).await {
+            match timeout_at(self.inspect_at, events.recv()).await {
                 Ok(Some(SubscriptionEvent::Message(message))) => {
                     if let Some(change) = self.change(&message) {
                         return Ok(WatchEvent::Change(change));
                     }
                 }
-                Ok(Some(SubscriptionEvent::Gap)) => self.at = None,
-                Ok(None) => (self.heard, self.at) = (None, None),
+                Ok(Some(SubscriptionEvent::Gap)) => self.number = None,
+                Ok(None) => (self.events, self.number) = (None, None),
                 Err(_) => {
-                    if let Some(seen) = self.look_again().await? {
-                        return Ok(seen);
+                    if let Some(event) = self.inspect_again().await? {
+                        return Ok(event);
                     }
                 }
             }
@@ -90,72 +91,73 @@ impl Watching {
     }
 
     async fn state(&mut self) -> Result<WatchEvent, BackendError> {
-        if self.heard.is_none() {
-            let begun = timeout(IN_TIME, self.listen()).await;
-            self.heard = Some(begun.map_err(|_| away("no messages can be heard"))??);
+        if self.events.is_none() {
+            let subscribed = timeout(SUBSCRIBE_TIMEOUT, self.subscribe()).await;
+            self.events = Some(subscribed.map_err(|_| away("the subscription timed out"))??);
         }
-        let look = self.inspect().await?;
-        Ok(self.take(look))
+        let answer = self.inspect().await?;
+        Ok(self.take(answer))
     }
 
-    async fn listen(&self) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
+    async fn subscribe(&self) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
         let channel = self.core.space.changes(&self.lock);
-        let mut heard = self.core.shared.hub.listen(channel).await?;
-        // What is heard first is that the channel is heard from now on.
-        let _ = heard.recv().await;
-        Ok(heard)
+        let mut events = self.core.shared.subscriptions.listen(channel).await?;
+        // The first event confirms the subscription.
+        let _ = events.recv().await;
+        Ok(events)
     }
 
     async fn inspect(&mut self) -> Result<InspectAnswer, BackendError> {
-        let look = self.core.inspect(&self.lock, MOST, WATCHED).await?;
-        self.renew = Instant::now() + AGAIN;
-        self.no_later_than(look.frees_in);
-        Ok(look)
+        let answer = self.core.inspect(&self.lock, LIMIT, REGISTRATION).await?;
+        self.inspect_at = Instant::now() + RENEW_INTERVAL;
+        self.no_later_than(answer.frees_in);
+        Ok(answer)
     }
 
     fn no_later_than(&mut self, frees_in: Option<Duration>) {
-        let freed = frees_in.map(|left| Instant::now() + left + PAST_THE_END);
-        self.renew = freed.map_or(self.renew, |freed| freed.min(self.renew));
+        let due = frees_in.map(|left| Instant::now() + left + AFTER_EXPIRY);
+        self.inspect_at = due.map_or(self.inspect_at, |due| due.min(self.inspect_at));
     }
 
-    /// Looks as it is time to. Changes that this finds are on their way as messages; only if they
-    /// have not come by the next time, the state is what is told.
-    async fn look_again(&mut self) -> Result<Option<WatchEvent>, BackendError> {
+    /// Inspects the lock when it is due. The messages of changes that this finds should be in flight. If
+    /// they have not arrived by the next inspection, the full state is returned instead.
+    async fn inspect_again(&mut self) -> Result<Option<WatchEvent>, BackendError> {
         let missing = self
-            .coming
+            .expected
             .take()
-            .is_some_and(|coming| self.at.is_none_or(|at| at < coming));
-        let look = self.inspect().await?;
+            .is_some_and(|expected| self.number.is_none_or(|number| number < expected));
+        let answer = self.inspect().await?;
         if missing {
-            return Ok(Some(self.take(look)));
+            return Ok(Some(self.take(answer)));
         }
-        if self.at != Some(look.changes) {
-            self.coming = Some(look.changes);
-            self.renew = self.renew.min(Instant::now() + LATE);
+        if self.number != Some(answer.changes) {
+            self.expected = Some(answer.changes);
+            self.inspect_at = self.inspect_at.min(Instant::now() + MESSAGE_DELAY);
         }
         Ok(None)
     }
 
-    fn take(&mut self, look: InspectAnswer) -> WatchEvent {
-        self.at = Some(look.changes);
-        WatchEvent::State(look.queue)
+    fn take(&mut self, answer: InspectAnswer) -> WatchEvent {
+        self.number = Some(answer.changes);
+        WatchEvent::State(answer.queue)
     }
 
-    /// Reads a change. One that the state has told already is skipped; behind a missing one the
-    /// state is read anew.
+    /// Parses a change. Returns `None` if the last state already contains it, or if an earlier change is
+    /// missing; the state is then read again.
     fn change(&mut self, message: &[u8]) -> Option<Change> {
-        let at = self.at?;
+        let last = self.number?;
         let (number, frees_in, change) = read(message)?;
         self.no_later_than(frees_in);
-        if number <= at {
+        if number <= last {
             return None;
         }
-        self.at = (number == at + 1).then_some(number);
-        self.at.and(change)
+        self.number = (number == last + 1).then_some(number);
+        self.number.and(change)
     }
 }
 
-/// A message: kind, number, token, holders, waiters and the time to the next expiry in a line, then what the claim shows.
+/// Parses a message. Its first line has the kind, the number, the token, the counts of holders and waiters,
+/// and the time to the next expiry; the rest is the claim's description.
 fn read(message: &[u8]) -> Option<(u64, Option<Duration>, Option<Change>)> {
     let end = message.iter().position(|byte| *byte == b'\n')?;
     let line = std::str::from_utf8(&message[..end]).ok()?;

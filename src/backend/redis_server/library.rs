@@ -1,8 +1,9 @@
-//! The scripts of a backend as one function library, which a server compiles once and not at each call.
+//! The scripts of a backend as one function library. A Redis server compiles a library once, not at each call.
 //!
-//! The library's name ends with the hash of its text, so servers of two versions use one Redis side by side. A
-//! server that refuses functions is called by scripts of the same text. Whoever loads a library deletes the others
-//! where there are more than [`KEPT`]: a version that still uses one loads it again, as after FUNCTION FLUSH.
+//! The library's name ends with the hash of its text, so replicas of two versions can use the same Redis. If a
+//! server refuses functions, the verbs are called as scripts with the same text. If a server has more than [`KEPT`]
+//! libraries, the replica that loads a new one deletes all others. A version that still uses a deleted library loads
+//! it again, as after FUNCTION FLUSH.
 
 use std::sync::LazyLock;
 
@@ -11,16 +12,16 @@ use redis::{Pipeline, RedisResult, Value, from_redis_value};
 
 use super::script::{Script, ScriptRef};
 
-/// How many libraries of all versions a server keeps at most.
+/// How many libraries of all versions a server keeps at most; beyond this number, all others are deleted.
 pub const KEPT: usize = 8;
 
-/// What the name of each library begins with.
+/// The prefix of each library's name.
 const PREFIX: &str = "fencepost_";
 
-/// What a verb's script or function does: `start` returns an error reply or nothing, and `run` the answer.
+/// The body of a verb's script or function: `start` returns an error reply or nil, and `run` the reply.
 const BODY: &str = "local refused = start()\nif refused then return refused end\nreturn run()\n";
 
-/// A library of verbs.
+/// A function library with a backend's verbs.
 #[derive(Debug)]
 pub struct Library {
     prelude: String,
@@ -33,9 +34,9 @@ pub struct Library {
 #[derive(Debug)]
 struct Verb {
     name: &'static str,
-    /// The first line of its script.
+    /// The first line of the script, with its flags.
     shebang: &'static str,
-    /// What defines `run`.
+    /// The Lua code that defines `run`.
     text: &'static str,
 }
 
@@ -45,14 +46,14 @@ impl Verb {
         Self { name, shebang, text }
     }
 
-    /// Its flags as the list that `register_function` takes.
+    /// The flags in the format that `register_function` expects.
     fn flags(&self) -> String {
         let flags = self.shebang.split_once("flags=").map_or("", |(_, flags)| flags);
         let quoted = flags.split(',').filter(|flag| !flag.is_empty());
         quoted.map(|flag| format!("'{flag}'")).collect::<Vec<_>>().join(", ")
     }
 
-    fn registered(&self, library: &str) -> String {
+    fn registration(&self, library: &str) -> String {
         let (name, text, flags) = (self.name, self.text, self.flags());
         format!(
             "do\n{text}\nredis.register_function{{function_name = '{library}_{name}', flags = {{{flags}}}, \
@@ -62,12 +63,12 @@ impl Verb {
 }
 
 impl Library {
-    /// A library of these verbs: each defines `run` behind its first line, which has the flags of a script, and
-    /// `prelude`, which defines `start`, stands before them.
+    /// A library of these verbs. `prelude` precedes them and defines `start`. The first line of each verb has the
+    /// flags of a script, and the rest defines `run`.
     pub fn new(prelude: &str, verbs: &[(&'static str, &'static str)]) -> Self {
         let verbs: Vec<Verb> = verbs.iter().map(|(name, text)| Verb::new(name, text)).collect();
         let source = |name: &str| {
-            let functions: String = verbs.iter().map(|verb| verb.registered(name)).collect();
+            let functions: String = verbs.iter().map(|verb| verb.registration(name)).collect();
             format!(
                 "#!lua name={name}\nlocal KEYS, ARGV\n{prelude}\n{functions}redis.register_function{{function_name = \
                  '{name}_known', flags = {{'no-writes'}}, callback = function() return 1 end}}\n"
@@ -83,10 +84,10 @@ impl Library {
         }
     }
 
-    /// The script of a verb, which is called as a function where a server has the library.
+    /// The script of a verb. It is called as a function on servers that have the library.
     ///
     /// # Panics
-    /// Where the library has no such verb.
+    /// If the library has no such verb.
     pub fn script(&self, name: &str) -> Script {
         let verb = self.verbs.iter().find(|verb| verb.name == name);
         let Verb { shebang, text, .. } = verb.expect("a verb of the library");
@@ -94,32 +95,32 @@ impl Library {
         Script::new(&source).with_function(format!("{}_{name}", self.name))
     }
 
-    /// Loads the library, if the server does not have it, and makes sure that its functions may be called.
+    /// Loads the library if the server does not have it, and checks that its functions may be called.
     ///
     /// # Errors
-    /// What the server answered, or that it did not.
+    /// The error of the server or of the connection.
     pub async fn load(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(&self.source);
-        let is_new = match ask(connection, &load).await {
+        let is_new = match send(connection, &load).await {
             Ok(_) => true,
             Err(error) if error.detail().is_some_and(|detail| detail.contains("already exists")) => false,
             Err(error) => return Err(error),
         };
         let mut known = redis::cmd("FCALL");
         known.arg(format!("{}_known", self.name)).arg(0);
-        ask(connection, &known).await?;
+        send(connection, &known).await?;
         if is_new && let Err(error) = self.delete_others(connection).await {
             tracing::debug!(%error, "libraries of other versions were not deleted");
         }
         Ok(())
     }
 
-    /// Deletes all other libraries where there are more than [`KEPT`].
+    /// Deletes all other libraries if there are more than [`KEPT`].
     async fn delete_others(&self, connection: &mut MultiplexedConnection) -> RedisResult<()> {
         let mut list = redis::cmd("FUNCTION");
         list.arg("LIST").arg("LIBRARYNAME").arg(format!("{PREFIX}*"));
-        let listed: Vec<Value> = from_redis_value(ask(connection, &list).await?)?;
+        let listed: Vec<Value> = from_redis_value(send(connection, &list).await?)?;
         let names: Vec<String> = listed.into_iter().filter_map(name_in).collect();
         if names.len() <= KEPT {
             return Ok(());
@@ -127,19 +128,19 @@ impl Library {
         for name in names.into_iter().filter(|name| *name != self.name) {
             let mut delete = redis::cmd("FUNCTION");
             delete.arg("DELETE").arg(name);
-            // Another server may have deleted it meanwhile.
-            let _ = ask(connection, &delete).await;
+            // Another replica may have deleted the library meanwhile.
+            let _ = send(connection, &delete).await;
         }
         Ok(())
     }
 }
 
-async fn ask(connection: &mut MultiplexedConnection, command: &redis::Cmd) -> RedisResult<Value> {
+async fn send(connection: &mut MultiplexedConnection, command: &redis::Cmd) -> RedisResult<Value> {
     let answer = connection.send_packed_command(command).await;
     answer.and_then(Value::extract_error)
 }
 
-/// The name of a library in the answer to FUNCTION LIST.
+/// The name of a library in the reply to FUNCTION LIST.
 fn name_in(library: Value) -> Option<String> {
     let fields: std::collections::HashMap<String, Value> = from_redis_value(library).ok()?;
     let name = fields.into_iter().find(|(field, _)| field == "library_name")?.1;
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_library_changes_with_its_text_and_flags_are_kept() {
+    fn the_name_of_a_library_depends_on_its_text_and_flags_are_kept() {
         let library = |prelude| Library::new(prelude, &[("go", "#!lua flags=allow-oom\nlocal function run() end")]);
         let (one, other) = (library("-- one"), library("-- other"));
         assert_ne!(one.name, other.name);

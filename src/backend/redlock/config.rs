@@ -18,33 +18,34 @@ use crate::schema::{Count, Period, section};
 const SECOND: u64 = 1000;
 
 section! {
-    /// Several Redis masters that know nothing of each other, of which a majority decides. Namespaces
-    /// with the same settings share their connections.
+    /// Several independent Redis masters, of which a majority decides. Namespaces with the same
+    /// settings share their connections.
     pub struct RedlockSection {
-        /// Where they are: 3, 5 or 7 of redis://, rediss:// or unix://, without a user or a password.
+        /// The URLs of 3, 5 or 7 nodes: redis://, rediss:// or unix://, without user and password.
         nodes: Vec<String> = (6379..6382).map(|port| format!("redis://127.0.0.1:{port}")).collect(),
-        /// The ACL user; without it, the default one.
+        /// The ACL user. Absent: the default user.
         user: Option<String> = None,
-        /// The file with the password; an end of line in it does not count.
+        /// The file with the password. A trailing line break is ignored.
         password_file: Option<PathBuf> = None,
         /// The environment variable with the password.
         password_env: Option<String> = None,
-        /// The file with the certificates (PEM) of those who may sign for the nodes behind
-        /// rediss://; without it, those whom this machine trusts.
+        /// The file with the certificates (PEM) of the authorities of rediss:// nodes. Absent: the
+        /// authorities that this machine trusts.
         ca_file: Option<PathBuf> = None,
-        /// The file with the certificate (PEM) that this server shows there.
+        /// The file with the client certificate (PEM) for rediss:// nodes.
         cert_file: Option<PathBuf> = None,
-        /// The file with its key (PEM).
+        /// The file with the key (PEM) of that certificate.
         key_file: Option<PathBuf> = None,
-        /// The database.
+        /// The number of the database.
         database: Count<0, 1_000_000> = Count::nearest(0),
-        /// What every key begins with.
+        /// The prefix of every key.
         prefix: String = "fencepost".to_owned(),
-        /// What an empty node means when a server starts: "quarantine" takes no vote of it for the
-        /// longest ttl_max or until `Admit`, for it may have lost its memory; "admit" takes it for
-        /// a new one.
+        /// How an empty node is treated when a server starts: "quarantine" does not count its
+        /// replies for the longest ttl_max or until `Admit`, because it may have lost its data;
+        /// "admit" treats it as a new one.
         on_empty_store: String = "quarantine".to_owned(),
-        /// How long a node has for an answer; one that takes longer does not vote. Small beside the TTLs.
+        /// How long a node may take to reply. The replies of slower nodes are not counted. Should
+        /// be small compared to the TTLs.
         node_timeout: Period<10, { 2 * SECOND }> = Period::nearest(Duration::from_millis(200)),
     }
 }

@@ -1,4 +1,4 @@
-//! The tables of encryption, of authentication, and of what each identity may do.
+//! The tables of encryption, authentication, authorization and quotas.
 
 use std::path::PathBuf;
 
@@ -10,101 +10,107 @@ use crate::schema::{Count, Period, section};
 section! {
     /// Encryption of the connections to this server (TLS 1.2 and 1.3). The files are PEM.
     pub struct TlsSection {
-        /// The server's certificate, with those between it and its authority. Must be given.
+        /// The server's certificate, with the intermediate certificates. Required.
         certificate: Option<PathBuf> = None,
-        /// The key of that certificate. Must be given.
+        /// The key of that certificate. Required.
         key: Option<PathBuf> = None,
-        /// The authorities that may sign the certificates of clients.
+        /// The certificates of the authorities that may sign client certificates.
         client_ca: Option<PathBuf> = None,
-        /// Whether clients show a certificate: "none" does not ask, "optional" takes one that is good
-        /// and those who show none, "required" turns those away too.
+        /// Whether clients present a certificate: "none" does not request one, "optional" accepts
+        /// clients with a valid certificate and clients without one, "required" accepts only
+        /// clients with a valid certificate.
         client_auth: ClientCertificates = ClientCertificates::None,
-        /// Which of the addresses in listen are encrypted: "remote" for those that other machines can
-        /// reach, "tcp" for loopback addresses too, "all" for Unix sockets too.
+        /// Which of the addresses in listen are encrypted: "remote" for addresses that other
+        /// machines can reach, "tcp" also for loopback addresses, "all" also for Unix sockets.
         listeners: Encrypted = Encrypted::Remote,
         /// How long a handshake may take.
         handshake_timeout: Period<100, { 60 * SECOND }> = period_s(5),
-        /// How many handshakes of one address may be under way; beyond it the oldest is given up.
+        /// How many handshakes may be in progress on one listen address. Beyond it, the oldest is
+        /// aborted.
         handshake_limit: Count<1, 100_000> = Count::nearest(1_000),
     }
 }
 
 section! {
-    /// Who may do what. Without this table nobody is authenticated and everybody may do everything.
-    /// With it a caller proves who it is by a bearer token, or else by the certificate of its
-    /// connection, and what no rule allows is denied.
+    /// Authentication and authorization. Without this table, callers are not authenticated, and
+    /// everything is allowed. With it, a caller authenticates with a bearer token, or else with
+    /// the certificate of its connection, and everything that no rule allows is denied.
     pub struct AuthSection {
-        /// Whether a client's certificate proves who it is: as uri:, dns: or cn: and its first URI,
-        /// else its first DNS name, else its common name.
+        /// Whether a client's certificate authenticates it. The identity is uri: with the first
+        /// URI, else dns: with the first DNS name, else cn: with the common name.
         certificates: bool = true,
-        /// Bearer tokens as name:hash, the hash being the SHA-256 of the token in hexadecimal digits.
-        /// They prove token:name. Make tokens of at least 128 random bits.
+        /// Bearer tokens as name:hash, where hash is the SHA-256 of the token in hexadecimal
+        /// digits. The identity is token: with the name. Tokens should have at least 128 random
+        /// bits.
         bearer_hashes: Vec<BearerText> = Vec::new(),
-        /// A file with more of them, one a line; a line that begins with # is a comment.
+        /// A file with further bearer tokens in this format, one per line. Lines that begin with #
+        /// are comments.
         bearer_file: Option<PathBuf> = None,
-        /// Who may ask for health: "open" for everybody, "closed" for whoever is authenticated.
+        /// Who may call the health service: "open" for everybody, "closed" for authenticated
+        /// callers.
         health: AnonymousAccessName = AnonymousAccessName::Open,
-        /// Who may ask for reflection.
+        /// Who may call the reflection service: "open" or "closed", as for health.
         reflection: AnonymousAccessName = AnonymousAccessName::Closed,
     }
     tables {
         /// Signed tokens.
         jwt: Option<JwtSection>,
-        /// What is allowed.
+        /// The rules.
         rules: Vec<RuleSection>,
-        /// How much of it.
+        /// The quotas of identities.
         limits: Vec<QuotaSection>,
     }
 }
 
 section! {
-    /// Signed bearer tokens (JWT with RS256, ES256 or EdDSA). They prove jwt: and their subject, and must
-    /// have sub, iss, aud and exp.
+    /// Signed bearer tokens (JWT with RS256, ES256 or EdDSA). The identity is jwt: with the
+    /// subject. A token must have sub, iss, aud and exp.
     pub struct JwtSection {
-        /// The file with the keys that sign, as a JSON Web Key Set. Must be given.
+        /// The file with the keys that verify signatures, as a JSON Web Key Set. Required.
         jwks_file: Option<PathBuf> = None,
-        /// The issuer. Must be given.
+        /// The issuer. Required.
         issuer: String = String::new(),
-        /// The audiences, of which a token must name one. Must be given.
+        /// The accepted audiences. A token must have one of them. Required.
         audiences: Vec<String> = Vec::new(),
-        /// How far the clocks of the issuer and of this server may be apart.
+        /// How far the clocks of the issuer and of this server may differ.
         leeway: Period<0, { 600 * SECOND }> = period_s(30),
-        /// The type (typ) that the header of a token must name, such as "at+jwt". Absent: any.
+        /// The type (typ) that the header of a token must have, such as "at+jwt". Absent: any.
         token_type: Option<String> = None,
-        /// How long after its issue (iat, which it must have then) a token counts at most. Absent: until its
-        /// exp.
+        /// The maximum age of a token, counted from its issue (iat), which it must then have.
+        /// Absent: a token is valid until its exp.
         max_age: Option<Period<SECOND, YEAR>> = None,
     }
 }
 
 section! {
-    /// A rule: each of these identities may do each of these things in each of these namespaces. There
-    /// may be several, and one that allows is enough.
+    /// A rule, which allows each of these identities to use each of these verbs in each of
+    /// these namespaces. A call is allowed if at least one rule allows it.
     pub struct RuleSection {
-        /// Who, such as "token:ci" or "uri:spiffe://example.org/team-a/*".
+        /// The identities, such as "token:ci" or "uri:spiffe://example.org/team-a/*".
         identities: Vec<PatternText> = Vec::new(),
-        /// In which namespaces, such as "jobs" or "team-a-*".
+        /// The namespaces, such as "jobs" or "team-a-*".
         namespaces: Vec<PatternText> = Vec::new(),
-        /// To which locks: those whose names begin with one of these; "" stands for all.
+        /// The prefixes of the names of the locks; "" stands for all locks.
         locks: Vec<String> = vec![String::new()],
-        /// What: "acquire" (Acquire, Renew, Release), "read" (GetLock, ListLocks, WatchLock,
-        /// CheckToken), "admin" (ForceRelease, and Admit where locks has "").
+        /// The verbs: "acquire" (Acquire, Renew, Release), "read" (GetLock, ListLocks, WatchLock,
+        /// CheckToken), "admin" (ForceRelease, and Admit if locks has "").
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
 
 section! {
-    /// Limits of each of these identities, for itself, on this server. The first table that is for an
-    /// identity counts. Absent: no limit. Renew and Release are never refused.
+    /// Limits for each of these identities separately, on this server. The first table that
+    /// matches an identity applies. An absent key means no limit. Renew and Release are never
+    /// refused.
     pub struct QuotaSection {
-        /// Who.
+        /// The identities.
         identities: Vec<PatternText> = Vec::new(),
-        /// How many calls a second, but for Renew and Release.
+        /// How many calls per second, not counting Renew and Release.
         rate_limit: Option<QuotaCount> = None,
-        /// How many of them may come at once after a rest; absent: as many as in a second.
+        /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,
-        /// How many leases at once. The server counts those that it granted, and Acquires under way,
-        /// until it sees their end, or their time is over.
+        /// How many leases at once. The server counts the leases that it granted and Acquires in
+        /// progress, until it observes their end or their time has passed.
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
@@ -114,7 +120,7 @@ section! {
 }
 
 impl QuotaSection {
-    /// How much each of the identities may do.
+    /// The quota of each of the identities.
     pub fn quota(&self) -> Quota {
         Quota {
             rate: rate(self.rate_limit, self.rate_burst),

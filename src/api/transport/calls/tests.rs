@@ -5,60 +5,60 @@ use tokio::task::yield_now;
 
 use super::*;
 
-/// Says its number once, and then waits for ever.
-fn says(said: &UnboundedSender<usize>, number: usize) -> impl Future<Output = ()> + Send + 'static {
-    let said = said.clone();
+/// A call that sends its number once and then waits for ever.
+fn numbered(started: &UnboundedSender<usize>, number: usize) -> impl Future<Output = ()> + Send + 'static {
+    let started = started.clone();
     async move {
-        said.send(number).expect("somebody listens");
+        started.send(number).expect("the receiver is open");
         pending::<()>().await;
     }
 }
 
-async fn begun(calls: &mut Calls) {
+async fn start_all(calls: &mut Calls) {
     for _ in 0..64 {
         poll_fn(|cx| {
-            calls.begin(cx);
+            calls.start(cx);
             Poll::Ready(())
         })
         .await;
     }
 }
 
-fn all(mut said: UnboundedReceiver<usize>) -> Vec<usize> {
-    std::iter::from_fn(|| said.try_recv().ok()).collect()
+fn all(mut started: UnboundedReceiver<usize>) -> Vec<usize> {
+    std::iter::from_fn(|| started.try_recv().ok()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_begin_in_the_order_in_which_they_came() {
-    let (say, said) = unbounded_channel();
+async fn calls_start_in_the_order_in_which_they_arrived() {
+    let (sender, started) = unbounded_channel();
     let mut calls = Calls::default();
-    let many = 10 * AT_ONCE;
+    let many = 10 * BATCH;
     for number in 0..many {
-        calls.beginning().execute(says(&say, number));
+        calls.executor().execute(numbered(&sender, number));
     }
-    begun(&mut calls).await;
-    assert_eq!(all(said), (0..many).collect::<Vec<_>>());
+    start_all(&mut calls).await;
+    assert_eq!(all(started), (0..many).collect::<Vec<_>>());
 }
 
 #[tokio::test]
-async fn many_calls_at_once_let_others_run() {
+async fn a_connection_with_many_calls_yields() {
     let mut calls = Calls::default();
-    for _ in 0..2 * AT_ONCE {
-        calls.beginning().execute(async {});
+    for _ in 0..2 * BATCH {
+        calls.executor().execute(async {});
     }
-    let left = |calls: &Calls| calls.came.with(|came| came.calls.len());
+    let left = |calls: &Calls| calls.executor.with(|queued| queued.calls.len());
     let (woken, mut context) = noting_context();
-    assert!(!calls.begin(&mut context), "not all have begun");
-    assert_eq!(left(&calls), AT_ONCE);
+    assert!(!calls.start(&mut context), "not all have started");
+    assert_eq!(left(&calls), BATCH);
     assert!(
         woken.load(std::sync::atomic::Ordering::SeqCst),
-        "it comes back for the rest"
+        "it is woken for the rest"
     );
-    calls.begin(&mut context);
+    calls.start(&mut context);
     assert_eq!(left(&calls), 0);
 }
 
-/// A context that notes that it was woken.
+/// A context, and whether its waker was used.
 fn noting_context() -> (Arc<std::sync::atomic::AtomicBool>, Context<'static>) {
     struct Flag(Arc<std::sync::atomic::AtomicBool>);
     impl std::task::Wake for Flag {
@@ -72,83 +72,83 @@ fn noting_context() -> (Arc<std::sync::atomic::AtomicBool>, Context<'static>) {
 }
 
 #[tokio::test]
-async fn calls_whose_messages_come_later_go_on_in_the_order_of_their_messages() {
-    let (say, said) = unbounded_channel();
+async fn calls_with_late_messages_continue_in_the_order_of_their_messages() {
+    let (sender, started) = unbounded_channel();
     let mut calls = Calls::default();
     let mut messages = Vec::new();
     for number in 0..100 {
-        let (message, comes) = tokio::sync::oneshot::channel::<()>();
+        let (message, received) = tokio::sync::oneshot::channel::<()>();
         messages.push(message);
-        let then = says(&say, number);
-        calls.beginning().execute(async move {
-            request::until_message(comes).await;
+        let then = numbered(&sender, number);
+        calls.executor().execute(async move {
+            request::until_message(received).await;
             then.await;
         });
     }
-    begun(&mut calls).await;
+    start_all(&mut calls).await;
     let order: Vec<usize> = (0..100).map(|number| (number * 37) % 100).collect();
     let mut messages: Vec<_> = messages.into_iter().map(Some).collect();
     for number in &order {
         let message = messages[*number].take().expect("once");
-        message.send(()).expect("it waits for it");
+        message.send(()).expect("the call waits");
     }
-    // One that comes now came after them.
-    calls.beginning().execute(says(&say, 100));
-    begun(&mut calls).await;
+    // A call that arrives now starts after them.
+    calls.executor().execute(numbered(&sender, 100));
+    start_all(&mut calls).await;
     let expected: Vec<usize> = order.into_iter().chain([100]).collect();
-    assert_eq!(all(said), expected);
+    assert_eq!(all(started), expected);
 }
 
 #[tokio::test]
-async fn a_call_that_panics_leaves_the_others_alone() {
-    let (say, said) = unbounded_channel();
+async fn a_panic_in_a_call_does_not_affect_other_calls() {
+    let (sender, started) = unbounded_channel();
     let mut calls = Calls::default();
-    calls.beginning().execute(async { panic!("a bug") });
-    calls.beginning().execute(says(&say, 1));
-    begun(&mut calls).await;
-    assert_eq!(all(said), [1]);
+    calls.executor().execute(async { panic!("a bug") });
+    calls.executor().execute(numbered(&sender, 1));
+    start_all(&mut calls).await;
+    assert_eq!(all(started), [1]);
 }
 
 #[tokio::test]
-async fn what_ends_a_call_ends_that_one_alone() {
-    let (ends, ended) = tokio::sync::oneshot::channel::<()>();
-    let (goes_on, mut stays) = tokio::sync::oneshot::channel::<()>();
+async fn a_cancelled_token_ends_only_its_own_call() {
+    let (first, first_ended) = tokio::sync::oneshot::channel::<()>();
+    let (second, mut second_ended) = tokio::sync::oneshot::channel::<()>();
     let mut calls = Calls::default();
     let cut = CancellationToken::new();
-    calls.beginning().ended_by(cut.clone());
-    calls.beginning().execute(async move {
-        let _ends = ends;
+    calls.executor().end_next_by(cut.clone());
+    calls.executor().execute(async move {
+        let _first = first;
         pending::<()>().await;
     });
-    calls.beginning().execute(async move {
-        let _goes_on = goes_on;
+    calls.executor().execute(async move {
+        let _second = second;
         pending::<()>().await;
     });
-    begun(&mut calls).await;
+    start_all(&mut calls).await;
     yield_now().await;
     cut.cancel();
-    assert!(ended.await.is_err());
+    assert!(first_ended.await.is_err());
     assert!(
-        stays
+        second_ended
             .try_recv()
             .is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Empty)
     );
 }
 
 #[tokio::test]
-async fn calls_that_never_began_end_with_their_connection() {
+async fn calls_that_never_started_end_with_their_connection() {
     let mut calls = Calls::default();
     let held = Arc::new(());
-    for _ in 0..3 * AT_ONCE {
-        // As hyper's calls do.
-        let (call, held) = (calls.beginning(), Arc::clone(&held));
-        calls.beginning().execute(async move {
-            let _kept = (call, held);
+    for _ in 0..3 * BATCH {
+        // Like hyper's calls, each call has an executor.
+        let (executor, held) = (calls.executor(), Arc::clone(&held));
+        calls.executor().execute(async move {
+            let _kept = (executor, held);
         });
     }
     let (_, mut context) = noting_context();
-    calls.begin(&mut context);
-    assert_eq!(Arc::strong_count(&held), 1 + 2 * AT_ONCE);
+    calls.start(&mut context);
+    assert_eq!(Arc::strong_count(&held), 1 + 2 * BATCH);
     drop(calls);
     assert_eq!(Arc::strong_count(&held), 1);
 }

@@ -1,55 +1,50 @@
-//! Which claims a heartbeat lets ask.
+//! Which calls ask the store after a heartbeat.
 
 use super::*;
 
-const SEEN: WaiterState = WaiterState { born: 1, lost: 0 };
+const STATE: WaiterState = WaiterState { born: 1, lost: 0 };
 
 #[tokio::test]
-async fn a_claim_that_is_gone_before_its_entry_is_answered_does_not_wait() {
+async fn a_claim_that_is_gone_before_its_acquire_is_answered_does_not_wait() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
     let claim = NewClaim::numbered(1);
-    let ahead = QueuePosition {
+    let position = QueuePosition {
         position: 1,
         frees_in: None,
     };
-    let entering = waiting.entering(claim.id);
+    let acquiring = waiting.start_acquire(claim.id);
     waiting.gone(&lock, &claim.id);
-    waiting.add(&lock, &claim, ahead, SEEN);
-    drop(entering);
+    waiting.add(&lock, &claim, position, STATE);
+    drop(acquiring);
     assert!(waiting.is_empty() && !waiting.knows(&lock, &claim.id));
-    // A later entry of the same claim is another matter.
-    let entering = waiting.entering(claim.id);
-    waiting.add(&lock, &claim, ahead, SEEN);
-    drop(entering);
+    // A later acquire of the same claim waits.
+    let acquiring = waiting.start_acquire(claim.id);
+    waiting.add(&lock, &claim, position, STATE);
+    drop(acquiring);
     assert!(waiting.knows(&lock, &claim.id));
 }
 
 #[tokio::test]
-async fn every_waiter_asks_after_a_beat_without_an_answer_and_where_data_went_back() {
+async fn every_waiter_asks_after_an_unanswered_heartbeat_and_after_data_went_back() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
     for number in 1..=3 {
         add(&waiting, &lock, number, 5);
     }
-    let told = |lost| {
-        let beat = beat(lost, false);
-        let asked = waiting.asked(&lock).unwrap();
-        waiting.told(&lock, &beat, &asked).doubtful.len()
+    let asking = |lost| {
+        let heartbeat = waiting.heartbeat(&lock).unwrap();
+        waiting.apply(&lock, &heartbeat, &answer(lost, false)).doubtful.len()
     };
-    assert_eq!(told(5), 0, "all is as it was");
+    assert_eq!(asking(5), 0, "nothing has changed");
     waiting.doubt(&lock);
-    assert_eq!((told(5), told(5)), (3, 0), "once after a beat that nobody answered");
-    assert_eq!(
-        (told(3), told(3)),
-        (3, 0),
-        "once where the store knows less than before"
-    );
+    assert_eq!((asking(5), asking(5)), (3, 0), "once after an unanswered heartbeat");
+    assert_eq!((asking(3), asking(3)), (3, 0), "once after data went back");
 }
 
-fn beat(lost: u64, missed: bool) -> HeartbeatAnswer {
+fn answer(lost: u64, missed: bool) -> HeartbeatAnswer {
     HeartbeatAnswer {
-        seen: WaiterState { lost, ..SEEN },
+        state: WaiterState { lost, ..STATE },
         frees_in: None,
-        turns: Vec::new(),
+        eligible: Vec::new(),
         more: false,
         taken: Vec::new(),
         missed,
@@ -57,47 +52,48 @@ fn beat(lost: u64, missed: bool) -> HeartbeatAnswer {
 }
 
 fn add(waiting: &Waiting, lock: &LockName, number: u8, lost: u64) {
-    let ahead = QueuePosition {
+    let position = QueuePosition {
         position: number.into(),
         frees_in: None,
     };
-    waiting.add(lock, &NewClaim::numbered(number), ahead, WaiterState { lost, ..SEEN });
+    let state = WaiterState { lost, ..STATE };
+    waiting.add(lock, &NewClaim::numbered(number), position, state);
 }
 
 #[tokio::test]
-async fn what_a_claim_has_not_seen_is_asked_for_although_it_was_added_during_a_beat() {
+async fn a_claim_added_during_a_heartbeat_keeps_its_lower_count_of_taken_waiters() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
     add(&waiting, &lock, 1, 5);
-    let asked = waiting.asked(&lock).unwrap();
-    assert_eq!(asked.taken, 5);
+    let heartbeat = waiting.heartbeat(&lock).unwrap();
+    assert_eq!(heartbeat.taken, 5);
     add(&waiting, &lock, 2, 4);
-    waiting.told(&lock, &beat(6, false), &asked);
-    assert_eq!(waiting.asked(&lock).unwrap().taken, 4);
+    waiting.apply(&lock, &heartbeat, &answer(6, false));
+    assert_eq!(waiting.heartbeat(&lock).unwrap().taken, 4);
 }
 
 #[tokio::test]
-async fn a_few_ask_at_each_beat_where_the_store_does_not_remember_who_was_taken() {
+async fn a_few_calls_ask_per_heartbeat_if_the_store_does_not_remember_the_taken_waiters() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
-    let all = ASKING + 30;
+    let all = ASKING_PER_HEARTBEAT + 30;
     for number in 1..=all {
         add(&waiting, &lock, u8::try_from(number).unwrap(), 0);
     }
-    let told = |missed| {
-        let asked = waiting.asked(&lock).unwrap();
-        waiting.told(&lock, &beat(900, missed), &asked).doubtful
+    let asking = |missed| {
+        let heartbeat = waiting.heartbeat(&lock).unwrap();
+        waiting.apply(&lock, &heartbeat, &answer(900, missed)).doubtful
     };
-    let both = [told(true), told(false)];
-    assert_eq!(both.each_ref().map(Vec::len), [ASKING, 30]);
+    let both = [asking(true), asking(false)];
+    assert_eq!(both.each_ref().map(Vec::len), [ASKING_PER_HEARTBEAT, 30]);
     let different: std::collections::HashSet<_> = both.concat().into_iter().collect();
-    assert_eq!((different.len(), told(false).len()), (all, 0));
+    assert_eq!((different.len(), asking(false).len()), (all, 0));
 }
 
 #[tokio::test]
-async fn a_beat_names_the_first_claims_in_the_queues_order() {
+async fn a_heartbeat_contains_the_first_claims_in_queue_order() {
     let (waiting, lock) = (Waiting::default(), LockName::new("a").unwrap());
     for number in (1..=100).rev() {
         add(&waiting, &lock, number, 0);
     }
     let first: Vec<_> = (1..=16).map(|number| NewClaim::numbered(number).id).collect();
-    assert_eq!(waiting.asked(&lock).unwrap().first, first);
+    assert_eq!(waiting.heartbeat(&lock).unwrap().first, first);
 }
