@@ -214,7 +214,7 @@ async fn by_scripts(url: String) -> usize {
                     args: &enter,
                     asking: false,
                 };
-                let held = scripts::ENTER
+                let held = scripts::ACQUIRE
                     .call_function(&mut connection, &ask)
                     .await
                     .expect("an answer");
@@ -239,7 +239,7 @@ async fn by_scripts(url: String) -> usize {
                     args: &leave,
                     asking: false,
                 };
-                scripts::LEAVE
+                scripts::RELEASE
                     .call_function(&mut connection, &ask)
                     .await
                     .expect("an answer");

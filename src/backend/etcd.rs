@@ -120,40 +120,40 @@ impl Store {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        let names = Arc::new(KeyPool::default());
+        let key_pool = Arc::new(KeyPool::default());
         let session = Arc::new(Session::new(
             keys.clone(),
             Arc::clone(&link),
-            (Arc::clone(&leases), Arc::clone(&names)),
+            (Arc::clone(&leases), Arc::clone(&key_pool)),
             self.settings.session_ttl,
             self.settings.timeout,
         ));
-        let ends = Arc::new(History::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
+        let history = Arc::new(History::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
         let notifications = Arc::new(NotificationSender::default());
-        let scenes = LockWatches::new(
+        let lock_watches = LockWatches::new(
             keys.clone(),
             Arc::clone(&link),
             Arc::clone(&notifications),
             session.closed().clone(),
         );
-        let on_session_end = Arc::clone(&scenes);
+        let on_session_end = Arc::clone(&lock_watches);
         tokio::spawn(Arc::clone(&session).run(move || on_session_end.lose_all()));
-        let expiries = Arc::clone(&ends).watch_expiries();
+        let expiries = Arc::clone(&history).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
             replica: Arc::new(Replica {
-                turns: Arc::new(StepBatcher::begin(Arc::clone(&link))),
+                batches: Arc::new(StepBatcher::begin(Arc::clone(&link))),
                 calls: Arc::default(),
                 keys,
                 link,
                 leases,
                 session,
-                ends,
-                scenes,
-                names,
-                arrivals: AdmissionQueue::default(),
+                history,
+                lock_watches,
+                key_pool,
+                admission: AdmissionQueue::default(),
                 promotions: AdmissionQueue::default(),
-                under_way: InFlight::default(),
+                in_flight: InFlight::default(),
             }),
             notifications,
         }
@@ -167,14 +167,14 @@ struct Replica {
     link: Arc<ClusterClient>,
     leases: Arc<Leases>,
     session: Arc<Session>,
-    ends: Arc<History>,
-    scenes: Arc<LockWatches>,
-    names: Arc<KeyPool>,
-    arrivals: AdmissionQueue,
+    history: Arc<History>,
+    lock_watches: Arc<LockWatches>,
+    key_pool: Arc<KeyPool>,
+    admission: AdmissionQueue,
     /// Orders the promotions of semaphore claims.
     promotions: AdmissionQueue,
-    under_way: InFlight,
-    turns: Arc<StepBatcher>,
+    in_flight: InFlight,
+    batches: Arc<StepBatcher>,
     calls: Arc<Calls>,
 }
 
@@ -216,11 +216,11 @@ impl Backend for Etcd {
             (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::Try, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.arrivals.acquire(lock, false).await?), spare)
+                (Some(replica.admission.acquire(lock, false).await?), spare)
             }
             (WaitPolicy::Wait, _) => {
                 let together = replica.goes_together(lock, claim);
-                (Some(replica.arrivals.acquire(lock, together).await?), None)
+                (Some(replica.admission.acquire(lock, together).await?), None)
             }
         };
         let ready = replica.session.ready().await;
@@ -230,14 +230,14 @@ impl Backend for Etcd {
         drop(spare);
         // The id is chosen last: a call that is not sent needs none, and an id that was chosen before the waits above
         // might have been discarded meanwhile.
-        let (epoch, named) = (ready?, replica.names.acquire(claim));
+        let (epoch, named) = (ready?, replica.key_pool.acquire(claim));
         let outcome = replica.acquire((ticket, epoch), lock, &named).await;
         // Nobody undoes what was not sent, so the id is released here.
         if matches!(outcome, Err(Failure::NotSent(_))) {
-            replica.names.release(&claim.id);
+            replica.key_pool.release(&claim.id);
         }
         let outcome = outcome?;
-        replica.names.resolve(claim, named.id, &outcome);
+        replica.key_pool.resolve(claim, named.id, &outcome);
         Ok(outcome)
     }
 
@@ -246,9 +246,9 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        let named = replica.names.of(claim);
+        let named = replica.key_pool.of(claim);
         let outcome = replica.promote(lock, &named).await?;
-        replica.names.resolve(claim, named.id, &outcome);
+        replica.key_pool.resolve(claim, named.id, &outcome);
         Ok(outcome)
     }
 
@@ -259,21 +259,21 @@ impl Backend for Etcd {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
-        let named = next.map(|next| replica.names.of(next));
+        let named = next.map(|next| replica.key_pool.of(next));
         let id;
         let in_store = match target {
             ReleaseTarget::Call(claim, call) => {
-                id = replica.names.of_id(claim);
+                id = replica.key_pool.of_id(claim);
                 ReleaseTarget::Call(&id, call)
             }
             other => other,
         };
         let outcome = replica.release(lock, in_store, named.as_deref()).await?;
         if let ReleaseTarget::Call(claim, _) = target {
-            replica.names.release(claim);
+            replica.key_pool.release(claim);
         }
         if let (Some(next), Some(_)) = (next, &outcome.next) {
-            replica.names.release(&next.id);
+            replica.key_pool.release(&next.id);
         }
         Ok(outcome)
     }
@@ -296,11 +296,11 @@ impl Backend for Etcd {
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
         let closed = self.replica.session.closed().clone();
-        let names = Arc::clone(&self.replica.names);
+        let key_pool = Arc::clone(&self.replica.key_pool);
         let notifications = self
             .notifications
             .open()
-            .map(move |notification| names.wake(notification));
+            .map(move |notification| key_pool.wake(notification));
         notifications.take_until(closed.cancelled_owned()).boxed()
     }
 
@@ -351,7 +351,7 @@ mod tests {
             ..Settings::new(vec!["http://127.0.0.1:1".into()])
         };
         let etcd = Store::open(unreachable).open_namespace(&Namespace::new("n").unwrap());
-        let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.names);
+        let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.key_pool);
         let free = NewClaim::numbered(1);
         names.resolve(&free, free.id, &AcquireOutcome::Refused(Refusal::Full { limit: 1 }));
         for number in 2..10 {

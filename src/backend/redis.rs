@@ -217,7 +217,7 @@ impl Core {
     ) -> Result<Option<answer::InspectAnswer>, BackendError> {
         let args = self.space.inspect(lock, limit, watching, known);
         let answer = self
-            .call(&scripts::LOOK, lock, &args, StepRequirements::Nothing)
+            .call(&scripts::INSPECT, lock, &args, StepRequirements::Nothing)
             .await?;
         if answer::is_word(&answer.value, "moved") {
             return Ok(None);
@@ -284,13 +284,13 @@ impl Backend for Redis {
         let core = self.open()?;
         let args = core.space.acquire(lock, claim);
         let _acquiring = core.waiting.start_acquire(claim.id);
-        let step = self.step(&scripts::ENTER, lock, claim, args);
+        let step = self.step(&scripts::ACQUIRE, lock, claim, args);
         core.with_index_entry(lock, step).await
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let args = self.core.space.promote(lock, claim);
-        self.step(&scripts::TAKE_UP, lock, claim, args).await
+        self.step(&scripts::PROMOTE, lock, claim, args).await
     }
 
     async fn release(
@@ -308,7 +308,7 @@ impl Backend for Redis {
         let sent = Instant::now();
         let args = core.space.release(lock, who, next);
         let needs = next.map_or(StepRequirements::Nothing, |_| StepRequirements::Replicas);
-        let answer = core.call(&scripts::LEAVE, lock, &args, needs).await?;
+        let answer = core.call(&scripts::RELEASE, lock, &args, needs).await?;
         let (mut outcome, is_unknown) = answer::released(answer.value, next, sent)?;
         if let Some(next) = next.filter(|_| is_unknown) {
             core.notifications.send(Notification::Next(lock.clone(), next.id));

@@ -101,6 +101,24 @@ fn waiters_with_all_the_metadata_that_they_may_have_fill_their_share_of_memory_a
 }
 
 #[test]
+fn callers_without_an_identity_may_use_all_waiting_bytes() {
+    const WAITERS: u32 = 12;
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, "[namespaces.default]\nwaiting_bytes_limit = 65536\n");
+    runtime().block_on(async {
+        let client = Client::connect(&server.address, None).await;
+        client.acquire(ask("held", Duration::ZERO)).await.expect("it is free");
+        // 49 kB: more than the half that one identity may use.
+        for _ in 0..WAITERS {
+            let client = client.clone();
+            tokio::spawn(async move { client.acquire(heavy("held", LONG)).await });
+        }
+        let waiting = until_waiting(&client, "held", |waiting| waiting == WAITERS).await;
+        assert_eq!(waiting, WAITERS);
+    });
+}
+
+#[test]
 fn answers_that_nobody_takes_are_small_however_many_claims_a_lock_has() {
     const CLAIMS: usize = 1000;
     const STALLED: usize = 300;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::redis::scripts::LEAVE;
+use fencepost::backend::redis::scripts::RELEASE;
 use fencepost::backend::redis_server::script::Ask;
 use fencepost::backend::{AcquireOutcome, Backend, NewClaim, Notification};
 use fencepost::name::LockName;
@@ -39,7 +39,7 @@ pub async fn take_out(server: &RedisServer, url: &str, waiter: &NewClaim) {
     };
     let client = redis::Client::open(url).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let answer: Vec<Value> = LEAVE.by_text(&ask).query_async(&mut connection).await.unwrap();
+    let answer: Vec<Value> = RELEASE.by_text(&ask).query_async(&mut connection).await.unwrap();
     assert_eq!(answer[0], Value::BulkString(b"ended".to_vec()));
 }
 

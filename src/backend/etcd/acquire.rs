@@ -51,7 +51,7 @@ impl Replica {
         };
         if admission.together {
             let request = self.enqueue_request(ticket, name, new);
-            match self.in_line(&admission, self.acquire_free(&request)).await {
+            match self.execute_admitted(&admission, self.acquire_free(&request)).await {
                 Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
                 // It is not granted at once, so it must keep its order of arrival.
                 Ok(Err(_)) | Err(Failure::LeaseGone) => admission.go_alone().await?,
@@ -71,11 +71,11 @@ impl Replica {
                 Poll::Pending => acquiring.await,
             };
         }
-        self.in_line(&admission, acquiring).await
+        self.execute_admitted(&admission, acquiring).await
     }
 
     /// Executes a step of an admitted call. If the store does not answer it, the calls behind it fail at once.
-    pub async fn in_line<T>(
+    pub async fn execute_admitted<T>(
         &self,
         admission: &AdmissionTicket<'_>,
         step: impl Future<Output = Result<T, Failure>>,
@@ -99,7 +99,7 @@ impl Replica {
             let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
         };
-        new.mode == Mode::Shared && !new.reentrant && self.scenes.ask(name, is_free) != Some(false)
+        new.mode == Mode::Shared && !new.reentrant && self.lock_watches.ask(name, is_free) != Some(false)
     }
 
     fn enqueue_request<'a>(&self, ticket: SessionEpoch, name: &'a LockName, new: &'a NewClaim) -> EnqueueRequest<'a> {
@@ -118,7 +118,7 @@ impl Replica {
 
     /// Whether a new claim has to wait, as far as this replica knows.
     fn must_wait(&self, name: &LockName, new: &NewClaim) -> bool {
-        self.scenes.ask(name, |view| is_blocked(view, new)) == Some(true)
+        self.lock_watches.ask(name, |view| is_blocked(view, new)) == Some(true)
     }
 
     /// The last known waiter, if at least [`DEFER_FROM`] are known.
@@ -127,7 +127,7 @@ impl Replica {
             let last = view.waiters.last().map(|last| last.id);
             last.filter(|_| view.waiters.len() >= DEFER_FROM)
         };
-        self.scenes.ask(name, last).flatten()
+        self.lock_watches.ask(name, last).flatten()
     }
 
     async fn acquire_now(
@@ -148,7 +148,7 @@ impl Replica {
                 // A lease that the step names had ended, so nothing was written.
                 Ok(EnqueueStep::Again(None)) | Err(Failure::LeaseGone) => {
                     request.ticket = self.session.ticket().await?;
-                    self.survey(request.ticket, name, new).await?
+                    self.read_snapshot(request.ticket, name, new).await?
                 }
                 Err(failure) => return Err(failure),
             };
@@ -183,8 +183,8 @@ impl Replica {
         // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
         // uncounted.
         let uncounted = new.limits.queue as usize / 2;
-        let has_room = |others: &Others| self.ends.readers(name) + others.len() < uncounted;
-        let sending = reads.then(|| self.under_way.begin(name, new.id, has_room)).flatten();
+        let has_room = |others: &Others| self.history.readers(name) + others.len() < uncounted;
+        let sending = reads.then(|| self.in_flight.begin(name, new.id, has_room)).flatten();
         let when = match sending {
             Some(_) => vec![
                 none_in(lock.all_but_readers()),
@@ -214,7 +214,7 @@ impl Replica {
             name,
             lock,
             new,
-            company: match new.mode {
+            class: match new.mode {
                 Mode::Exclusive => BatchClass::Alone,
                 Mode::Shared | Mode::Semaphore { .. } => BatchClass::Sharer,
             },
@@ -223,7 +223,7 @@ impl Replica {
             with: Vec::new(),
             otherwise: Snapshot::ops(&self.keys, name, lock, new, *ticket),
         };
-        self.granted_or_survey(*ticket, lock, granting).await
+        self.granted_or_snapshot(*ticket, lock, granting).await
     }
 
     async fn acquire_by_snapshot(
@@ -289,8 +289,8 @@ impl Replica {
     fn reserve<'a>(&'a self, request: &'a EnqueueRequest<'_>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
         let EnqueueRequest { name, new, .. } = request;
         let limit = new.limits.queue as usize;
-        let has_room = |others: &_| self.scenes.has_room(name, view, others, limit);
-        self.under_way.begin(name, new.id, has_room)
+        let has_room = |others: &_| self.lock_watches.has_room(name, view, others, limit);
+        self.in_flight.begin(name, new.id, has_room)
     }
 
     /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
@@ -334,8 +334,8 @@ impl Replica {
         for _ in 0..TRIES {
             let Some(entry) = view.waiters.get(&new.id) else {
                 // The view is newer than the step that wrote the claim, so the claim was changed since.
-                let snapshot = self.survey(ticket, name, new).await?;
-                match self.place_of(name, new, &snapshot).await? {
+                let snapshot = self.read_snapshot(ticket, name, new).await?;
+                match self.outcome_of(name, new, &snapshot).await? {
                     Some(outcome) => return Ok(outcome),
                     None => view = snapshot.view,
                 }
@@ -351,7 +351,7 @@ impl Replica {
                     if !self.holds_good(ticket, &snapshot) {
                         ticket = self.session.ticket().await?;
                     }
-                    match self.place_of(name, new, &snapshot).await? {
+                    match self.outcome_of(name, new, &snapshot).await? {
                         Some(outcome) => return Ok(outcome),
                         None => view = snapshot.view,
                     }
@@ -367,7 +367,7 @@ impl Replica {
             Some(holder) => self.frees_in(holder, view.is_first(&new.id)).await,
             None => None,
         };
-        self.scenes.join(name, entry, view);
+        self.lock_watches.join(name, entry, view);
         tracing::trace!(lock = %name, claim = %new.id, "waits");
         AcquireOutcome::Waiting(QueuePosition {
             position: entry.created.unsigned_abs(),

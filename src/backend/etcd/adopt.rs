@@ -85,7 +85,7 @@ impl Replica {
                 self.first_holder(view).await?,
             )));
         }
-        let snapshot = self.surveyed((*ticket, lock, name, new), &answer).await?;
+        let snapshot = self.snapshot_of((*ticket, lock, name, new), &answer).await?;
         Ok(EnqueueStep::Again(Some(snapshot)))
     }
 
@@ -202,16 +202,16 @@ impl Replica {
             Some(PutOptions::new().with_lease(entry.lease)),
         );
         let mut then = vec![put];
-        then.extend(self.ends.hold(&entry.claim, new.id));
+        then.extend(self.history.hold(&entry.claim, new.id));
         let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
         let answer = self
             .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
             .await?;
         if !answer.succeeded {
-            return Ok(Err(self.surveyed((*ticket, lock, name, new), &answer).await?));
+            return Ok(Err(self.snapshot_of((*ticket, lock, name, new), &answer).await?));
         }
         entry.modified = answer.revision;
-        self.ends.granted(name, entry);
+        self.history.granted(name, entry);
         Ok(Ok(()))
     }
 }

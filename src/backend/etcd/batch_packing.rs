@@ -55,7 +55,7 @@ impl BatchClass {
 #[derive(Debug, Clone)]
 pub struct Step {
     pub lock: String,
-    pub company: BatchClass,
+    pub class: BatchClass,
     when: Vec<Compare>,
     then: Vec<TxnOp>,
     otherwise: Vec<TxnOp>,
@@ -66,10 +66,10 @@ pub struct Step {
 
 impl Step {
     /// A step on the lock with this key prefix. Other keys that it writes must not matter to steps on other locks.
-    pub fn new(lock: &str, company: BatchClass, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
+    pub fn new(lock: &str, class: BatchClass, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
         let mut step = Self {
             lock: lock.to_owned(),
-            company,
+            class,
             when,
             then: Vec::new(),
             otherwise,
@@ -134,7 +134,7 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     fn takes(&self, step: &Step) -> bool {
         self.members.is_empty()
-            || (self.locks.get(step.lock.as_str()).is_none_or(|there| step.company.joins(there))
+            || (self.locks.get(step.lock.as_str()).is_none_or(|there| step.class.joins(there))
                 && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
                 && self.members.len() + 1 + self.widest.max(step.width()) <= DEPTH
                 && self.bytes + step.size() <= BYTES
@@ -144,7 +144,7 @@ impl<'a> Group<'a> {
 
     fn take(&mut self, at: usize, step: &'a Step) {
         self.members.push(at);
-        self.locks.entry(&step.lock).or_default().push(step.company);
+        self.locks.entry(&step.lock).or_default().push(step.class);
         self.written.extend(step.written.iter().map(Vec::as_slice));
         self.widest = self.widest.max(step.width());
         self.bytes += step.size();
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn appends_share_a_request_with_one_host_and_with_no_step_that_is_alone() {
-        let one = |company, key: &str| Step {
-            company,
+        let one = |class, key: &str| Step {
+            class,
             ..step("a", key)
         };
         use BatchClass::{Alone, FarTail, Host, Tail};
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn ends_of_shared_holders_share_a_request_with_each_other_and_with_one_grant() {
-        let one = |company, key: &str| Step {
-            company,
+        let one = |class, key: &str| Step {
+            class,
             ..step("a", key)
         };
         use BatchClass::{Alone, End, Host, Sharer, Tail};
@@ -231,8 +231,8 @@ mod tests {
 
     #[test]
     fn removals_of_waiters_share_a_request_with_each_other_and_with_any_step_on_another_key() {
-        let one = |company, key: &str| Step {
-            company,
+        let one = |class, key: &str| Step {
+            class,
             ..step("a", key)
         };
         use BatchClass::{Alone, Host, Removal};

@@ -123,7 +123,7 @@ impl StepBatcher {
 
     async fn ask_without_limit(&self, step: Step) -> Result<Answer, Failure> {
         let _pending = self.count();
-        if step.company == BatchClass::FarTail {
+        if step.class == BatchClass::FarTail {
             return self.ask_deferred(step).await;
         }
         if self.pending.load(Ordering::Relaxed) > 1 {

@@ -166,7 +166,7 @@ impl DeferredSteps {
     /// Takes at most `limit` steps, in order, to be sent with a batch of the steps `batch`.
     pub fn take(self: &Arc<Self>, limit: usize, batch: &[Step]) -> PiggybackBatch {
         let mut waiting = self.waiting();
-        let lead = batch.iter().filter(|step| step.company == BatchClass::FarTail);
+        let lead = batch.iter().filter(|step| step.class == BatchClass::FarTail);
         let mut locks: HashSet<String> = lead.map(|step| step.lock.clone()).collect();
         let mut taken = Vec::new();
         for (at, DeferredStep { step, .. }) in &waiting.steps {

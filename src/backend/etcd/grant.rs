@@ -32,7 +32,7 @@ pub struct Granting<'a> {
     pub name: &'a LockName,
     pub lock: &'a LockKeys,
     pub new: &'a NewClaim,
-    pub company: BatchClass,
+    pub class: BatchClass,
     /// Its conditions, in addition to those of [`Replica::fence`].
     pub when: Vec<Compare>,
     /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
@@ -164,13 +164,13 @@ impl Replica {
     pub async fn step(
         &self,
         lock: &LockKeys,
-        company: BatchClass,
+        class: BatchClass,
         when: Vec<Compare>,
         then: Vec<TxnOp>,
         otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
-        let step = Step::new(lock.all(), company, when, then, otherwise);
-        ask(&self.turns, &self.session, step).await
+        let step = Step::new(lock.all(), class, when, then, otherwise);
+        ask(&self.batches, &self.session, step).await
     }
 
     /// Executes a step that makes or adopts a claim for a call. It continues if the call is dropped.
@@ -178,11 +178,11 @@ impl Replica {
         &self,
         call: CallId,
         lock: &LockKeys,
-        company: BatchClass,
+        class: BatchClass,
         when: Vec<Compare>,
         (then, otherwise): (Vec<TxnOp>, Vec<TxnOp>),
     ) -> Result<Answer, Failure> {
-        let step = Step::new(lock.all(), company, when, then, otherwise);
+        let step = Step::new(lock.all(), class, when, then, otherwise);
         Finishing::new(self.send(call, None, step)).await
     }
 
@@ -192,7 +192,7 @@ impl Replica {
         lease: Option<Lease>,
         step: Step,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
-        let (batches, session) = (Arc::clone(&self.turns), Arc::clone(&self.session));
+        let (batches, session) = (Arc::clone(&self.batches), Arc::clone(&self.session));
         let sent = self.calls.begin(call, lease);
         async move {
             let Some(sent) = sent else {
@@ -275,10 +275,10 @@ impl Replica {
         let mut when = self.grant_fence(ticket, new);
         when.extend(granting.when.iter().cloned());
         let mut then = vec![put];
-        then.extend(self.ends.holds(&entry.claim));
+        then.extend(self.history.holds(&entry.claim));
         then.extend(granting.with.iter().cloned());
         let otherwise = granting.otherwise.clone();
-        let step = Step::new(granting.lock.all(), granting.company, when, then, otherwise);
+        let step = Step::new(granting.lock.all(), granting.class, when, then, otherwise);
         // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
         let step = self.send(new.call, own, step);
@@ -326,8 +326,8 @@ impl Replica {
         entry.modified = entry.created;
         let waited = alive.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
-        self.ends.granted_on(granting.name, &entry, alive);
-        self.scenes.granted(granting.name, &entry, granting.judged_at);
+        self.history.granted_on(granting.name, &entry, alive);
+        self.lock_watches.granted(granting.name, &entry, granting.judged_at);
         Ok(Granted::Yes(grant))
     }
 
@@ -347,16 +347,16 @@ impl Replica {
             name,
             lock: &lock,
             new,
-            company: BatchClass::Host,
+            class: BatchClass::Host,
             when,
             judged_at: matches!(new.mode, Mode::Semaphore { .. }).then_some(revision),
             with: vec![TxnOp::delete(lock.waiter(new.id), None)],
             otherwise: Snapshot::ops(&self.keys, name, &lock, new, ticket),
         };
-        self.granted_or_survey(ticket, &lock, granting).await
+        self.granted_or_snapshot(ticket, &lock, granting).await
     }
 
-    pub async fn granted_or_survey(
+    pub async fn granted_or_snapshot(
         &self,
         ticket: SessionEpoch,
         lock: &LockKeys,
@@ -365,24 +365,29 @@ impl Replica {
         let (name, new) = (granting.name, granting.new);
         match self.grant(ticket, granting).await? {
             Granted::Yes(grant) => {
-                self.scenes.part(name, &new.id, new.call);
+                self.lock_watches.part(name, &new.id, new.call);
                 Ok(Ok(grant))
             }
-            Granted::No(answer) => Ok(Err(self.surveyed((ticket, lock, name, new), &answer).await?)),
+            Granted::No(answer) => Ok(Err(self.snapshot_of((ticket, lock, name, new), &answer).await?)),
         }
     }
 
     /// Reads a snapshot for a call.
-    pub async fn survey(&self, ticket: SessionEpoch, name: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
+    pub async fn read_snapshot(
+        &self,
+        ticket: SessionEpoch,
+        name: &LockName,
+        new: &NewClaim,
+    ) -> Result<Snapshot, Failure> {
         let lock = self.keys.lock(name);
         let ops = Snapshot::ops(&self.keys, name, &lock, new, ticket);
         let answer = self.link.txn(Txn::new().and_then(ops)).await?;
-        self.surveyed((ticket, &lock, name, new), &Answer::of(&answer)).await
+        self.snapshot_of((ticket, &lock, name, new), &Answer::of(&answer)).await
     }
 
     /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read,
     /// and after it the rest of the snapshot: so the end of no claim of the view is missed.
-    pub async fn surveyed(
+    pub async fn snapshot_of(
         &self,
         (ticket, lock, name, new): (SessionEpoch, &LockKeys, &LockName, &NewClaim),
         answer: &Answer,
@@ -421,7 +426,7 @@ impl Replica {
     /// waiter, which retries at that time.
     pub async fn frees_in(&self, holder: (ClaimId, i64), is_first: bool) -> Option<Duration> {
         let (claim, lease) = holder;
-        match self.ends.left(&claim) {
+        match self.history.left(&claim) {
             None if is_first => self.leases.remaining(lease).await.ok().flatten(),
             left => left,
         }

@@ -25,7 +25,7 @@ impl Replica {
         let spare = self.spare(new).await?;
         let admission = self.promotions.acquire(name, false).await?;
         drop(spare);
-        self.in_line(&admission, self.promote_now(name, new)).await
+        self.execute_admitted(&admission, self.promote_now(name, new)).await
     }
 
     /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
@@ -40,7 +40,7 @@ impl Replica {
     async fn promote_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let ticket = self.session.ticket().await?;
         let mut known = None;
-        if let Some((entry, revision)) = self.scenes.next(name, &new.id)
+        if let Some((entry, revision)) = self.lock_watches.next(name, &new.id)
             && entry.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call)
         {
             match self.grant_waiting(ticket, name, new, (&entry, revision)).await? {
@@ -50,13 +50,13 @@ impl Replica {
         }
         let snapshot = match known {
             Some(snapshot) => snapshot,
-            None => self.survey(ticket, name, new).await?,
+            None => self.read_snapshot(ticket, name, new).await?,
         };
         let ticket = match self.holds_good(ticket, &snapshot) {
             true => ticket,
             false => self.session.ticket().await?,
         };
-        let outcome = match self.place_of(name, new, &snapshot).await? {
+        let outcome = match self.outcome_of(name, new, &snapshot).await? {
             Some(outcome) => outcome,
             None => self.stand(ticket, name, new, snapshot.view).await?,
         };
@@ -74,7 +74,7 @@ impl Replica {
             }
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
-        self.scenes.part(name, &new.id, new.call);
+        self.lock_watches.part(name, &new.id, new.call);
         Ok(outcome)
     }
 
@@ -89,7 +89,7 @@ impl Replica {
     }
 
     /// The outcome of a claim that does not wait for this call; None if it waits for this call.
-    pub async fn place_of(
+    pub async fn outcome_of(
         &self,
         name: &LockName,
         new: &NewClaim,
@@ -109,7 +109,7 @@ impl Replica {
             };
             let left = self.remaining(entry).await?;
             let left = left.ok_or_else(|| Failure::Unavailable("etcd: a lease is about to end".into()))?;
-            self.ends.granted(name, entry);
+            self.history.granted(name, entry);
             return Ok(Some(AcquireOutcome::Held(grant_of(
                 entry,
                 hold.secret,

@@ -45,8 +45,8 @@ impl Replica {
             Ok(answer) => answer,
             Err(step) => return Ok(step),
         };
-        self.scenes.join_behind(name, new, answer.revision);
-        let ahead = self.scenes.ask(name, |view| {
+        self.lock_watches.join_behind(name, new, answer.revision);
+        let ahead = self.lock_watches.ask(name, |view| {
             let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
             Some((view.first_holder()?, is_first))
         });
@@ -63,7 +63,7 @@ impl Replica {
     /// The record of a claim that begins to wait.
     fn waiting(&self, new: &NewClaim) -> Claim {
         Claim {
-            place: self.arrivals.place(new.arrived),
+            place: self.admission.place(new.arrived),
             ..Claim::of(new)
         }
     }
@@ -137,7 +137,7 @@ impl Replica {
             Err(failure) => Err(failure),
             Ok(answer) if answer.succeeded => Ok(Ok(answer)),
             Ok(answer) => {
-                let snapshot = self.surveyed((*ticket, lock, name, new), &answer).await?;
+                let snapshot = self.snapshot_of((*ticket, lock, name, new), &answer).await?;
                 Ok(Err(EnqueueStep::Again(Some(snapshot))))
             }
         }

@@ -61,7 +61,7 @@ impl Replica {
                 }
                 Ok(None) => {}
                 // Nothing was written: the lease of a bucket, of the session or of the holder has ended.
-                Err(Failure::LeaseGone) => self.ends.rotate_bucket(),
+                Err(Failure::LeaseGone) => self.history.rotate_bucket(),
                 Err(failure) => return Err(failure),
             }
         }
@@ -91,12 +91,12 @@ impl Replica {
         removal: &ClaimRemoval<'_>,
         lease: &LeaseKey,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let known = match self.ends.known(lease) {
+        let known = match self.history.known(lease) {
             Some(known) => Some(known),
             None => self.holder(lease).await?,
         };
         let Some(entry) = known.as_ref().filter(|entry| entry.hold_of(lease).is_some()) else {
-            let before = self.ends.of(lease).await?;
+            let before = self.history.of(lease).await?;
             return Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))));
         };
         let ending = Ending {
@@ -115,8 +115,8 @@ impl Replica {
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
         let now = self.holder_at(&removal.lock, entry.claim.mode.into(), entry.id).await?;
         match now.filter(|now| now.created == entry.created) {
-            Some(now) => self.ends.granted(removal.name, &now),
-            None => self.ends.gone(removal.name, entry).await?,
+            Some(now) => self.history.granted(removal.name, &now),
+            None => self.history.gone(removal.name, entry).await?,
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Replica {
         let mut ends = ends.iter().filter_map(|kv| End::decode(kv.value()).ok());
         let before = match ends.find(|end| end.token == token) {
             Some(end) => Some(end.cause),
-            None => self.ends.of_token(removal.name, token).await?,
+            None => self.history.of_token(removal.name, token).await?,
         };
         Ok(Some(outcome(before.map_or(Released::Nothing, Released::EndedBefore))))
     }
@@ -150,13 +150,13 @@ impl Replica {
         self.calls.release(call);
         // A known waiter is removed without a read, because many waits may end at the same time. It stays known until
         // the removal was answered, because an undo may be dropped and begun again.
-        if let Some(queued) = self.scenes.leaving(removal.name, id, call)
+        if let Some(queued) = self.lock_watches.leaving(removal.name, id, call)
             && self.remove_waiter(removal, *id, queued).await?
         {
-            self.scenes.part(removal.name, id, call);
+            self.lock_watches.part(removal.name, id, call);
             return Ok(Some(outcome(Released::Ended(Cause::Left))));
         }
-        self.scenes.part(removal.name, id, call);
+        self.lock_watches.part(removal.name, id, call);
         // Settled before the lock is read: then a claim that is not read cannot appear later.
         let settled = self.calls.settle(call, self.link.request_timeout()).await;
         let view = self.read_for_undo(removal, id).await?;
@@ -274,7 +274,7 @@ impl Replica {
             .iter()
             .cloned()
             .partition(|known| hold.is_none_or(|hold| known.secret == hold));
-        let mut then = match self.ends.ops(removal.name, entry, &gone, cause).await {
+        let mut then = match self.history.ops(removal.name, entry, &gone, cause).await {
             // A full store cannot remember ends.
             Err(Failure::Full(_)) => Vec::new(),
             ops => ops?,
@@ -300,7 +300,7 @@ impl Replica {
                 modified,
                 ..entry.clone()
             };
-            self.ends.granted(removal.name, &entry);
+            self.history.granted(removal.name, &entry);
             return Ok(Some(outcome(Released::Ended(cause))));
         }
         then.push(TxnOp::delete(key.clone(), None));
@@ -308,23 +308,23 @@ impl Replica {
             && let Some(grant) = self.hand_over(removal, entry, next, then.clone()).await?
         {
             self.note_ended(removal.name, entry, cause);
-            self.ends.remember_others(removal.name, entry, &gone, cause).await;
+            self.history.remember_others(removal.name, entry, &gone, cause).await;
             return Ok(Some(ReleaseOutcome {
                 found: Released::Ended(cause),
                 next: Some(grant),
             }));
         }
         let when = || vec![unchanged(key.clone(), entry)];
-        let company = match entry.claim.mode {
+        let class = match entry.claim.mode {
             Mode::Exclusive => BatchClass::Host,
             Mode::Shared | Mode::Semaphore { .. } => BatchClass::End,
         };
-        let ended = match self.step(&removal.lock, company, when(), then, Vec::new()).await {
+        let ended = match self.step(&removal.lock, class, when(), then, Vec::new()).await {
             // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
-                let mut delete = self.ends.forget_requests(&gone);
+                let mut delete = self.history.forget_requests(&gone);
                 delete.push(TxnOp::delete(key.clone(), None));
-                self.step(&removal.lock, company, when(), delete, Vec::new()).await?
+                self.step(&removal.lock, class, when(), delete, Vec::new()).await?
             }
             answer => answer?,
         };
@@ -332,14 +332,14 @@ impl Replica {
             return Ok(None);
         }
         self.note_ended(removal.name, entry, cause);
-        self.ends.remember_others(removal.name, entry, &gone, cause).await;
+        self.history.remember_others(removal.name, entry, &gone, cause).await;
         Ok(Some(outcome(Released::Ended(cause))))
     }
 
     /// Notes that this replica ended a holder.
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
-        let alive = self.ends.ended(entry);
-        self.scenes.ended(name, entry);
+        let alive = self.history.ended(entry);
+        self.lock_watches.ended(name, entry);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
@@ -353,7 +353,7 @@ impl Replica {
             });
         }
         if poolable && cause == Cause::Released {
-            self.names.released(entry);
+            self.key_pool.released(entry);
         }
     }
 
@@ -366,7 +366,7 @@ impl Replica {
         with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
         let (name, lock) = (removal.name, &removal.lock);
-        let known = self.scenes.ask(name, |view| {
+        let known = self.lock_watches.ask(name, |view| {
             view.waiters
                 .get(&next.id)
                 .is_some()
@@ -385,14 +385,14 @@ impl Replica {
             Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
         };
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
-        let guard = self.scenes.hand_over(name, next.id);
+        let guard = self.lock_watches.hand_over(name, next.id);
         let mut with = with;
         with.push(TxnOp::delete(lock.waiter(next.id), None));
         let granting = Granting {
             name,
             lock,
             new: next,
-            company: BatchClass::Host,
+            class: BatchClass::Host,
             when,
             judged_at: None,
             with,
@@ -401,7 +401,7 @@ impl Replica {
         let ticket = self.session.ticket().await?;
         let granted = self.grant(ticket, granting).await;
         if matches!(granted, Ok(Granted::Yes(_))) {
-            self.scenes.part(name, &next.id, next.call);
+            self.lock_watches.part(name, &next.id, next.call);
         }
         drop(guard);
         match granted {

@@ -23,13 +23,13 @@ const TRIES: usize = 16;
 impl Replica {
     /// See [`crate::backend::Backend::renew`].
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
-        let mut known = match self.ends.known(lease) {
+        let mut known = match self.history.known(lease) {
             Some(known) => Some(known),
             None => self.holder(lease).await?,
         };
         for _ in 0..TRIES {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
-                return Ok(RenewOutcome::Gone(self.ends.of(lease).await?));
+                return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
             };
             let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
             let alive = alive?;
@@ -113,7 +113,7 @@ impl Replica {
                 return Ok(None);
             }
         }
-        self.ends.granted(name, &entry);
+        self.history.granted(name, &entry);
         let whole = span(entry.claim.span_s);
         Ok(Some((entry, whole)))
     }
@@ -149,7 +149,7 @@ impl Replica {
         if !self.put_holder(name, &mut entry, lease.id).await? {
             return Ok(None);
         }
-        self.ends.granted(name, &entry);
+        self.history.granted(name, &entry);
         Ok(Some((entry, span(lease.span_s))))
     }
 
@@ -165,7 +165,7 @@ impl Replica {
         let lock = self.keys.lock(name);
         let mut then = vec![put];
         if lease != entry.lease {
-            then.extend(self.ends.holds(&entry.claim));
+            then.extend(self.history.holds(&entry.claim));
         }
         let answer = match self.step(&lock, BatchClass::Host, when, then, Vec::new()).await {
             Err(Failure::LeaseGone) => return Ok(false),

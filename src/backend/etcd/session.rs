@@ -61,7 +61,7 @@ pub struct Session {
     keys: Keys,
     link: Arc<ClusterClient>,
     leases: Arc<Leases>,
-    names: Arc<KeyPool>,
+    key_pool: Arc<KeyPool>,
     ttl: Duration,
     request_timeout: Duration,
     state: watch::Sender<SessionState>,
@@ -75,7 +75,7 @@ impl Session {
     pub fn new(
         keys: Keys,
         link: Arc<ClusterClient>,
-        (leases, names): (Arc<Leases>, Arc<KeyPool>),
+        (leases, key_pool): (Arc<Leases>, Arc<KeyPool>),
         ttl: Duration,
         request_timeout: Duration,
     ) -> Self {
@@ -84,7 +84,7 @@ impl Session {
             keys,
             link,
             leases,
-            names,
+            key_pool,
             ttl,
             request_timeout,
             state: watch::Sender::default(),
@@ -97,7 +97,7 @@ impl Session {
     /// Discards the pooled leases and ids, because a restored store may have keys with them.
     fn abandon(&self) {
         self.leases.abandon();
-        self.names.abandon();
+        self.key_pool.abandon();
     }
 
     /// Waits for the current session, for at most the request timeout.

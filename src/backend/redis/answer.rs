@@ -16,7 +16,7 @@ use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mod
 
 type Answer<T> = Result<T, BackendError>;
 
-/// The reply of `look.lua`.
+/// The reply of `inspect.lua`.
 #[derive(Debug, Clone)]
 pub struct InspectAnswer {
     /// The queue.
@@ -158,7 +158,7 @@ pub fn is_word(answer: &Value, word: &str) -> bool {
     matches!(values.as_slice(), [Value::BulkString(found)] if found == word.as_bytes())
 }
 
-/// Parses the reply of `enter.lua` or `take_up.lua`. A claim that waits also gets the state to compare
+/// Parses the reply of `acquire.lua` or `promote.lua`. A claim that waits also gets the state to compare
 /// heartbeats with.
 pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
     let mut values = Values::of(answer)?;
@@ -223,7 +223,7 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
     Ok(Refusal::OtherParameters { field })
 }
 
-/// Parses the reply of `leave.lua`. The flag is set if the store no longer contains the waiter `next`.
+/// Parses the reply of `release.lua`. The flag is set if the store no longer contains the waiter `next`.
 pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
     let mut values = Values::of(answer)?;
     let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
@@ -286,7 +286,7 @@ impl Tidied {
     }
 }
 
-/// Parses the reply of `look.lua`.
+/// Parses the reply of `inspect.lua`.
 pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
     let mut values = Values::of(answer)?;
     let (holder_count, waiter_count) = (values.next()?, values.next()?);

@@ -50,7 +50,7 @@ impl KeySpace {
         vec![text(&self.prefix), text(lock.as_str()), text(&self.replica)]
     }
 
-    /// The arguments of `enter.lua`.
+    /// The arguments of `acquire.lua`.
     pub fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
         let (letter, permits, limit) = mode(claim.mode);
         let mut args = self.common(lock);
@@ -74,14 +74,14 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `take_up.lua`.
+    /// The arguments of `promote.lua`.
     pub fn promote(&self, lock: &LockName, claim: &NewClaim) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend(call_of(&claim.id, claim.call));
         args
     }
 
-    /// The arguments of `leave.lua`.
+    /// The arguments of `release.lua`.
     pub fn release(&self, lock: &LockName, who: ReleaseTarget<'_>, next: Option<&NewClaim>) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend(match who {
@@ -100,7 +100,7 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `leave.lua` that remove a waiter of this replica for which no call waits.
+    /// The arguments of `release.lua` that remove a waiter of this replica for which no call waits.
     pub fn disown(&self, lock: &LockName, id: &ClaimId) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);
         args.extend([text("W"), id.as_bytes().to_vec(), Vec::new(), Vec::new()]);
@@ -120,7 +120,7 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `look.lua`. With `known`, the script continues after the last claims in it.
+    /// The arguments of `inspect.lua`. With `known`, the script continues after the last claims in it.
     pub fn inspect(
         &self,
         lock: &LockName,
@@ -140,7 +140,7 @@ impl KeySpace {
         args
     }
 
-    /// The arguments of `beat.lua`. `taken` is the count of removed or adopted waiters that the replica
+    /// The arguments of `heartbeat.lua`. `taken` is the count of removed or adopted waiters that the replica
     /// has processed, and `first` has the ids of its first waiters.
     pub fn heartbeat(&self, lock: &LockName, taken: u64, first: &[ClaimId]) -> Vec<Vec<u8>> {
         let mut args = self.common(lock);

@@ -226,7 +226,7 @@ end
 local function frees_in() return m.frees > 0 and math.max(0, m.frees - m.clock) or -1 end
 local function waiting_reply(q) return {'waiting', q.turn, frees_in(), m.born, m.lost} end
 
--- Promotes a waiter, for take_up.lua and for the `next` of leave.lua.
+-- Promotes a waiter, for promote.lua and for the `next` of release.lua.
 local function promote(id, call_id)
   if marked(call_id) then return {'left'} end
   local q = record('q' .. id)

@@ -42,7 +42,7 @@ local MAX_NOTIFIED = 32                    -- waiters that enter the prefix
 local MAX_TAKEN = 48                       -- waiters taken from their calls that field L remembers
 local MAX_EXPIRED = 8                      -- holders that are checked for their expiry
 local MAX_SWEPT, MAX_EVICTED = 100, 20     -- waiters that are checked for a dead replica, and evicted
-local MAX_LISTED = 60                      -- holders and waiters together that look.lua returns
+local MAX_LISTED = 60                      -- holders and waiters together that inspect.lua returns
 local PRUNED, PRUNED_BY_TIDY = 4, 60       -- ended holds, and cancel marks, deleted by any verb and by tidy.lua
 local MAX_ARGUMENTS = 2000                 -- arguments of one Redis command
 

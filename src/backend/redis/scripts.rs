@@ -13,34 +13,34 @@ const PRELUDE: &str = concat!(
 );
 
 const VERBS: &[(&str, &str)] = &[
-    ("enter", include_str!("enter.lua")),
-    ("take_up", include_str!("take_up.lua")),
-    ("leave", include_str!("leave.lua")),
+    ("acquire", include_str!("acquire.lua")),
+    ("promote", include_str!("promote.lua")),
+    ("release", include_str!("release.lua")),
     ("renew", include_str!("renew.lua")),
-    ("look", include_str!("look.lua")),
+    ("inspect", include_str!("inspect.lua")),
     ("tidy", include_str!("tidy.lua")),
-    ("beat", include_str!("beat.lua")),
+    ("heartbeat", include_str!("heartbeat.lua")),
 ];
 
 static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new(PRELUDE, VERBS));
 
 /// Acquires: grants or enqueues a claim, or adopts the existing one with its id.
-pub static ENTER: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("enter"));
+pub static ACQUIRE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("acquire"));
 /// Promotes: makes an eligible waiter a holder.
-pub static TAKE_UP: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("take_up"));
+pub static PROMOTE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("promote"));
 /// Releases a hold, the claim of a call or the holder with a token.
-pub static LEAVE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("leave"));
+pub static RELEASE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("release"));
 /// Renews a lease.
 pub static RENEW: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("renew"));
 /// Reads the queue.
-pub static LOOK: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("look"));
+pub static INSPECT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("inspect"));
 /// Purges, and deletes the records of holds that ended long ago.
 pub static TIDY: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("tidy"));
 /// Keeps a replica's waiters alive.
-pub static BEAT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("beat"));
+pub static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("heartbeat"));
 
 /// All scripts; each server loads them before the first call.
 pub static ALL: Scripts = Scripts {
     library: Some(&LIBRARY),
-    scripts: &[&ENTER, &TAKE_UP, &LEAVE, &RENEW, &LOOK, &TIDY, &BEAT],
+    scripts: &[&ACQUIRE, &PROMOTE, &RELEASE, &RENEW, &INSPECT, &TIDY, &HEARTBEAT],
 };

@@ -333,7 +333,7 @@ struct ClaimsToNotify {
     doubtful: Vec<ClaimId>,
 }
 
-/// The reply of `beat.lua`.
+/// The reply of `heartbeat.lua`.
 #[derive(Debug)]
 struct HeartbeatAnswer {
     state: WaiterState,
@@ -418,14 +418,14 @@ pub async fn disown_unknown(core: &Core, lock: &LockName, id: &ClaimId) -> Resul
         return Ok(());
     }
     let args = core.space.disown(lock, id);
-    core.call(&scripts::LEAVE, lock, &args, StepRequirements::Nothing)
+    core.call(&scripts::RELEASE, lock, &args, StepRequirements::Nothing)
         .await
         .map(drop)
 }
 
 async fn call(core: &Core, lock: &LockName, heartbeat: &Heartbeat) -> Result<Option<HeartbeatAnswer>, BackendError> {
     let args = core.space.heartbeat(lock, heartbeat.taken, &heartbeat.first);
-    let call = core.call(&scripts::BEAT, lock, &args, StepRequirements::Nothing);
+    let call = core.call(&scripts::HEARTBEAT, lock, &args, StepRequirements::Nothing);
     let answer = timeout(INTERVAL, call).await.ok().transpose()?;
     Ok(answer.and_then(|answer| HeartbeatAnswer::read(answer.value)))
 }

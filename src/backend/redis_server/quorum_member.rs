@@ -16,7 +16,7 @@ use super::failure::{away, broken, of_script};
 use super::script::{Ask, Script};
 use crate::backend::BackendError;
 
-static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("voter.lua")));
+static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("quorum_member.lua")));
 
 /// How long an empty server waits for the others before it counts as one that lost its data.
 const MEMBERS_WAIT: Duration = Duration::from_secs(10);

@@ -38,7 +38,7 @@ impl Core {
     pub async fn inspect(&self, lock: &LockName, watching: Duration) -> Result<MajorityView, BackendError> {
         let nodes = &self.shared.nodes;
         let majority = nodes.majority();
-        let mut request = self.request(&scripts::LOOK, lock, vec![micros(watching)]);
+        let mut request = self.request(&scripts::INSPECT, lock, vec![micros(watching)]);
         // Another replica may have admitted a node since this one found it in quarantine.
         request.all = true;
         let (mut holders, mut last, mut answered) = (Vec::<NodeHolder>::new(), None::<LastEnd>, 0);

@@ -18,12 +18,12 @@ pub static REPAIR: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, inclu
 /// Ends a lease, an attempt or a call.
 pub static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("release.lua")));
 /// Returns the holder.
-pub static LOOK: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("look.lua")));
+pub static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("inspect.lua")));
 /// Returns the names of the locks in use.
 pub static NAMES: LazyLock<Script> = LazyLock::new(|| Script::on(PRELUDE, include_str!("names.lua")));
 
 /// All scripts, so that a node loads them before they are called.
 pub static ALL: Scripts = Scripts {
     library: None,
-    scripts: &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &LOOK, &NAMES],
+    scripts: &[&LOCK, &RAISE, &RENEW, &REPAIR, &RELEASE, &INSPECT, &NAMES],
 };
