@@ -84,8 +84,8 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
-/// The TLS handshakes of a listener. Each one is a task, so a slow handshake does not delay others. They do not count as
-/// open connections. If there are too many, the oldest is aborted, because a regular handshake takes only a few
+/// The TLS handshakes of a listener. Each one is a task, so a slow handshake does not delay others. They do not count
+/// as open connections. If there are too many, the oldest is aborted, because a regular handshake takes only a few
 /// milliseconds. Dropping this ends all of them.
 struct Handshakes {
     listener: Accepting,

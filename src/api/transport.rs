@@ -139,7 +139,8 @@ impl Transport {
                 return Poll::Pending;
             }
             let ended = served.as_mut().poll(cx);
-            // Also for a connection that ends: calls that have arrived are executed, even without a reader of the answer.
+            // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
+            // answer.
             calls.start(cx);
             ended
         });

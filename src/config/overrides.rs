@@ -26,10 +26,10 @@ pub struct Overrides {
     /// Where to answer /metrics, /healthz and /readyz over HTTP: IP:PORT
     #[arg(long, env = "FENCEPOST_METRICS_LISTEN", value_name = "ADDRESS")]
     pub metrics_listen: Option<ListenAddress>,
-    /// The directory of everything that the server stores
+    /// The directory of all data that the server stores
     #[arg(long, env = "FENCEPOST_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// How long a shutdown waits for calls under way, such as 20s
+    /// How long a shutdown waits for open calls, such as 20s
     #[arg(long, env = "FENCEPOST_DRAIN_TIMEOUT", value_name = "TIME")]
     pub drain_timeout: Option<DrainTimeout>,
     /// What to log: a level, or a list with targets such as info,fencepost::api=debug

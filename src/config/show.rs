@@ -6,7 +6,8 @@ use std::fmt::Write;
 use crate::schema::{Key, Section, Table};
 
 /// The TOML of a table and of all tables in it. The documentation of the keys is printed with the first table of each
-/// kind. A key without a value is printed as a comment. So is an absent table, unless one of its kind was printed before.
+/// kind. A key without a value is printed as a comment. So is an absent table, unless one of its kind was printed
+/// before.
 pub fn show(section: &dyn Section) -> String {
     let mut shown = Shown::default();
     shown.section("", section);

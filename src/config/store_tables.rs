@@ -31,8 +31,8 @@ impl StoreTables {
         }
     }
 
-    /// The table of a store kind. If it is absent, a table with the defaults is inserted. Returns `None` if this program
-    /// was built without the store kind.
+    /// The table of a store kind. If it is absent, a table with the defaults is inserted. Returns `None` if this
+    /// program was built without the store kind.
     pub(super) fn get_or_insert_default(&mut self, kind: &str) -> Option<Arc<dyn StoreTable>> {
         let (store, found) = self.0.iter_mut().find(|(store, _)| store.kind() == kind)?;
         match found {

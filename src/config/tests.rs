@@ -54,18 +54,21 @@ fn without_a_file_there_is_one_embedded_namespace_on_loopback() {
     let default = namespace(&config, "default");
     assert_eq!((&default.limits, default.guarantee), (&Limits::default(), None));
     assert_eq!(config.settings(), Settings::default());
-    assert_eq!(kept(default), (Some("/data/fencepost/fencepost.redb"), CLAIM_LIMIT));
+    assert_eq!(
+        embedded_settings(default),
+        (Some("/data/fencepost/fencepost.redb"), CLAIM_LIMIT)
+    );
     assert_eq!(config.settings().drain_timeout, Duration::from_secs(20));
 }
 
-/// The file of an embedded store, and how many claims the namespace holds in it.
-fn kept(namespace: &NamespaceConfig) -> (Option<&str>, u32) {
+/// The file of an embedded store, and the claim limit of the namespace.
+fn embedded_settings(namespace: &NamespaceConfig) -> (Option<&str>, u32) {
     let file = namespace.store.file().map(|file| file.to_str().expect("a path"));
     (file, namespace.store.claim_limit())
 }
 
 #[test]
-fn a_file_says_what_each_namespace_has() {
+fn each_namespace_has_its_own_settings() {
     let config = valid(
         "[namespaces.a]\nttl_max = '1h 5m'\nguarantee = 'cp'\nhold_limit = 7\n\
          [namespaces.'b.c'.embedded]\npath = ':memory:'\nclaim_limit = 5\n[namespaces.d.embedded]\npath = '/x/y'",
@@ -73,12 +76,12 @@ fn a_file_says_what_each_namespace_has() {
     let a = namespace(&config, "a");
     assert_eq!((a.limits.ttl_max.as_secs(), a.limits.holds), (3900, 7));
     assert_eq!(a.guarantee, Some(Guarantee::Cp));
-    assert_eq!(kept(namespace(&config, "b.c")), (None, 5));
-    assert_eq!(kept(namespace(&config, "d")), (Some("/x/y"), CLAIM_LIMIT));
+    assert_eq!(embedded_settings(namespace(&config, "b.c")), (None, 5));
+    assert_eq!(embedded_settings(namespace(&config, "d")), (Some("/x/y"), CLAIM_LIMIT));
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_those_that_there_are() {
+fn an_unknown_key_is_refused_with_the_known_ones() {
     refused(
         "\n\nlisen = []",
         "f.toml:3:1: lisen: unknown field `lisen`, expected one of `listen`",
@@ -136,7 +139,7 @@ fn a_bad_value_is_refused_with_its_bound() {
 }
 
 #[test]
-fn a_file_that_is_no_toml_is_refused_with_its_line() {
+fn a_file_that_is_not_toml_is_refused_with_its_line() {
     refused(
         "insecure = true\nlisten = [\n",
         "f.toml:2:11: ",
@@ -146,7 +149,7 @@ fn a_file_that_is_no_toml_is_refused_with_its_line() {
 }
 
 #[test]
-fn times_to_live_must_be_in_order() {
+fn ttls_must_be_in_order() {
     refused(
         "[namespaces.a]\nttl_max = '10s'\nttl_min = '20s'",
         "f.toml:3:1: namespaces.a.ttl_min: ",
@@ -160,7 +163,7 @@ fn times_to_live_must_be_in_order() {
 }
 
 #[test]
-fn a_page_is_by_default_no_larger_than_the_largest() {
+fn the_default_page_size_must_not_exceed_the_limit() {
     refused(
         "[server]\npage_default = 2000",
         "f.toml:2:1: server.page_default: ",
@@ -169,13 +172,13 @@ fn a_page_is_by_default_no_larger_than_the_largest() {
 }
 
 #[test]
-fn no_limit_can_be_raised_above_what_the_service_promises() {
+fn a_limit_cannot_exceed_its_documented_bound() {
     assert!(read("[namespaces.a]\nname_limit = 512").is_ok());
     assert!(read("[namespaces.a]\nname_limit = 513").is_err());
 }
 
 #[test]
-fn an_open_address_needs_the_word_insecure() {
+fn an_open_address_requires_insecure() {
     let open = "listen = ['127.0.0.1:1', '0.0.0.0:2']";
     refused(
         open,
@@ -191,7 +194,7 @@ fn an_open_address_needs_the_word_insecure() {
 }
 
 #[test]
-fn a_guarantee_beyond_the_backend_is_refused() {
+fn a_guarantee_stronger_than_the_backends_is_refused() {
     refused(
         "[namespaces.a]\nguarantee = 'cp'\nembedded.path = ':memory:'",
         "f.toml:2:1: namespaces.a.guarantee: must be at most AP",
@@ -201,7 +204,7 @@ fn a_guarantee_beyond_the_backend_is_refused() {
 }
 
 #[test]
-fn an_unknown_backend_is_refused_with_those_that_there_are() {
+fn an_unknown_backend_is_refused_with_the_known_ones() {
     refused(
         "[namespaces.a]\nbackend = 'paper'",
         "f.toml:2:1: namespaces.a.backend: must be a backend of this program (embedded",
@@ -226,19 +229,19 @@ fn a_bad_name_or_path_is_refused() {
 }
 
 #[test]
-fn without_a_home_the_data_directory_must_be_named() {
+fn without_a_home_the_data_directory_must_be_set() {
     let read = |text: &str| {
         let mut source = Source::new("f.toml".into(), text.to_owned());
         Config::of(&mut source, Overrides::default(), stores::ALL, None).map_err(|wrong| wrong.to_string())
     };
-    let wrong = read("").expect_err("nowhere to store");
+    let wrong = read("").expect_err("no data directory");
     assert!(wrong.contains("data_dir: must be set where"), "{wrong}");
     assert!(read("[namespaces.a.embedded]\npath = ':memory:'").is_ok());
     assert!(read("data_dir = '/d'").is_ok());
 }
 
 #[test]
-fn overrides_win_over_the_file_and_are_blamed_for_their_values() {
+fn overrides_take_precedence_and_are_named_in_refusals() {
     let listen = |text: &str| Overrides {
         listen: Some(vec![text.parse().expect(text)]),
         data_dir: Some("/elsewhere".into()),
@@ -250,7 +253,7 @@ fn overrides_win_over_the_file_and_are_blamed_for_their_values() {
         ["unix:/s"]
     );
     assert_eq!(
-        kept(namespace(&config, "default")),
+        embedded_settings(namespace(&config, "default")),
         (Some("/elsewhere/fencepost.redb"), CLAIM_LIMIT)
     );
     let wrong = read_with("listen = ['127.0.0.1:1']", listen("0.0.0.0:1")).expect_err("an open address");
@@ -258,7 +261,7 @@ fn overrides_win_over_the_file_and_are_blamed_for_their_values() {
 }
 
 #[test]
-fn what_is_shown_reads_as_the_same_configuration() {
+fn a_shown_configuration_reads_as_the_same_one() {
     let config = valid(
         "listen = ['unix:/s', '[::1]:1']\ndata_dir = '/d'\ndrain_timeout = '1m 5s'\n[log]\nlevel = 'warn,h2=off'\n\
          [server]\ncall_limit = 3\n[namespaces.a]\nguarantee = 'ap'\nwait_max = '0s'\n[namespaces.'b.c']\n",
@@ -266,7 +269,7 @@ fn what_is_shown_reads_as_the_same_configuration() {
     assert_eq!(valid(&config.show()), config);
 }
 
-/// Every key of a table and of those below it, as `show` must name it.
+/// Every key of a table and of the tables in it, as `show` must print it.
 fn lines(section: &dyn Section) -> Vec<String> {
     let own = section.keys().into_iter().map(|key| match key.value {
         Some(value) => format!("{} = {value}", key.name),
@@ -289,12 +292,12 @@ fn every_key_is_shown_with_its_documentation() {
     }
 }
 
-/// The names of all fields that serde knows in a table, from its own refusal of an unknown one.
+/// The names of all fields of a table, from serde's error for an unknown one.
 fn fields<T: serde::de::DeserializeOwned + std::fmt::Debug>() -> Vec<String> {
     known(&toml::from_str::<T>("'?' = 1").expect_err("an unknown key").to_string())
 }
 
-/// The names that a refusal of an unknown key lists.
+/// The names in the error for an unknown key.
 fn known(refusal: &str) -> Vec<String> {
     let known = refusal.split_once("expected").expect("the known ones").1;
     known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -306,7 +309,7 @@ fn documented<T: Section + Default>() -> Vec<String> {
 }
 
 #[test]
-fn one_call_of_a_hundred_is_traced_unless_another_part_is_named() {
+fn one_percent_of_calls_is_traced_by_default() {
     let ratio = |more: &str| {
         let config = valid(&format!("[traces]\nendpoint = 'http://c:4317'\n{more}"));
         config.traces().map(|(_, ratio)| ratio)
@@ -316,7 +319,7 @@ fn one_call_of_a_hundred_is_traced_unless_another_part_is_named() {
 }
 
 #[test]
-fn no_key_is_read_that_is_not_documented() {
+fn every_key_that_is_read_is_documented() {
     assert_eq!(fields::<file::ServerSection>(), documented::<file::ServerSection>());
     assert_eq!(fields::<file::LogSection>(), documented::<file::LogSection>());
     let tables = ["server", "log", "tls", "auth", "traces", "namespaces"].map(str::to_owned);
@@ -340,7 +343,7 @@ fn no_key_is_read_that_is_not_documented() {
 }
 
 #[test]
-fn a_redis_is_refused_where_its_keys_do_not_go_together() {
+fn a_redis_with_conflicting_keys_is_refused() {
     let with = |keys: &str| format!("[namespaces.a]\nbackend = 'redis'\n[namespaces.a.redis]\n{keys}");
     refused(
         &with("mode = 'sentinel'"),
@@ -409,7 +412,7 @@ fn a_redis_is_refused_where_its_keys_do_not_go_together() {
 }
 
 #[test]
-fn an_etcd_is_refused_where_its_keys_do_not_go_together() {
+fn an_etcd_with_conflicting_keys_is_refused() {
     let with = |keys: &str| format!("[namespaces.a]\nbackend = 'etcd'\n[namespaces.a.etcd]\n{keys}");
     assert!(read(&with("endpoints = ['http://a:2379', 'http://b:2379']")).is_ok());
     assert!(read("[namespaces.a]\nbackend = 'etcd'\nguarantee = 'cp'").is_ok());

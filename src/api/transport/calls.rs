@@ -74,8 +74,8 @@ impl Calls {
         self.executor.clone()
     }
 
-    /// Starts up to [`BATCH`] queued calls and returns whether the queue is empty. If it is not, the task is woken again
-    /// at once. The connection must not be read meanwhile, because the queue would grow without bound.
+    /// Starts up to [`BATCH`] queued calls and returns whether the queue is empty. If it is not, the task is woken
+    /// again at once. The connection must not be read meanwhile, because the queue would grow without bound.
     pub(super) fn start(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..BATCH {
             while let Poll::Ready(Some(call)) = self.without_message.poll_next_unpin(cx) {

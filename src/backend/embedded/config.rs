@@ -1,4 +1,4 @@
-//! The embedded store in the configuration: its table, and what it is opened with.
+//! The embedded store's configuration table and driver.
 
 use std::fs;
 use std::io::Read;
@@ -15,10 +15,10 @@ use crate::files::check_folder;
 use crate::name::Namespace;
 use crate::schema::{Count, section};
 
-/// The path that stands for a store without a file.
+/// The path of a store in memory, without a file.
 const MEMORY: &str = ":memory:";
-/// What every file of a store begins with.
-const STORE_BEGINS: &[u8] = b"redb";
+/// The first bytes of every file of a store.
+const MAGIC: &[u8] = b"redb";
 
 section! {
     /// The embedded store. Namespaces with the same path share one file.
@@ -39,7 +39,7 @@ pub struct EmbeddedDriver;
 /// The settings of a namespace in an embedded store.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EmbeddedConfig {
-    /// The file, named absolutely; nothing for a store in memory. Namespaces with the same file share it.
+    /// The absolute path of the file; `None` for a store in memory. Namespaces with the same file share it.
     path: Option<PathBuf>,
     claim_limit: u32,
 }
@@ -114,7 +114,7 @@ fn check_path(path: &Path, data_dir: Option<&Path>) -> Result<Option<PathBuf>, I
     }
 }
 
-/// Whether a store could use this file, or make it.
+/// Checks that a store could use or create this file.
 fn check_file(file: &Path) -> Result<(), String> {
     let Ok(found) = fs::metadata(file) else {
         return check_folder(file.parent().unwrap_or(file));
@@ -126,10 +126,10 @@ fn check_file(file: &Path) -> Result<(), String> {
     let access = Access::READ_OK | Access::WRITE_OK;
     rustix::fs::access(file, access).map_err(|error| format!("{path}: cannot be read and written: {error}"))?;
     let mut begins = Vec::new();
-    let opened = fs::File::open(file).map(|file| file.take(STORE_BEGINS.len() as u64));
+    let opened = fs::File::open(file).map(|file| file.take(MAGIC.len() as u64));
     let read = opened.and_then(|mut file| file.read_to_end(&mut begins));
     read.map_err(|error| format!("{path}: cannot be read: {error}"))?;
-    if begins.is_empty() || begins == STORE_BEGINS {
+    if begins.is_empty() || begins == MAGIC {
         Ok(())
     } else {
         Err(format!(

@@ -1,4 +1,4 @@
-//! The etcd store in the configuration: its table, its checks, and how it is opened.
+//! The etcd store's configuration table and driver.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Period, section};
 
-/// The environment variable with the password, used without a password file.
+/// The environment variable with the password, if there is no file.
 const PASSWORD: &str = "FENCEPOST_ETCD_PASSWORD";
-/// One second in milliseconds.
+/// A second, in milliseconds.
 const SECOND: u64 = 1000;
 
 section! {
@@ -50,10 +50,10 @@ section! {
 #[derive(Debug)]
 pub struct EtcdDriver;
 
-/// The settings of an etcd store. Namespaces with the same ones share its connections.
+/// The settings of an etcd store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// Without credentials, which are read from the files.
+    /// The settings without credentials, which are read from the files.
     settings: Settings,
     user: Option<String>,
     password_file: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Driver for EtcdDriver {
             return Ok(());
         };
         let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-        // The text of some errors ends with the cause already.
+        // The cause is appended unless the text already ends with it.
         let text = error.to_string();
         let text = if text.ends_with(&cause) { text } else { text + &cause };
         Err(InvalidSetting::new(settings.key_of(&error), text))
@@ -131,7 +131,7 @@ impl Driver for EtcdDriver {
     }
 }
 
-/// An open store, and the settings that name its credential files.
+/// An open store, with the settings that contain the paths of its files.
 #[derive(Debug)]
 struct Opened {
     store: Store,
@@ -154,7 +154,7 @@ fn unusable(error: LoginFileError) -> StoreError {
 }
 
 impl EtcdConfig {
-    /// Reads and checks the credential files.
+    /// Reads and checks the files in the settings.
     fn credentials(&self) -> Result<Credentials, LoginFileError> {
         let password = match &self.password_file {
             Some(path) => login_files::password(path)?,
@@ -173,7 +173,7 @@ impl EtcdConfig {
         })
     }
 
-    /// The configuration key that names the unusable file.
+    /// The key of the file that cannot be used.
     fn key_of(&self, error: &LoginFileError) -> &'static str {
         let is = |file: Option<&PathBuf>| file.is_some_and(|file| file == error.path());
         if is(self.password_file.as_ref()) {

@@ -1,4 +1,4 @@
-//! The Redis store in the configuration: its table, and what it is opened with.
+//! The Redis store's configuration table and driver.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Count, Period, section};
 
-/// In milliseconds.
+/// A second, in milliseconds.
 const SECOND: u64 = 1000;
 
 section! {
@@ -68,7 +68,7 @@ section! {
 #[derive(Debug)]
 pub struct RedisDriver;
 
-/// The settings of a Redis store. Namespaces with the same ones share its connections.
+/// The settings of a Redis store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     urls: Vec<String>,
@@ -136,7 +136,7 @@ impl Driver for RedisDriver {
     }
 }
 
-/// A store, and the settings that name its files.
+/// An open store, with the settings that contain the paths of its files.
 #[derive(Debug)]
 struct Opened {
     store: Store,
@@ -165,7 +165,7 @@ impl RedisConfig {
             Mode::Sentinel(master) => Servers::sentinel(master, &self.urls),
             Mode::Cluster => Servers::cluster(&self.urls),
         };
-        // They have been checked before.
+        // The URLs have been checked in `check`.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
         settings.proof = Credentials::new(self.credentials()?);

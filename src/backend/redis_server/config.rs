@@ -1,4 +1,4 @@
-//! What the tables of stores over Redis servers share: where servers are, how to log in, TLS.
+//! The configuration keys that the stores on Redis servers share: URLs, login and TLS.
 
 use std::path::PathBuf;
 
@@ -8,36 +8,36 @@ use super::url::connection_info;
 use crate::backend::driver::{InvalidSetting, StoreError};
 use crate::backend::login_files::{self, LoginFileError};
 
-/// What the servers are called; see [`crate::backend::driver::Driver::SERVERS`].
+/// The kind of the servers; see [`crate::backend::driver::Driver::SERVERS`].
 pub const SERVERS: &str = "Redis";
 
-/// A user, and where the password is: neither a config file nor a log shows it.
+/// A user, and the source of the password. The password itself is in no configuration file and no log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
     user: Option<String>,
     password: Option<Password>,
 }
 
-/// Where a password is, and the key that says so.
+/// The source of a password, and its key in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Password {
     File(&'static str, PathBuf),
     Env(&'static str, String),
 }
 
-/// The files of certificates and keys.
+/// The files with certificates and keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
     ca: Option<PathBuf>,
-    /// The certificate and its key.
+    /// The client certificate and its key.
     client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A file or a variable that a setting names cannot be used.
+/// A file or an environment variable in the settings that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct SettingError {
-    /// The key of the setting; of several the first is blamed.
+    /// The key of the setting; several keys are separated, and the first one is reported as invalid.
     key: &'static str,
     problem: String,
 }
@@ -55,7 +55,7 @@ impl From<SettingError> for InvalidSetting {
     }
 }
 
-/// Why the setting at a key cannot be used.
+/// The error of a setting that cannot be used.
 pub fn unusable(key: &'static str, problem: impl ToString) -> SettingError {
     SettingError {
         key,
@@ -82,10 +82,10 @@ impl Password {
 }
 
 impl Login {
-    /// A user, and where the password is said to be, each with its key.
+    /// A user, and the file or the environment variable with the password, each with its key.
     ///
     /// # Errors
-    /// [`InvalidSetting`] where it is said to be in two places.
+    /// [`InvalidSetting`] if both a file and a variable are set.
     pub fn new(
         user: &Option<String>,
         (file_key, file): (&'static str, &Option<PathBuf>),
@@ -106,7 +106,7 @@ impl Login {
         })
     }
 
-    /// The key that gives it: that of the password, else that of the user; none where both are absent.
+    /// The key of the password, or else of the user; `None` if both are absent.
     pub fn key(&self, user_key: &'static str) -> Option<&'static str> {
         match &self.password {
             Some(Password::File(key, _) | Password::Env(key, _)) => Some(key),
@@ -142,7 +142,7 @@ impl Tls {
     }
 }
 
-/// Reads the credentials for the servers, of which `sentinel_login` is for the sentinels.
+/// Reads the credentials for the servers and the sentinels.
 ///
 /// # Errors
 /// [`SettingError`] for the first file or variable that cannot be used.
@@ -154,7 +154,7 @@ pub fn credentials(login: &Login, database: u32, sentinel_login: &Login, tls: &T
     })
 }
 
-/// What an empty server means.
+/// How an empty server is treated.
 pub fn on_empty_store(admit: bool) -> OnEmptyStore {
     match admit {
         true => OnEmptyStore::Admit,
@@ -162,39 +162,39 @@ pub fn on_empty_store(admit: bool) -> OnEmptyStore {
     }
 }
 
-/// The keys of a table that say how its servers are reached.
+/// The keys of a store's table for the connection to its servers.
 pub struct Keys<'a> {
     /// The key of the servers, and their URLs.
     pub servers: (&'static str, &'a [String]),
     /// The ACL user.
     pub user: &'a Option<String>,
-    /// Where the password is.
+    /// The file with the password.
     pub password_file: &'a Option<PathBuf>,
-    /// Where else.
+    /// The environment variable with the password.
     pub password_env: &'a Option<String>,
-    /// Who may sign certificates.
+    /// The certificates of the authorities.
     pub ca_file: &'a Option<PathBuf>,
-    /// The own certificate.
+    /// The client certificate.
     pub cert_file: &'a Option<PathBuf>,
-    /// Its key.
+    /// The key of the client certificate.
     pub key_file: &'a Option<PathBuf>,
-    /// What every key in the servers begins with.
+    /// The prefix of every key on the servers.
     pub prefix: &'a str,
-    /// What an empty server means.
+    /// How an empty server is treated.
     pub on_empty_store: &'a str,
 }
 
 impl Keys<'_> {
-    /// Checks where the servers are said to be, and what their keys begin with.
+    /// Checks the prefix and the URLs.
     ///
     /// # Errors
-    /// [`InvalidSetting`] for the first that is wrong.
+    /// [`InvalidSetting`] for the first invalid value.
     pub fn check_urls(&self) -> Result<(), InvalidSetting> {
         if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
             let problem = "must be at least one character, and no brace";
             return Err(InvalidSetting::new("prefix", problem));
         }
-        // A URL may hold a password: it is not repeated.
+        // The errors do not contain the URL, because it may contain a password.
         let (key, urls) = self.servers;
         let refuse = |problem: &str| Err(InvalidSetting::new(key, problem));
         for url in urls {
@@ -209,10 +209,10 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// The login at the servers.
+    /// The login for the servers.
     ///
     /// # Errors
-    /// As [`Login::new`].
+    /// Those of [`Login::new`].
     pub fn login(&self) -> Result<Login, InvalidSetting> {
         Login::new(
             self.user,
@@ -221,10 +221,10 @@ impl Keys<'_> {
         )
     }
 
-    /// Where certificates and keys are said to be.
+    /// The files with certificates and keys.
     ///
     /// # Errors
-    /// [`InvalidSetting`] for a file that is spare, or misses the other of a pair.
+    /// [`InvalidSetting`] for a file that would not be used, or for one of a pair without the other.
     pub fn tls(&self) -> Result<Tls, InvalidSetting> {
         let files = [
             ("ca_file", self.ca_file),
@@ -250,10 +250,10 @@ impl Keys<'_> {
         })
     }
 
-    /// Whether an empty server is a new one.
+    /// Whether an empty server is treated as a new one.
     ///
     /// # Errors
-    /// [`InvalidSetting`] for another word than "admit" and "quarantine".
+    /// [`InvalidSetting`] for a value other than "admit" and "quarantine".
     pub fn admits_first(&self) -> Result<bool, InvalidSetting> {
         match self.on_empty_store {
             "admit" => Ok(true),

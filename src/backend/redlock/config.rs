@@ -1,4 +1,4 @@
-//! The RedLock store in the configuration: its table, and what it is opened with.
+//! The RedLock store's configuration table and driver.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Count, Period, section};
 
-/// In milliseconds.
+/// A second, in milliseconds.
 const SECOND: u64 = 1000;
 
 section! {
@@ -54,7 +54,7 @@ section! {
 #[derive(Debug)]
 pub struct RedlockDriver;
 
-/// The settings of a RedLock store. Namespaces with the same ones share its connections.
+/// The settings of a RedLock store. Namespaces with the same settings share its connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedlockConfig {
     nodes: Vec<String>,
@@ -110,7 +110,7 @@ impl Driver for RedlockDriver {
     }
 }
 
-/// A store, and the settings that name its files.
+/// An open store, with the settings that contain the paths of its files.
 #[derive(Debug)]
 struct Opened {
     store: Store,
@@ -135,7 +135,7 @@ impl RedlockConfig {
 
     fn quorum(&self, longest_ttl: Duration) -> Result<Quorum, SettingError> {
         let nodes = self.nodes.iter().map(|node| connection_info(node));
-        // They have been checked before.
+        // The URLs have been checked in `check`.
         let nodes = nodes
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;

@@ -1,4 +1,4 @@
-//! Encryption, authentication and limits.
+//! Encryption, authentication, authorization and quotas.
 
 use super::*;
 use crate::auth::{AnonymousAccess, Missing, Verb, rules::Reach};
@@ -10,7 +10,7 @@ const TLS: &str = "[tls]\ncertificate = 'c'\nkey = 'k'\n";
 const HASH: &str = "bearer_hashes = ['ci:0000000000000000000000000000000000000000000000000000000000000000']\n";
 
 #[test]
-fn with_certificates_an_open_address_is_encrypted_and_local_ones_as_the_file_says() {
+fn an_open_address_is_encrypted_and_local_ones_as_configured() {
     let listen = "listen = ['0.0.0.0:1', '127.0.0.1:2', 'unix:/s']\n";
     for (listeners, expected) in [
         ("", [true, false, false]),
@@ -29,7 +29,7 @@ fn with_certificates_an_open_address_is_encrypted_and_local_ones_as_the_file_say
 }
 
 #[test]
-fn metrics_for_other_machines_are_encrypted_unless_the_file_says_otherwise() {
+fn metrics_on_an_open_address_are_encrypted_unless_configured_otherwise() {
     let open = "metrics_listen = '0.0.0.0:1'\n";
     for (more, encrypted) in [
         ("insecure = true\n", false),
@@ -52,7 +52,7 @@ fn metrics_for_other_machines_are_encrypted_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn encryption_is_refused_where_its_keys_do_not_go_together() {
+fn encryption_with_conflicting_keys_is_refused() {
     refused("[tls]", "f.toml:1:2: tls.certificate: must be", "the path of a file");
     refused(
         "[tls]\ncertificate = 'c'",
@@ -74,7 +74,7 @@ fn encryption_is_refused_where_its_keys_do_not_go_together() {
 }
 
 #[test]
-fn a_policy_says_who_may_do_what() {
+fn a_policy_has_its_credentials_and_rules() {
     let config = valid(&format!(
         "[auth]\n{HASH}reflection = 'open'\n[[auth.rules]]\nidentities = ['token:*']\nnamespaces = ['jobs']\n\
          locks = ['a/']\nverbs = ['acquire', 'read']\n[[auth.rules]]\nidentities = ['token:ops']\nnamespaces = ['*']\n\
@@ -85,7 +85,7 @@ fn a_policy_says_who_may_do_what() {
         (policy.health, policy.reflection),
         (AnonymousAccess::Open, AnonymousAccess::Open)
     );
-    assert!(!policy.certificates, "nobody is asked for one");
+    assert!(!policy.certificates, "no certificate is requested");
     let missing = |who: &str, verb, name| {
         let denied = policy
             .rules
@@ -99,7 +99,7 @@ fn a_policy_says_who_may_do_what() {
 }
 
 #[test]
-fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
+fn a_policy_without_credentials_or_with_an_empty_rule_is_refused() {
     refused(
         "[auth]",
         "f.toml:1:2: auth: must have a way to prove",
@@ -126,7 +126,7 @@ fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
         ),
         ("verbs", "identities = ['*']\nnamespaces = ['*']"),
     ] {
-        // A key that is there is named where it stands, another one where its table begins.
+        // An existing key is reported at its own position, a missing one at that of its table.
         let line = if key == "locks" { 6 } else { 3 };
         let begin = format!("f.toml:{line}:1: auth.rules[0].{key}: must");
         refused(&with(&format!("[[auth.rules]]\n{rule}")), &begin, "name at least one");
@@ -158,7 +158,7 @@ fn a_policy_is_refused_that_proves_nobody_or_allows_nothing() {
 }
 
 #[test]
-fn what_only_one_may_have_is_refused_when_it_is_given_twice_and_what_is_not_there() {
+fn duplicate_tokens_and_unknown_namespaces_are_refused() {
     let digits = "0".repeat(64);
     refused(
         &format!("[auth]\nbearer_hashes = [\n 'ci:{digits}',\n 'ops:{digits}']"),
@@ -180,7 +180,7 @@ fn what_only_one_may_have_is_refused_when_it_is_given_twice_and_what_is_not_ther
 }
 
 #[test]
-fn addresses_that_cannot_both_be_listened_on_are_refused() {
+fn conflicting_addresses_are_refused() {
     for (listen, at) in [
         ("listen = ['127.0.0.1:1', '127.0.0.1:1']", "1:26: listen[1]"),
         ("listen = ['unix:/a', '127.0.0.1:1', 'unix:/a']", "1:37: listen[2]"),
@@ -210,7 +210,7 @@ fn addresses_that_cannot_both_be_listened_on_are_refused() {
 }
 
 #[test]
-fn limits_are_of_namespaces_and_of_identities() {
+fn quotas_are_per_namespace_and_per_identity() {
     let config = valid(&format!(
         "[auth]\n{HASH}[[auth.limits]]\nidentities = ['token:*']\nrate_limit = 5\n[namespaces.a]\nrate_limit = 7\n\
          rate_burst = 9\nlease_limit = 1\nwaiter_limit = 2\nstream_limit = 3\n[namespaces.b]"
@@ -247,7 +247,7 @@ fn limits_are_of_namespaces_and_of_identities() {
 }
 
 #[test]
-fn what_is_shown_of_access_reads_as_the_same_configuration() {
+fn shown_access_tables_read_as_the_same_configuration() {
     let config = valid(&format!(
         "{TLS}client_ca = 'a'\nclient_auth = 'required'\n[auth]\n{HASH}[auth.jwt]\nissuer = 'i'\naudiences = ['a']\n\
          jwks_file = 'f'\n[[auth.rules]]\nidentities = ['*']\nnamespaces = ['a*']\nverbs = ['read', 'admin']\n\
@@ -258,7 +258,7 @@ fn what_is_shown_of_access_reads_as_the_same_configuration() {
 }
 
 #[test]
-fn tables_that_are_not_there_are_shown_as_comments() {
+fn absent_tables_are_shown_as_comments() {
     let shown = valid("").show();
     for line in [
         "#[tls]",
