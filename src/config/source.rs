@@ -179,7 +179,7 @@ struct Wrong {
     path: Vec<String>,
     /// The whole key, as displayed.
     key: String,
-    error: toml::de::Error,
+    error: Box<toml::de::Error>,
 }
 
 impl Wrong {
@@ -199,7 +199,7 @@ impl Wrong {
         Self {
             path: base.iter().map(|part| (*part).to_owned()).chain(parts).collect(),
             key,
-            error: wrong.inner().clone(),
+            error: Box::new(wrong.inner().clone()),
         }
     }
 }
