@@ -145,8 +145,10 @@ pub async fn serve_to(
         terms = terms.asking();
     }
     if let Some(figures) = &figures {
-        figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));
-        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
+        figures
+            .handshakes_refused
+            .expect(Unfinished::ALL.map(Unfinished::as_str));
+        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::as_str));
     }
     let connections = incoming(listeners, terms.counted(figures));
     let layers = LayerSettings {

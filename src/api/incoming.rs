@@ -151,7 +151,7 @@ impl Handshakes {
 
     fn refused(&self, unfinished: Unfinished) {
         if let Some(figures) = &self.figures {
-            figures.handshakes_refused.count(unfinished.word());
+            figures.handshakes_refused.count(unfinished.as_str());
         }
     }
 }

@@ -43,7 +43,9 @@ where
 
     fn call(&mut self, request: Request<R>) -> Self::Future {
         let method = Method::of(request.uri().path());
-        let traced = method.is_own().then(|| Traced::call(method.word(), request.headers()));
+        let traced = method
+            .is_own()
+            .then(|| Traced::call(method.as_str(), request.headers()));
         TracedFuture {
             traced: traced.flatten(),
             inner: self.inner.call(request),

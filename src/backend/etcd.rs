@@ -213,8 +213,8 @@ impl Backend for Etcd {
         }
         let (ticket, spare) = match (claim.wait_policy, claim.mode) {
             // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
-            (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
-            (WaitPolicy::Try, Mode::Semaphore { .. }) => {
+            (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
+            (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
                 (Some(replica.admission.acquire(lock, false).await?), spare)
             }

@@ -35,7 +35,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
 use crate::backend::redis_server::credentials::Access;
-use crate::backend::redis_server::failure::{away, broken, unsent};
+use crate::backend::redis_server::failure::{broken, not_sent, unavailable};
 use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::redis_server::script::{Answer, Script, StepRequirements};
 use crate::backend::redis_server::settings::Settings;
@@ -91,8 +91,8 @@ impl Store {
     }
 
     /// Replaces the credentials. New connections use them; open connections stay.
-    pub fn prove_by(&self, access: Access) {
-        self.inner.settings.proof.replace(access);
+    pub fn set_credentials(&self, access: Access) {
+        self.inner.settings.credentials.replace(access);
     }
 
     /// Opens one namespace of this store for one replica.
@@ -153,7 +153,7 @@ impl Core {
                 return Ok(answer);
             }
         }
-        Err(unsent("the lock is being purged"))
+        Err(not_sent("the lock is being purged"))
     }
 
     fn may_grant(&self, lock: &LockName) -> bool {
@@ -249,7 +249,7 @@ impl Drop for Redis {
 impl Redis {
     fn open(&self) -> Result<&Core, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(unsent("the namespace is closed"));
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.core)
     }
@@ -268,7 +268,7 @@ impl Redis {
         // A grant that too few replicas confirmed is not returned, because a failover may lose it.
         // The caller undoes it or retries.
         if let (AcquireOutcome::Held(_), Some(reason)) = (&outcome, answer.unconfirmed) {
-            return Err(away(reason));
+            return Err(unavailable(reason));
         }
         match (&outcome, state) {
             (AcquireOutcome::Waiting(position), Some(state)) => core.waiting.add(lock, claim, *position, state),
@@ -334,7 +334,7 @@ impl Backend for Redis {
         let outcome = answer::renewed(answer.value, lease)?;
         match (outcome, answer.unconfirmed) {
             // The server has renewed the lease, but too few replicas have confirmed it.
-            (RenewOutcome::Renewed(_), Some(reason)) => Err(away(reason)),
+            (RenewOutcome::Renewed(_), Some(reason)) => Err(unavailable(reason)),
             (outcome, _) => Ok(outcome),
         }
     }

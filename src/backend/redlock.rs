@@ -42,7 +42,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::backend::redis_server::credentials::{Access, Credentials};
-use crate::backend::redis_server::failure::unsent;
+use crate::backend::redis_server::failure::not_sent;
 use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
@@ -69,7 +69,7 @@ pub struct Store {
 /// The state that all namespaces of a store share.
 pub struct Shared {
     nodes: Arc<Nodes>,
-    proof: Credentials,
+    credentials: Credentials,
     prefix: String,
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
@@ -92,7 +92,7 @@ impl Store {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
         settings.prefix.clone_from(&quorum.prefix);
-        settings.proof = quorum.proof.clone();
+        settings.credentials = quorum.credentials.clone();
         settings.on_empty_store = quorum.on_empty_store;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
@@ -102,7 +102,7 @@ impl Store {
         let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
         let inner = Arc::new(Shared {
             nodes,
-            proof: quorum.proof,
+            credentials: quorum.credentials,
             prefix: quorum.prefix,
             longest_ttl: quorum.longest_ttl,
             health,
@@ -112,8 +112,8 @@ impl Store {
     }
 
     /// Uses these credentials for each new connection. Open connections stay.
-    pub fn prove_by(&self, access: Access) {
-        self.inner.proof.replace(access);
+    pub fn set_credentials(&self, access: Access) {
+        self.inner.credentials.replace(access);
     }
 
     /// One namespace of this store, for this replica.
@@ -236,7 +236,7 @@ impl Drop for Redlock {
 impl Redlock {
     fn open(&self) -> Result<&Core, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(unsent("the namespace is closed"));
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.core)
     }
@@ -260,7 +260,7 @@ impl Backend for Redlock {
         check(claim)?;
         let action = match claim.wait_policy {
             WaitPolicy::Wait => core.waiting.acquire(lock, claim),
-            WaitPolicy::Try => match core.waiting.try_once(lock, claim) {
+            WaitPolicy::NoWait => match core.waiting.try_once(lock, claim) {
                 Some(permit) => NextAction::Contend(permit),
                 None => {
                     let found = core.inspect(lock, Duration::ZERO).await?.holder;
@@ -299,34 +299,34 @@ impl Backend for Redlock {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
-        let mut found = match target {
+        let mut released = match target {
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node knows of this call.
                 Some(false) => {
                     core.watchers.changed(lock);
-                    let found = Released::Ended(Cause::Left);
-                    return Ok(ReleaseOutcome { found, next: None });
+                    let released = Released::Ended(Cause::Cancelled);
+                    return Ok(ReleaseOutcome { released, next: None });
                 }
-                waited => core.end(lock, target).await.map(|found| match found {
-                    Released::Nothing if waited.is_some() => Released::Ended(Cause::Left),
-                    found => found,
+                waited => core.end(lock, target).await.map(|released| match released {
+                    Released::Nothing if waited.is_some() => Released::Ended(Cause::Cancelled),
+                    released => released,
                 })?,
             },
             _ => core.end(lock, target).await?,
         };
-        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, target) {
-            found = Released::Nothing;
+        if let (Released::EndedBefore(Cause::Undone), ReleaseTarget::Call(..)) = (released, target) {
+            released = Released::Nothing;
         }
-        let ended = matches!(found, Released::Ended(_) | Released::EndedBefore(_));
+        let ended = matches!(released, Released::Ended(_) | Released::EndedBefore(_));
         let next = match next {
             Some(next) if ended => core.promote_next(lock, next).await,
             _ => None,
         };
-        if next.is_none() && matches!(found, Released::Ended(cause) if cause != Cause::Left) {
+        if next.is_none() && matches!(released, Released::Ended(cause) if cause != Cause::Cancelled) {
             core.waiting.freed(lock, None);
         }
         core.watchers.changed(lock);
-        Ok(ReleaseOutcome { found, next })
+        Ok(ReleaseOutcome { released, next })
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {

@@ -150,7 +150,7 @@ impl OpenStore for Opened {
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         let (store, access) = (self.store.clone(), self.config.credentials()?);
-        Ok(Some(Box::new(move || store.prove_by(access))))
+        Ok(Some(Box::new(move || store.set_credentials(access))))
     }
 }
 
@@ -168,7 +168,7 @@ impl RedisConfig {
         // The URLs have been checked in `check`.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
-        settings.proof = Credentials::new(self.credentials()?);
+        settings.credentials = Credentials::new(self.credentials()?);
         settings.prefix.clone_from(&self.prefix);
         settings.longest_ttl = longest_ttl;
         settings.on_empty_store = config::on_empty_store(self.admit_first);

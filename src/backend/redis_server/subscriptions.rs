@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
 use super::connection::{connect, jitter};
-use super::failure::away;
+use super::failure::unavailable;
 use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
@@ -71,7 +71,10 @@ impl Subscriptions {
     pub async fn listen(&self, channel: String) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
         let (out, events) = mpsc::channel(BUFFER);
         let subscriber = Subscriber { channel, out };
-        self.subscribers.send(subscriber).await.map_err(|_| away("closed"))?;
+        self.subscribers
+            .send(subscriber)
+            .await
+            .map_err(|_| unavailable("closed"))?;
         Ok(events)
     }
 }
@@ -116,11 +119,15 @@ impl Reader {
                 let (out, pushes) = mpsc::channel(BUFFER);
                 let lost = Arc::new(AtomicBool::new(false));
                 let missed = Arc::clone(&lost);
-                let opened = connect(&self.settings, self.settings.proof.at_server(&info), move |push| {
-                    if out.try_send(push).is_err() {
-                        missed.store(true, Ordering::Relaxed);
-                    }
-                });
+                let opened = connect(
+                    &self.settings,
+                    self.settings.credentials.at_server(&info),
+                    move |push| {
+                        if out.try_send(push).is_err() {
+                            missed.store(true, Ordering::Relaxed);
+                        }
+                    },
+                );
                 if let Ok(connection) = opened.await {
                     let end = tokio::select! {
                         end = self.read(connection, pushes, &lost, &info) => end,

@@ -124,7 +124,7 @@ impl OpenStore for Opened {
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         let (store, access) = (self.store.clone(), self.config.credentials()?);
-        Ok(Some(Box::new(move || store.prove_by(access))))
+        Ok(Some(Box::new(move || store.set_credentials(access))))
     }
 }
 
@@ -140,7 +140,7 @@ impl RedlockConfig {
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
-        quorum.proof = Credentials::new(self.credentials()?);
+        quorum.credentials = Credentials::new(self.credentials()?);
         quorum.prefix.clone_from(&self.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;
