@@ -40,6 +40,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
 
 pub mod driver;
 pub mod login_files;
+pub mod notifications;
 mod step;
 mod view;
 

@@ -39,10 +39,10 @@ use self::key_pool::KeyPool;
 use self::keys::Keys;
 use self::leases::Leases;
 use self::lock_watch::LockWatches;
-use self::notifications::NotificationSender;
 use self::session::Session;
 use self::settings::{Credentials, Settings};
 use self::watching::Watching;
+use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
@@ -73,7 +73,6 @@ mod lease_keep_alive;
 mod leases;
 mod lock_watch;
 mod member_credentials;
-mod notifications;
 mod promote;
 mod queue;
 mod record;

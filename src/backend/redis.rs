@@ -27,16 +27,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use futures::stream::BoxStream;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
+use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::Access;
 use crate::backend::redis_server::failure::{broken, not_sent, unavailable};
-use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::redis_server::script::{Answer, Script, StepRequirements};
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::subscriptions::Subscriptions;
@@ -98,14 +97,12 @@ impl Store {
     /// Opens one namespace of this store for one replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
         let space = Arc::new(KeySpace::new(&self.inner.settings.prefix, namespace));
-        let (notifications, receiver) = NotificationSender::new();
-        let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             shared: Arc::clone(&self.inner),
             waiting: Waiting::default(),
             index: Index::new(&space),
             space,
-            notifications,
+            notifications: NotificationSender::default(),
         });
         let tasks = vec![
             tokio::spawn(notifications::forward(Arc::downgrade(&core))),
@@ -114,7 +111,6 @@ impl Store {
         ];
         Arc::new(Redis {
             core,
-            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -134,7 +130,7 @@ pub struct Core {
     shared: Arc<Shared>,
     space: Arc<KeySpace>,
     waiting: Waiting,
-    notifications: Arc<NotificationSender>,
+    notifications: NotificationSender,
     index: Index,
 }
 
@@ -229,7 +225,6 @@ impl Core {
 /// One namespace in Redis.
 pub struct Redis {
     core: Arc<Core>,
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -349,12 +344,7 @@ impl Backend for Redis {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let receiver = self.receiver.lock().take();
-        let notifications = Arc::clone(&self.core.notifications);
-        match receiver {
-            Some(receiver) => notifications.stream(receiver),
-            None => stream::empty().boxed(),
-        }
+        self.core.notifications.open()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {

@@ -36,14 +36,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use futures::stream::{self, BoxStream, StreamExt};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use futures::stream::BoxStream;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::failure::not_sent;
-use crate::backend::redis_server::notifications::NotificationSender;
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::redis_server::unreadable::Unreadable;
@@ -118,8 +117,7 @@ impl Store {
 
     /// One namespace of this store, for this replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redlock> {
-        let (notifications, receiver) = NotificationSender::new();
-        let notifications = Arc::new(notifications);
+        let notifications = Arc::new(NotificationSender::default());
         let core = Arc::new(Core {
             base: format!("{}:{namespace}:", self.inner.prefix).into(),
             shared: Arc::clone(&self.inner),
@@ -134,7 +132,6 @@ impl Store {
         tasks.push(tokio::spawn(names::forget(Arc::downgrade(&core))));
         Arc::new(Redlock {
             core,
-            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -214,7 +211,6 @@ impl Core {
 /// A namespace on its nodes.
 pub struct Redlock {
     core: Arc<Core>,
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -342,12 +338,7 @@ impl Backend for Redlock {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let receiver = self.receiver.lock().take();
-        let notifications = Arc::clone(&self.core.notifications);
-        match receiver {
-            Some(receiver) => notifications.stream(receiver),
-            None => stream::empty().boxed(),
-        }
+        self.core.notifications.open()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {

@@ -9,7 +9,8 @@ use super::history::{CancelMarks, Finished};
 use super::lock::{Claim, Hold, Lock, Stage};
 use super::record;
 use super::txn_context::{NamespaceId, RecordKey, TxnContext};
-use super::watching::{NotificationSender, Watchers};
+use super::watching::Watchers;
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{
     AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
     PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,

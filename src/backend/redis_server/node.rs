@@ -24,6 +24,7 @@ use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
+use crate::backoff::Backoff;
 
 /// How often a server is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -267,18 +268,17 @@ struct Watcher {
 
 impl Watcher {
     async fn run(self) {
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::new(Duration::from_millis(20), self.finder.longest_pause());
         loop {
             let reason = match self.connect().await {
                 Ok(link) => {
-                    pause = Duration::from_millis(20);
+                    backoff.reset();
                     self.monitor(link).await
                 }
                 Err(error) => error,
             };
             self.report_unavailable(&reason);
-            sleep(jitter(pause)).await;
-            pause = (pause * 2).min(self.finder.back_off());
+            sleep(jitter(backoff.pause())).await;
         }
     }
 

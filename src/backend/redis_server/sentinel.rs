@@ -127,7 +127,7 @@ impl Finder {
     }
 
     /// The longest pause between two attempts to reach the server.
-    pub fn back_off(&self) -> Duration {
+    pub fn longest_pause(&self) -> Duration {
         match self {
             Self::Fixed(_) => BACK_OFF,
             Self::Sentinels { .. } => QUERY_INTERVAL,

@@ -19,14 +19,14 @@ use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
+use crate::backoff::Backoff;
 
 /// How many events can wait to be read before further ones count as lost.
 const BUFFER: usize = 16_384;
 /// How often the connection is checked with a PING.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a reconnection: the first, and the longest while reconnections fail.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
 
 /// An event for a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,7 @@ enum End {
 
 impl Reader {
     async fn run(mut self) {
-        let (mut pause, mut warned) = (FIRST_PAUSE, false);
+        let (mut backoff, mut warned) = (BACKOFF, false);
         while let Some(topology) = self.topology.upgrade() {
             let source = topology.message_source();
             drop(topology);
@@ -134,7 +134,8 @@ impl Reader {
                         () = moved(&node, &info) => End::Lost,
                     };
                     if std::mem::take(&mut self.was_useful) {
-                        (pause, warned) = (FIRST_PAUSE, false);
+                        backoff.reset();
+                        warned = false;
                     }
                     match end {
                         End::Closed => return,
@@ -148,8 +149,7 @@ impl Reader {
                     }
                 }
             }
-            sleep(jitter(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(jitter(backoff.pause())).await;
         }
     }
 
