@@ -23,7 +23,9 @@ use crate::backend::{
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
+use crate::ledger::Ledger;
 use crate::limits::Limits;
+use crate::metrics::{Measured, NamespaceMetrics};
 use crate::name::{
     CallId, ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
     Secret,
@@ -57,6 +59,7 @@ struct NamespaceState {
     limits: ArcSwap<Limits>,
     capabilities: Capabilities,
     backend: Arc<dyn Backend>,
+    ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
@@ -136,6 +139,18 @@ impl Locks {
     /// Creates the locks of `namespace` over `backend`. Must be called within a tokio runtime: a task delivers the
     /// backend's notifications until the backend is closed.
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
+        Self::measured(namespace, limits, backend, None)
+    }
+
+    /// [`Self::new`], with metrics in which the operations of `backend` are counted.
+    pub(crate) fn measured(
+        namespace: Namespace,
+        limits: Limits,
+        backend: Arc<dyn Backend>,
+        metrics: Option<Arc<NamespaceMetrics>>,
+    ) -> Self {
+        let ledger = Arc::new(Ledger::new(metrics.is_some()));
+        let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
         let state = Arc::new(NamespaceState {
             namespace,
             limits: ArcSwap::from_pointee(limits),
@@ -145,6 +160,7 @@ impl Locks {
             undos: TaskTracker::new(),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
+            ledger,
             backend,
         });
         let (waiters, mut notifications) = (Arc::clone(&state.waiters), state.backend.notifications());
@@ -249,11 +265,16 @@ impl Locks {
 
     /// Forcibly releases the claim that holds this token.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped, the release continues: a lease that the store ends must leave the ledger.
+    ///
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
-        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.released {
+        let (state, lock) = (Arc::clone(&self.state), lock.clone());
+        let step = async move { state.release(&lock, ReleaseTarget::Forced(token)).await };
+        match in_own_task(step).await?.released {
             Released::Ended(_) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -281,6 +302,11 @@ impl Locks {
     /// Replaces the limits; calls that have already begun keep the old ones.
     pub fn set_limits(&self, limits: Limits) {
         self.state.limits.store(Arc::new(limits));
+    }
+
+    /// The leases that this server knows to be held.
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.state.ledger
     }
 
     /// The number of calls of this replica that wait.
@@ -331,6 +357,18 @@ impl Locks {
             tracing::warn!(namespace = %self.state.namespace, "ended before its store was closed");
         }
     }
+}
+
+/// Runs a step in a task of its own, so that it continues if its caller is dropped.
+async fn in_own_task<T, E>(step: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<BackendError> + Send + 'static,
+{
+    tokio::spawn(carried(step)).await.unwrap_or_else(|error| {
+        let reason = error.to_string();
+        Err(BackendError::Broken { reason }.into())
+    })
 }
 
 impl NamespaceState {
@@ -416,11 +454,7 @@ impl NamespaceState {
             }
             outcome
         };
-        let step = tokio::spawn(carried(step));
-        let outcome = step.await.map_err(|error| BackendError::Broken {
-            reason: error.to_string(),
-        });
-        Ok(outcome??)
+        Ok(in_own_task(step).await?)
     }
 
     fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> Granted {

@@ -15,7 +15,6 @@
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`description`]: the stored description of a claim.
 //! - [`unreadable`]: locks whose records cannot be read.
-//! - [`quorum_member`]: one node of a quorum.
 
 pub mod cluster;
 pub mod config;
@@ -29,7 +28,6 @@ pub mod handshake;
 pub mod library;
 pub mod marker;
 pub mod node;
-pub mod quorum_member;
 pub mod script;
 pub mod sentinel;
 pub mod settings;

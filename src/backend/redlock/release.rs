@@ -65,6 +65,22 @@ impl EndTally {
     }
 }
 
+/// The arguments of `release.lua` for a target.
+fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Vec<Vec<u8>> {
+    match target {
+        ReleaseTarget::Hold(lease) => args(
+            "H",
+            lease.secret.as_bytes(),
+            lease.claim.as_bytes(),
+            &[],
+            lease.token.get(),
+            longest,
+        ),
+        ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
+        ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
+    }
+}
+
 impl Core {
     /// Ends `target` at a majority, and at the other nodes that can be reached.
     ///
@@ -75,19 +91,7 @@ impl Core {
     /// If the future is dropped, the requests are sent all the same.
     pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
         let nodes = &self.shared.nodes;
-        let longest = with_drift(self.shared.longest_ttl);
-        let args = match target {
-            ReleaseTarget::Hold(lease) => args(
-                "H",
-                lease.secret.as_bytes(),
-                lease.claim.as_bytes(),
-                &[],
-                lease.token.get(),
-                longest,
-            ),
-            ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
-            ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
-        };
+        let args = args_of(target, with_drift(self.shared.longest_ttl));
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());

@@ -137,7 +137,7 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
     }
     if world.flaw == Flaw::TwoGrantsInOneBatch {
         next.extend(together(world, state, |(_, one), (_, two)| {
-            matches!((one, two), (Step::Enter { .. }, Step::Enter { .. }))
+            matches!((one, two), (Step::Acquire { .. }, Step::Acquire { .. }))
         }));
     }
     next.extend(together(world, state, |(at, removal), (beside, other)| {
@@ -148,7 +148,7 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
     next.extend(together(world, state, |(_, tail), (_, host)| {
         let hosts = matches!(
             host,
-            Step::TakeUp { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. }
+            Step::Promote { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. }
         );
         tail == Step::Queue && hosts
     }));
