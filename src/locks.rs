@@ -18,8 +18,8 @@ use self::acquire::AcquireCall;
 use self::local_waiters::{LocalWaiters, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, Capabilities, ClaimLimits, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
+    Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, OwnedReleaseTarget,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -27,8 +27,7 @@ use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::metrics::{Measured, NamespaceMetrics};
 use crate::name::{
-    CallId, ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
-    Secret,
+    ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
 use crate::telemetry::traces::carried;
 
@@ -36,6 +35,7 @@ mod acquire;
 mod bytes_in_use;
 mod ids;
 mod local_waiters;
+mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 mod undo;
@@ -372,69 +372,6 @@ where
 }
 
 impl NamespaceState {
-    /// Builds the claim of a call. Checks the call against the namespace's limits and the backend's capabilities.
-    fn claim(&self, request: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
-        let limits = self.limits.load();
-        limits.name(&request.lock)?;
-        let ttl = limits.ttl(request.ttl)?;
-        self.check_capabilities(request)?;
-        let [random_id, call, secret] = ids::random()?;
-        let named = request.claim();
-        Ok(NewClaim {
-            id: named.unwrap_or(ClaimId::from_bytes(random_id)),
-            call: CallId::from_bytes(call),
-            secret: Secret::from_bytes(secret),
-            retryable: named.is_some(),
-            owner: request.owner.clone(),
-            identity: request.identity.clone(),
-            mode: request.mode,
-            reentrant: request.reentrant,
-            ttl,
-            metadata: request.metadata.clone(),
-            wait_policy: if request.wait.is_zero() {
-                WaitPolicy::NoWait
-            } else {
-                WaitPolicy::Wait
-            },
-            limits: ClaimLimits {
-                queue: limits.queue,
-                finished: limits.finished,
-                holds: limits.holds,
-            },
-            arrived,
-        })
-    }
-
-    fn check_capabilities(&self, request: &Acquire) -> Result<(), Error> {
-        let unsupported = |what: &str| {
-            Err(Error::Unsupported {
-                what: format!("{what} on a namespace of kind {}", self.capabilities.kind),
-            })
-        };
-        if request.mode != Mode::Exclusive && !self.capabilities.sharing {
-            return unsupported(&format!("mode {}", request.mode.as_str()));
-        }
-        if request.reentrant && !self.capabilities.reentry {
-            return unsupported("re-entry");
-        }
-        Ok(())
-    }
-
-    /// The same claim with a fresh call id and secret, and a fresh claim id unless a request id determines it.
-    fn with_fresh_ids(&self, claim: NewClaim) -> Result<NewClaim, Error> {
-        let [random_id, call, secret] = ids::random()?;
-        Ok(NewClaim {
-            id: if claim.retryable {
-                claim.id
-            } else {
-                ClaimId::from_bytes(random_id)
-            },
-            call: CallId::from_bytes(call),
-            secret: Secret::from_bytes(secret),
-            ..claim
-        })
-    }
-
     /// Releases `target` and promotes the first waiter of this replica in the same step.
     async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
         let Some(next) = self.waiters.first(lock) else {

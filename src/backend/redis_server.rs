@@ -13,7 +13,7 @@
 //! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`subscriptions`]: published messages.
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
-//! - [`description`]: the stored description of a claim.
+//! - [`description`], [`reply`]: the stored description of a claim, and the replies of scripts.
 //! - [`unreadable`]: locks whose records cannot be read.
 
 pub mod cluster;
@@ -28,6 +28,7 @@ pub mod handshake;
 pub mod library;
 pub mod marker;
 pub mod node;
+pub mod reply;
 pub mod script;
 pub mod sentinel;
 pub mod settings;

@@ -263,6 +263,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "measures a call for the metrics",
     ),
     (
+        "src/metrics/families.rs",
+        Clock::Running,
+        "notes when the configuration was applied",
+    ),
+    (
         "src/metrics.rs",
         Clock::Running,
         "shows how old the configuration is, and how long a quarantine still lasts",
@@ -270,7 +275,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/metrics/measured.rs",
         Clock::Running,
-        "measures steps and hand-offs, and counts leases that ran out; decides nothing",
+        "measures steps and hand-offs; decides nothing",
     ),
     (
         "src/api/convert/answer.rs",

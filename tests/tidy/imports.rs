@@ -133,10 +133,11 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api", "client"],
     ),
-    (&["http_body", "tower"], &["api"]),
+    (&["http_body"], &["api"]),
+    (&["tower"], &["api", "monitor"]),
     // The port of those who watch, and the headers in which a caller's trace comes.
     (&["http"], &["api", "monitor", "telemetry"]),
-    (&["http_body_util"], &["monitor"]),
+    (&["axum"], &["monitor"]),
     (&["hyper", "hyper_util"], &["api", "monitor"]),
     (&["h2"], &["api"]),
     (&["prometheus"], &["metrics"]),

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::answer::{LastEnd, NodeHolder, Values, micros};
+use super::answer::{LastEnd, NodeHolder, micros};
 use super::attempt::holder;
 use super::names::Names;
 use super::nodes::Reply;
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::is_of_record;
+use crate::backend::redis_server::reply::Values;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
@@ -45,7 +46,7 @@ impl Replies {
     fn take(&mut self, reply: Reply) -> Result<(), BackendError> {
         match reply {
             Reply::Status(status, rest) => {
-                let mut values = Values::of(rest);
+                let mut values = Values::from(rest);
                 if status == "held" {
                     self.holders.push(NodeHolder::read(&mut values)?);
                 }

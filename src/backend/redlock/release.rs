@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Values, cause, micros, with_drift};
+use super::answer::{micros, with_drift};
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
+use crate::backend::redis_server::reply::{Values, cause};
 use crate::backend::{BackendError, MARKS_KEPT, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::LockName;
@@ -97,7 +98,7 @@ impl Core {
         let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());
         while let Some((at, reply)) = answers.next().await {
             if let Reply::Status(status, rest) = reply {
-                tally.take(at, &status, &mut Values::of(rest))?;
+                tally.take(at, &status, &mut Values::from(rest))?;
             }
             // Nodes that found nothing are less informative than nodes that found something.
             let enough = tally.ended.len() >= nodes.majority() || tally.before.len() >= nodes.majority();
