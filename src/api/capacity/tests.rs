@@ -126,6 +126,7 @@ fn sent_bytes_no_longer_count() {
     assert_eq!(capacity.unsent.load(Ordering::Relaxed), before - 1_500);
     sent.advance(500);
     drop(sent);
+    one.answers.note_step();
     assert_eq!(capacity.unsent.load(Ordering::Relaxed), 0);
     assert_eq!(one.peer.unsent.load(Ordering::Relaxed), 0);
     assert_eq!(one.answers.of_whole_connection(), Some(0));
@@ -215,4 +216,62 @@ async fn the_connection_with_the_most_unsent_bytes_ends_at_the_limit_of_the_serv
     sleep(STEP).await;
     assert!(large_cut.is_cancelled() && !small_cut.is_cancelled() && !last_cut.is_cancelled());
     drop(held);
+}
+
+#[test]
+fn headers_count_until_the_connection_has_written_everything() {
+    let capacity = Capacity::new(&settings(), None);
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    let unsent = || capacity.unsent.load(Ordering::Relaxed);
+    one.answers.count_headers();
+    let of_one = unsent();
+    assert!(of_one > 0);
+    one.answers.note_writing(true);
+    one.answers.note_step();
+    assert_eq!(unsent(), of_one, "the socket did not accept them");
+    one.answers.note_flushed();
+    one.answers.note_step();
+    assert_eq!(unsent(), 0);
+    assert_eq!(one.peer.unsent.load(Ordering::Relaxed), 0);
+
+    // The trailers that follow an answer count too.
+    let mut sent = answer(&one, None, 100).unwrap();
+    one.answers.note_writing(true);
+    sent.advance(100);
+    drop(sent);
+    one.answers.note_step();
+    assert_eq!(unsent(), of_one);
+
+    // Where the client does not read, they close the connection. They are no reason to refuse a small answer.
+    for _ in 0..10 {
+        one.answers.count_headers();
+    }
+    assert!(cut.is_cancelled());
+    assert!(answer(&one, None, 100).is_ok());
+}
+
+#[test]
+fn headers_close_no_connection_whose_client_reads() {
+    let capacity = Capacity::new(&settings(), None);
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    one.answers.note_writing(false);
+    for _ in 0..10 {
+        one.answers.count_headers();
+    }
+    assert!(!cut.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_headers_are_unread_for_fifteen_seconds_is_closed() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    one.answers.note_writing(true);
+    one.answers.count_headers();
+    sleep(STALL_LIMIT).await;
+    assert!(cut.is_cancelled());
 }
