@@ -198,7 +198,7 @@ impl Locks {
     /// [`Error::LeaseLost`] when the lease ended for another reason.
     pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
         let outcome = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
-        match outcome.found {
+        match outcome.released {
             Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -253,7 +253,7 @@ impl Locks {
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
-        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.found {
+        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.released {
             Released::Ended(_) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -354,7 +354,7 @@ impl NamespaceState {
             ttl,
             metadata: request.metadata.clone(),
             wait_policy: if request.wait.is_zero() {
-                WaitPolicy::Try
+                WaitPolicy::NoWait
             } else {
                 WaitPolicy::Wait
             },
@@ -374,7 +374,7 @@ impl NamespaceState {
             })
         };
         if request.mode != Mode::Exclusive && !self.capabilities.sharing {
-            return unsupported(&format!("mode {}", request.mode.word()));
+            return unsupported(&format!("mode {}", request.mode.as_str()));
         }
         if request.reentrant && !self.capabilities.reentry {
             return unsupported("re-entry");
@@ -405,7 +405,10 @@ impl NamespaceState {
         // In a task of its own: the step may make `next` a holder, which must be notified even if this call is dropped.
         let (state, lock, target) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(target));
         let step = async move {
-            let outcome = state.backend.release(&lock, target.leaving(), Some(&next.claim)).await;
+            let outcome = state
+                .backend
+                .release(&lock, target.as_target(), Some(&next.claim))
+                .await;
             match &outcome {
                 Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
                 Ok(_) => {}

@@ -37,14 +37,14 @@ mod request;
 
 /// The initial flow-control window of a connection, in bytes. With the default of 64 KiB, a burst of about 2,500
 /// small calls ends the connection.
-pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
+pub const CONNECTION_WINDOW: u32 = 16 << 20;
 /// How many streams of one connection a client may reset before the server has processed them. It allows a client to
 /// drop this many waiting calls at once; the default is 20.
-pub(super) const PENDING_RESETS: usize = 20_000;
+pub const PENDING_RESETS: usize = 20_000;
 /// How many streams of one connection the transport may reset because of frames that arrived after the end of their
 /// call. The count is over the lifetime of the connection, so with the default of 1,024, callers that occasionally drop
 /// calls would eventually lose the connection and all its calls.
-pub(super) const LOCAL_RESETS: usize = 1_000_000;
+pub const LOCAL_RESETS: usize = 1_000_000;
 
 /// The settings and the state that all connections share.
 #[derive(Debug, Clone)]

@@ -39,10 +39,10 @@ use self::key_pool::KeyPool;
 use self::keys::Keys;
 use self::leases::Leases;
 use self::lock_watch::LockWatches;
-use self::notifications::NotificationSender;
 use self::session::Session;
 use self::settings::{Credentials, Settings};
 use self::watching::Watching;
+use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
@@ -73,7 +73,6 @@ mod lease_keep_alive;
 mod leases;
 mod lock_watch;
 mod member_credentials;
-mod notifications;
 mod promote;
 mod queue;
 mod record;
@@ -213,8 +212,8 @@ impl Backend for Etcd {
         }
         let (ticket, spare) = match (claim.wait_policy, claim.mode) {
             // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
-            (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
-            (WaitPolicy::Try, Mode::Semaphore { .. }) => {
+            (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
+            (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
                 (Some(replica.admission.acquire(lock, false).await?), spare)
             }

@@ -8,12 +8,12 @@ use tokio::sync::watch;
 
 use super::NamespaceState;
 use crate::backend::{Health, NewClaim, ReleaseOutcome, ReleaseTarget};
+use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 
-/// The delays between attempts on a failed store whose health does not change: the first one, and the longest one.
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const MAX_RETRY: Duration = Duration::from_secs(10);
+/// The pauses between attempts on a failed store whose health does not change.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// Undoes a call when dropped: removes its claim from the queue or releases its grant, unless a retry has adopted it.
 /// The undo runs in a task of its own, so that it outlives the call.
@@ -83,7 +83,7 @@ async fn release(state: &Arc<NamespaceState>, call: &CallToUndo) -> Result<Relea
 /// calls are refused without effect. When the runtime ends, the tasks end with it.
 async fn retry_undo(state: Arc<NamespaceState>, call: CallToUndo) {
     let mut health = state.backend.health();
-    let mut retry_after = FIRST_RETRY;
+    let mut backoff = BACKOFF;
     while let Err(error) = release(&state, &call).await {
         tokio::select! {
             () = state.closed.cancelled() => {
@@ -91,9 +91,8 @@ async fn retry_undo(state: Arc<NamespaceState>, call: CallToUndo) {
                 return;
             }
             () = recovered(&mut health) => {}
-            () = tokio::time::sleep(retry_after) => {}
+            () = tokio::time::sleep(backoff.pause()) => {}
         }
-        retry_after = (retry_after * 2).min(MAX_RETRY);
     }
 }
 

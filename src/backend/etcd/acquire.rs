@@ -261,11 +261,11 @@ impl Replica {
         let new = request.new;
         if let Some(there) = view.mismatch(new.mode) {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::LimitMismatch {
-                there,
+                existing: there,
             })));
         }
         let fits = view.admits(new.mode);
-        if !fits && new.wait_policy == WaitPolicy::Try {
+        if !fits && new.wait_policy == WaitPolicy::NoWait {
             return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(
                 self.first_holder(view).await?,
             )));

@@ -45,7 +45,7 @@ impl Replica {
         }
         let mut when = self.fence(*ticket, new);
         when.push(unchanged(lock.waiter(new.id), entry));
-        if new.wait_policy == WaitPolicy::Try {
+        if new.wait_policy == WaitPolicy::NoWait {
             return self.remove_own_waiter(request, view, entry, when).await;
         }
         let adopted = Claim {

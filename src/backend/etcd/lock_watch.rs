@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::cluster_client::{ANSWER_BYTES, ClusterClient, Failure, failure};
 use super::in_flight::Others;
 use super::keys::{Keys, LockKeys};
-use super::notifications::NotificationSender;
 use super::view::{Entry, Step, View};
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 

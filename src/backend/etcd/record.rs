@@ -204,7 +204,7 @@ impl End {
             Cause::Released => CauseRecord::Released,
             Cause::Expired => CauseRecord::Expired,
             Cause::Forced => CauseRecord::Forced,
-            Cause::TakenBack | Cause::Left => CauseRecord::TakenBack,
+            Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
         };
         write(&EndRecord {
             cause,
@@ -219,7 +219,7 @@ impl End {
                 CauseRecord::Released => Cause::Released,
                 CauseRecord::Expired => Cause::Expired,
                 CauseRecord::Forced => Cause::Forced,
-                CauseRecord::TakenBack => Cause::TakenBack,
+                CauseRecord::Undone => Cause::Undone,
                 CauseRecord::Holds => return Err(RecordError::Holds),
             },
             token: FencingToken::new(record.token)?,
@@ -337,7 +337,7 @@ enum CauseRecord {
     Released,
     Expired,
     Forced,
-    TakenBack,
+    Undone,
     Holds,
 }
 

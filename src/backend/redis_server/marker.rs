@@ -18,7 +18,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
-use super::failure::{away, broken, of_script};
+use super::failure::{broken, of_script, unavailable};
 use super::handshake::Facts;
 use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
 use super::script::{Ask, Script};
@@ -110,7 +110,11 @@ impl MarkerKey {
             Self::Slot(prefix) => prefix,
         };
         let mut command = redis::cmd("CLUSTER");
-        let nodes: String = command.arg("NODES").query_async(connection).await.map_err(away)?;
+        let nodes: String = command
+            .arg("NODES")
+            .query_async(connection)
+            .await
+            .map_err(unavailable)?;
         Ok(stable_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
     }
 
@@ -118,7 +122,7 @@ impl MarkerKey {
     /// chooses another slot.
     fn call_error(&self, error: &RedisError) -> BackendError {
         match (self, error.redirect_node()) {
-            (Self::Slot(_), Some(_)) => away(MOVED),
+            (Self::Slot(_), Some(_)) => unavailable(MOVED),
             _ => of_script(error),
         }
     }
@@ -231,7 +235,7 @@ impl Marker {
                 Ok(self.admitted(facts, longest))
             }
             "pending" => Ok(self.pending(facts, nonce, longest)),
-            _ => Err(away("the marker cannot be read")),
+            _ => Err(unavailable("the marker cannot be read")),
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Core;
 use super::answer::{with_drift, without_drift};
-use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, ClaimId, LockName, Mode};

@@ -1,6 +1,7 @@
 //! Tests of one queue without a store.
 
-use tokio::sync::mpsc;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 
 use super::*;
 use crate::name::{FencingToken, Ttl};
@@ -18,14 +19,14 @@ fn claim(number: u8) -> NewClaim {
     }
 }
 
-fn waiting() -> (Waiting, mpsc::Receiver<Notification>) {
-    let (notifications, receiver) = NotificationSender::new();
-    (Waiting::new(Arc::new(notifications)), receiver)
+fn waiting() -> (Waiting, BoxStream<'static, Notification>) {
+    let notifications = Arc::new(NotificationSender::default());
+    (Waiting::new(Arc::clone(&notifications)), notifications.open())
 }
 
 /// The notifications since the last call.
-fn received(receiver: &mut mpsc::Receiver<Notification>) -> Vec<Notification> {
-    std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+fn received(receiver: &mut BoxStream<'static, Notification>) -> Vec<Notification> {
+    std::iter::from_fn(|| receiver.next().now_or_never().flatten()).collect()
 }
 
 fn permit(action: NextAction<'_>) -> AttemptPermit<'_> {
