@@ -71,6 +71,7 @@ pub struct Shared {
     nodes: Arc<Nodes>,
     proof: Credentials,
     prefix: String,
+    /// The longest time for which a node may hold for a lease: the longest TTL with the drift allowance.
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
     watching: JoinHandle<()>,
@@ -104,7 +105,7 @@ impl Store {
             nodes,
             proof: quorum.proof,
             prefix: quorum.prefix,
-            longest_ttl: quorum.longest_ttl,
+            longest_ttl: answer::with_drift(quorum.longest_ttl),
             health,
             watching,
         });
