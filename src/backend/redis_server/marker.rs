@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::failure::{broken, of_script, unavailable};
 use super::handshake::Facts;
-use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
+use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember, whole_ms};
 use super::script::{Ask, Script};
 use super::settings::OnEmptyStore;
 use super::slots::slot;
@@ -314,7 +314,7 @@ impl Marker {
             flag(absent_is_new),
             nonce.to_vec(),
             known.waited_for(facts),
-            number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
+            number(whole_ms(self.longest(&known, facts))),
             number(known.written_ms.into()),
         ]
     }

@@ -155,6 +155,11 @@ pub enum MemberState {
     Pending,
 }
 
+/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
+pub fn whole_ms(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
 impl QuorumMember {
     /// Reads the marker and updates it.
     ///
@@ -217,7 +222,7 @@ impl QuorumMember {
             absent.as_bytes().to_vec(),
             nonce.to_vec(),
             query.waited_for.clone(),
-            query.longest_ttl.as_millis().to_string().into_bytes(),
+            whole_ms(query.longest_ttl).to_string().into_bytes(),
             (self.floor)().to_string().into_bytes(),
             (self.past_all)().to_string().into_bytes(),
         ];
