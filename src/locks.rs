@@ -4,6 +4,7 @@
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -63,6 +64,8 @@ struct NamespaceState {
     waiters: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// How many of them have failed at least once, and are retried.
+    failed_undos: AtomicUsize,
     /// Ends the undos that still run.
     closed: CancellationToken,
     /// Runs the undos, whatever thread drops the call.
@@ -158,6 +161,7 @@ impl Locks {
             waiters: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
             ledger,
@@ -184,6 +188,7 @@ impl Locks {
         let claim = self.state.claim(&request, arrived)?;
         let wait = self.state.limits.load().wait(request.wait)?;
         let _bytes = self.state.waiting_bytes(&request)?;
+        self.state.check_failed_undos()?;
         if self.state.draining.is_cancelled() {
             return Err(Error::Draining);
         }
@@ -372,6 +377,17 @@ where
 }
 
 impl NamespaceState {
+    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
+    /// otherwise collect undos without bound.
+    fn check_failed_undos(&self) -> Result<(), BackendError> {
+        if self.failed_undos.load(Ordering::Relaxed) < undo::MAX_FAILED_UNDOS {
+            return Ok(());
+        }
+        Err(BackendError::NotSent {
+            reason: format!("{} earlier calls could not be undone yet", undo::MAX_FAILED_UNDOS),
+        })
+    }
+
     /// Releases `target` and promotes the first waiter of this replica in the same step.
     async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
         let Some(next) = self.waiters.first(lock) else {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Buf;
+use futures::TryFutureExt;
 use futures::stream::{Stream, StreamExt};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -109,6 +110,7 @@ impl Transport {
         B::Data: Buf + Send,
     {
         let remote = connection.remote().clone();
+        let usage = remote.usage.clone();
         let mut calls = Calls::default();
         let executor = calls.executor();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -123,7 +125,12 @@ impl Transport {
                 executor.end_next_by(cut);
             }
             request.extensions_mut().insert(remote.clone());
-            Timed::new(service.clone().oneshot(request), deadline)
+            let usage = remote.usage.clone();
+            Timed::new(service.clone().oneshot(request), deadline).inspect_ok(move |response| {
+                if let Some(usage) = usage.filter(|_| response.body().is_end_stream()) {
+                    usage.answers.count_headers();
+                }
+            })
         });
         let mut served = pin!(self.http2(&calls).serve_connection(TokioIo::new(connection), service));
         let mut closing = Some(pin!(self.closing.cancelled()));
@@ -138,10 +145,16 @@ impl Transport {
             if !calls.start(cx) {
                 return Poll::Pending;
             }
+            if let Some(usage) = &usage {
+                usage.begin_step();
+            }
             let ended = served.as_mut().poll(cx);
             // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
             // answer.
             calls.start(cx);
+            if let Some(usage) = &usage {
+                usage.end_step();
+            }
             ended
         });
         if let Err(error) = served.await {

@@ -73,6 +73,7 @@ pub struct Shared {
     nodes: Arc<Nodes>,
     credentials: Credentials,
     prefix: String,
+    /// The longest time for which a node may hold for a lease: the longest TTL with the drift allowance.
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
     watching: JoinHandle<()>,
@@ -106,7 +107,7 @@ impl Store {
             nodes,
             credentials: quorum.credentials,
             prefix: quorum.prefix,
-            longest_ttl: quorum.longest_ttl,
+            longest_ttl: answer::with_drift(quorum.longest_ttl),
             health,
             watching,
         });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::stream::{Stream, StreamExt};
+use futures::stream::{self, Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -195,7 +195,7 @@ impl Calls {
         response.await
     }
 
-    /// Opens a watch. The deadline applies to the response headers only; messages follow at each change.
+    /// Opens a watch. The deadline applies to the first message, the state of the lock; the others follow at each change.
     pub(super) async fn watch(
         &self,
         namespace: &str,
@@ -207,11 +207,20 @@ impl Calls {
         };
         let channel = self.connections.channel();
         let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
-        let opened = tokio::time::timeout(CALL, self.send_with_credentials(None, &channel, request, watch)).await;
-        let failed = match opened {
-            Ok(Ok(Ok(messages))) => {
+        let opened = tokio::time::timeout(CALL, async {
+            let response = self.send_with_credentials(None, &channel, request, watch).await?;
+            Ok::<_, Error>(match response {
+                Ok(messages) => {
+                    let mut messages = messages.into_inner();
+                    Ok((messages.next().await, messages))
+                }
+                Err(status) => Err(status),
+            })
+        });
+        let failed = match opened.await {
+            Ok(Ok(Ok((first, messages)))) => {
                 let address = channel.address;
-                let messages = messages.into_inner();
+                let messages = stream::iter(first).chain(messages);
                 return Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &address).error)));
             }
             Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),

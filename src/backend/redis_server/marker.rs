@@ -97,6 +97,11 @@ pub enum MemberState {
     Pending,
 }
 
+/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
+pub fn whole_ms(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
 /// Where the marker is stored.
 #[derive(Debug)]
 enum MarkerKey {
@@ -366,7 +371,7 @@ impl Marker {
             flag(absent_is_new),
             nonce.to_vec(),
             known.waited_for(facts),
-            number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
+            number(whole_ms(self.longest(&known, facts))),
             number(known.written_ms.into()),
         ]
     }

@@ -151,7 +151,7 @@ impl Node {
         let call = async {
             match (&live.confirmed, needs) {
                 (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
-                    confirmed.call(script, ask).await
+                    confirmed.call(script, live.by, ask).await
                 }
                 _ => self.call_on(&live, script, ask).await.map(Answer::from),
             }
@@ -290,7 +290,7 @@ impl Watcher {
         let by = load(&mut connection, self.scripts).await.map_err(unavailable)?;
         check_pubsub(&mut connection, &self.settings.prefix).await?;
         let confirmed = match self.settings.replicas {
-            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed, by).await?),
+            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed).await?),
             None => None,
         };
         let live = LiveConnection {
@@ -313,7 +313,6 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
-        by: ScriptRef,
     ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
@@ -327,7 +326,7 @@ impl Watcher {
             connection,
             replicas,
             settings.response_timeout,
-            by,
+            Arc::clone(&self.forgotten),
         ))
     }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::clock::Clocks;
 use crate::backend::BackendError;
 use crate::backend::redis_server::failure::{broken, of_script, unavailable};
-use crate::backend::redis_server::marker::{MarkerQuery, MarkerVerdict, MemberState, Membership};
+use crate::backend::redis_server::marker::{MarkerQuery, MarkerVerdict, MemberState, Membership, whole_ms};
 use crate::backend::redis_server::script::{Ask, Script};
 
 static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("quorum_member.lua")));
@@ -175,7 +175,7 @@ impl QuorumMember {
             absent.as_bytes().to_vec(),
             nonce.to_vec(),
             query.waited_for.clone(),
-            query.longest_ttl.as_millis().to_string().into_bytes(),
+            whole_ms(query.longest_ttl).to_string().into_bytes(),
             self.clocks.floor().to_string().into_bytes(),
             self.clocks.past_all().to_string().into_bytes(),
         ];

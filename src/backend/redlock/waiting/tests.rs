@@ -77,6 +77,26 @@ async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_finds_its_queue_full_after_its_attempt_lets_the_first_waiter_attempt() {
+    let (waiting, mut receiver) = waiting();
+    let mut calls = [claim(1), claim(2), claim(3)];
+    for call in &mut calls {
+        call.limits.queue = 2;
+    }
+    let attempt = permit(waiting.acquire(&lock(), &calls[0]));
+    assert!(matches!(waiting.acquire(&lock(), &calls[1]), NextAction::Wait(_)));
+    assert!(matches!(waiting.acquire(&lock(), &calls[2]), NextAction::Refused(_)));
+    assert_eq!(received(&mut receiver), []);
+    assert!(matches!(
+        attempt.enqueue(&calls[0], Some(LONG)),
+        AcquireOutcome::Refused(Refusal::Full { limit: 2 })
+    ));
+    assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
+    permit(waiting.retry(&lock(), calls[1].call)).finish(None);
+    assert!(waiting.state().by_lock.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_released_during_an_attempt_is_retried_soon() {
     let (waiting, _heard) = waiting();
     let calls = [claim(1), claim(2)];
