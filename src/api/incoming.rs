@@ -17,11 +17,8 @@ use crate::auth::certificate;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
 
-/// The pause after the first failed accept. It doubles with each further failure up to [`LONGEST_PAUSE`]. Without it, a
-/// server without free file descriptors would spin.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause between failed accepts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The pause after a failed accept. Without it, a server without free file descriptors would spin.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of all listeners. Dropping the stream closes the listeners.
 pub(super) fn incoming(
@@ -61,7 +58,6 @@ fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'s
 }
 
 async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
-    let mut pause = FIRST_PAUSE;
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -71,8 +67,7 @@ async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
                     let address = listener.local_addr();
                     tracing::warn!(%error, address, failed, "cannot accept connections");
                 }
-                sleep(pause).await;
-                pause = LONGEST_PAUSE.min(2 * pause);
+                sleep(PAUSE).await;
             }
         }
     }
@@ -163,4 +158,42 @@ async fn handshake(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unf
         transport: Transport::Tls(Box::new(stream)),
         remote: Remote::new(peer, certificate),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::tls::{ClientAuth, TlsSettings};
+
+    #[tokio::test]
+    async fn ended_handshakes_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+        let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+        std::fs::write(&certificate, own.cert.pem()).unwrap();
+        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let tls = Tls::open(TlsSettings {
+            certificate,
+            key,
+            client_ca: None,
+            client_auth: ClientAuth::None,
+            handshake_timeout: Duration::from_secs(10),
+            handshake_limit: 4,
+        });
+        let listener = Accepting {
+            listener: Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap(),
+            throttle: LogThrottle::default(),
+        };
+        let mut handshakes = Handshakes::new(listener, tls.unwrap(), None);
+        for _ in 0..50 {
+            let (client, server) = UnixStream::pair().unwrap();
+            drop(client);
+            handshakes.begin(Socket::Unix(server), Peer::Unix);
+            let done = handshakes.in_progress.join_next().await.unwrap();
+            assert!(matches!(done, Ok(Err(Unfinished::Failed))));
+        }
+        assert!(handshakes.by_age.len() <= 8, "{}", handshakes.by_age.len());
+    }
 }
