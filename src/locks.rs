@@ -4,7 +4,7 @@
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -369,17 +369,6 @@ impl NamespaceState {
                 holds: limits.holds,
             },
             arrived,
-        })
-    }
-
-    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
-    /// otherwise collect undos without bound.
-    fn check_failed_undos(&self) -> Result<(), BackendError> {
-        if self.failed_undos.load(Ordering::Relaxed) < undo::MAX_FAILED_UNDOS {
-            return Ok(());
-        }
-        Err(BackendError::NotSent {
-            reason: format!("{} earlier calls could not be undone yet", undo::MAX_FAILED_UNDOS),
         })
     }
 
