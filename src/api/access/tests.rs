@@ -4,7 +4,7 @@ use std::pin::pin;
 use super::*;
 use crate::auth::Pattern;
 use crate::backend::embedded::Store;
-use crate::name::{Identity, Metadata, Mode, Owner};
+use crate::name::{Identity, LockName, Metadata, Mode, Owner};
 use crate::quota::{Quota, QuotaSettings};
 
 /// Longer than a store on disk takes.
@@ -31,7 +31,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
             waits: false,
             claim: None,
         };
-        quotas.acquire(&identity, "jobs", entry)
+        quotas.acquire(&identity, "jobs", entry, locks.ledger())
     };
     let quota = acquire_quota().unwrap();
     let request = Acquire {
@@ -50,12 +50,8 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     CountedGrant { granted, quota }.deliver();
     assert!(acquire_quota().is_err(), "one is held");
 
-    let held = HeldLease {
-        locks,
-        quotas: quotas.clone(),
-    };
     {
-        let mut force = pin!(held.force(name, token));
+        let mut force = pin!(locks.force_release(&name, token));
         assert!(futures::poll!(&mut force).is_pending());
     }
     let freed = async {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{AcquireOutcome, Notification};
+use crate::backend::{AcquireOutcome, NewClaim, Notification};
 
 /// The memory store. While it is blocked, `release` and `close` wait.
 #[derive(Debug)]
