@@ -4,7 +4,7 @@
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -377,17 +377,6 @@ where
 }
 
 impl NamespaceState {
-    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
-    /// otherwise collect undos without bound.
-    fn check_failed_undos(&self) -> Result<(), BackendError> {
-        if self.failed_undos.load(Ordering::Relaxed) < undo::MAX_FAILED_UNDOS {
-            return Ok(());
-        }
-        Err(BackendError::NotSent {
-            reason: format!("{} earlier calls could not be undone yet", undo::MAX_FAILED_UNDOS),
-        })
-    }
-
     /// Releases `target` and promotes the first waiter of this replica in the same step.
     async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
         let Some(next) = self.waiters.first(lock) else {

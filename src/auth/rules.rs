@@ -238,6 +238,16 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_without_verbs_or_locks_opens_nothing() {
+        let identity = Identity::proven("token:ci");
+        let opens = |locks: &[&str], verbs: &[Verb]| {
+            Rules::new(vec![rule(&["*"], &["jobs"], locks, verbs)]).opens(&identity, "jobs")
+        };
+        assert!(opens(&[""], &[Verb::Read]));
+        assert!(!opens(&[], &[Verb::Read]) && !opens(&[""], &[]));
+    }
+
+    #[test]
     fn a_denial_names_the_first_missing_part() {
         use Reach::{All, Names};
         let rules = Rules::new(vec![

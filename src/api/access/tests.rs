@@ -63,3 +63,54 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
         .await
         .expect("the lease leaves the quota");
 }
+
+#[tokio::test]
+async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
+    let namespace = Namespace::new("jobs").unwrap();
+    let name = LockName::new("a").unwrap();
+    let locks = Locks::new(
+        namespace.clone(),
+        Limits::default(),
+        Store::memory().namespace(namespace),
+    );
+    let one = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = Quotas::new(QuotaSettings {
+        namespaces: BTreeMap::new(),
+        identities: vec![(vec![Pattern::new("*").unwrap()], one)],
+    });
+    let identity = Identity::proven("token:ci");
+    let entry = Entry {
+        waits: false,
+        claim: None,
+    };
+    let acquire_quota = || quotas.acquire(&identity, "jobs", entry);
+    let quota = acquire_quota().unwrap();
+    let granted = locks
+        .acquire(Acquire {
+            lock: name.clone(),
+            owner: Owner::new("me").unwrap(),
+            identity: identity.clone(),
+            mode: Mode::Exclusive,
+            ttl: Some(Duration::from_secs(3600)),
+            wait: Duration::ZERO,
+            request_id: None,
+            reentrant: false,
+            metadata: Metadata::default(),
+        })
+        .await
+        .unwrap();
+    let key = granted.lease.key.clone();
+    CountedGrant { granted, quota }.deliver();
+    // Not through this server's quotas: another server has ended it.
+    locks.force_release(&name, key.token).await.unwrap();
+    assert!(acquire_quota().is_err(), "this server has not heard of it");
+    let held = HeldLease {
+        locks,
+        quotas: quotas.clone(),
+    };
+    assert!(matches!(held.renew(&key, None).await, Err(Error::LeaseLost { .. })));
+    assert!(acquire_quota().is_ok());
+}
