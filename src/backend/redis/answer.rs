@@ -1,6 +1,6 @@
 //! Parses the replies of the scripts into the types of the trait `Backend`.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use redis::Value;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use crate::backend::{
     RenewOutcome,
 };
 use crate::claim::{Cause, Holder, Queue, Waiter};
-use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
+use crate::name::{LeaseKey, Owner, Secret};
 
 type Answer<T> = Result<T, BackendError>;
 

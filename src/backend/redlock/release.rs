@@ -164,9 +164,10 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::redis_server::settings::{Quorum, connection_info};
+    use crate::backend::redis_server::settings::connection_info;
     use crate::backend::redlock::Store;
     use crate::backend::redlock::answer::with_drift;
+    use crate::backend::redlock::settings::Quorum;
 
     #[tokio::test]
     async fn nodes_keep_marks_for_as_long_as_a_node_may_hold() {

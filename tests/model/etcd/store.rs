@@ -118,7 +118,7 @@ impl Step {
     }
 
     pub fn grants_at_once(self) -> bool {
-        matches!(self, Self::Enter { .. })
+        matches!(self, Self::Acquire { .. })
     }
 
     pub fn marks(self) -> bool {
