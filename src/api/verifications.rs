@@ -100,7 +100,7 @@ mod tests {
     fn verified(
         one: &Arc<Verifications>,
     ) -> impl Future<Output = Result<(ProvenIdentity, VerificationTurn), Error>> + use<> {
-        let known = PresentedCredentials::Known(ProvenIdentity {
+        let known = PresentedCredentials::Verified(ProvenIdentity {
             identity: Identity::proven("jwt:a"),
             until: Until::default(),
         });

@@ -68,11 +68,9 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
 async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
     let namespace = Namespace::new("jobs").unwrap();
     let name = LockName::new("a").unwrap();
-    let locks = Locks::new(
-        namespace.clone(),
-        Limits::default(),
-        Store::memory().namespace(namespace),
-    );
+    let store = Store::memory();
+    let server = || Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace.clone()));
+    let (locks, elsewhere) = (server(), server());
     let one = Quota {
         leases: Some(1),
         ..Quota::default()
@@ -86,7 +84,7 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
         waits: false,
         claim: None,
     };
-    let acquire_quota = || quotas.acquire(&identity, "jobs", entry);
+    let acquire_quota = || quotas.acquire(&identity, "jobs", entry, locks.ledger());
     let quota = acquire_quota().unwrap();
     let granted = locks
         .acquire(Acquire {
@@ -104,13 +102,8 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
         .unwrap();
     let key = granted.lease.key.clone();
     CountedGrant { granted, quota }.deliver();
-    // Not through this server's quotas: another server has ended it.
-    locks.force_release(&name, key.token).await.unwrap();
+    elsewhere.force_release(&name, key.token).await.unwrap();
     assert!(acquire_quota().is_err(), "this server has not heard of it");
-    let held = HeldLease {
-        locks,
-        quotas: quotas.clone(),
-    };
-    assert!(matches!(held.renew(&key, None).await, Err(Error::LeaseLost { .. })));
+    assert!(matches!(locks.renew(&key, None).await, Err(Error::LeaseLost { .. })));
     assert!(acquire_quota().is_ok());
 }

@@ -65,6 +65,11 @@ pub trait Membership: Send + Sync + 'static {
     ) -> Result<MarkerVerdict, BackendError>;
 }
 
+/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
+pub fn whole_ms(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
 /// The query to the marker of a node.
 pub struct MarkerQuery {
     /// The current run of the server.
@@ -95,11 +100,6 @@ pub enum MemberState {
     Admitted,
     /// It may have lost its data.
     Pending,
-}
-
-/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
-pub fn whole_ms(time: Duration) -> u128 {
-    time.as_nanos().div_ceil(1_000_000)
 }
 
 /// Where the marker is stored.
