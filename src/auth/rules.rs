@@ -24,13 +24,6 @@ impl Verb {
             Self::Admin => "admin",
         }
     }
-
-    /// Parses the name of a verb.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Acquire, Self::Read, Self::Admin]
-            .into_iter()
-            .find(|verb| verb.as_str() == word)
-    }
 }
 
 /// Matches one text, or all texts with a prefix.

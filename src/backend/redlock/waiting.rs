@@ -257,14 +257,6 @@ impl Waiting {
         }
     }
 
-    /// Whether a call waits for the lock here.
-    pub fn is_waited_for(&self, lock: &LockName) -> bool {
-        self.state()
-            .by_lock
-            .get(lock)
-            .is_some_and(|waiters| !waiters.queue.is_empty())
-    }
-
     /// Adds this replica's waiters to a queue.
     pub fn add_to(&self, lock: &LockName, limit: usize, queue: &mut Queue) {
         let state = self.state();
