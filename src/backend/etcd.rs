@@ -62,6 +62,8 @@ mod cluster_checks;
 mod cluster_client;
 pub mod config;
 mod deferred;
+#[cfg(test)]
+mod golden;
 mod grant;
 mod history;
 mod holder_history;
