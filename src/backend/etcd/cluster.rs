@@ -43,6 +43,16 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// An answer lacks what every answer to its request has.
+    pub fn no_answer() -> Self {
+        Self::Refused("etcd: a transaction lacks an answer".into())
+    }
+
+    /// The lock changed before each of several attempts.
+    pub fn contended() -> Self {
+        Self::Contended("etcd: the lock changes too fast".into())
+    }
+
     /// The same failure of a call for which nothing with an effect was sent.
     pub fn unsent(self) -> Self {
         Self::NotSent(self.to_string())

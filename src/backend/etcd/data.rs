@@ -1,5 +1,6 @@
 //! What is stored: the keys, the records under them, and what is read of a lock.
 
+pub mod conditions;
 #[cfg(test)]
 mod golden;
 pub mod key_pool;

@@ -21,7 +21,6 @@ pub mod history;
 pub mod holder_history;
 pub mod inspect;
 pub mod promote;
-pub mod queue;
 pub mod release;
 pub mod renew;
 pub mod watching;

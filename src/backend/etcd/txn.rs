@@ -16,7 +16,6 @@ use crate::backend::etcd::txn::packing::{BatchClass, Step, pack};
 use crate::batch::{self, BatchBounds, BatchSender};
 
 pub mod calls;
-pub mod conditions;
 mod deferred;
 pub mod packing;
 

@@ -1,12 +1,13 @@
-//! A lock and the other keys that a step depends on, read at one revision.
+//! A call on a lock, and the lock with the other keys that the call depends on, read at one revision.
 
-use etcd_client::{GetOptions, GetResponse, TxnOp};
+use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
 
+use super::conditions::{absent, present};
+use super::keys::{Keys, LockKeys};
+use super::record::{End, Request};
+use super::view::View;
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::keys::{Keys, LockKeys};
-use crate::backend::etcd::data::record::{End, Request};
-use crate::backend::etcd::data::view::View;
 use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::lease::session::SessionEpoch;
 use crate::claim::Cause;
@@ -15,6 +16,70 @@ use crate::name::LockName;
 /// How many claims of a lock a step reads at most, the holders first. A queue may be long, and many steps are answered
 /// in one message.
 pub const GLIMPSE: i64 = 8;
+
+/// A call that acquires or promotes a claim, and the session epoch that its next step is sent under.
+pub struct Call<'a> {
+    pub keys: &'a Keys,
+    pub name: &'a LockName,
+    pub lock: LockKeys,
+    pub new: &'a NewClaim,
+    pub epoch: SessionEpoch,
+}
+
+impl<'a> Call<'a> {
+    pub fn new(keys: &'a Keys, name: &'a LockName, new: &'a NewClaim, epoch: SessionEpoch) -> Self {
+        let lock = keys.lock(name);
+        Self {
+            keys,
+            name,
+            lock,
+            new,
+            epoch,
+        }
+    }
+
+    /// The key of its waiting claim.
+    pub fn waiter(&self) -> String {
+        self.lock.waiter(self.new.id)
+    }
+
+    /// The key of its claim once that holds.
+    pub fn holder(&self) -> String {
+        self.lock.holder(self.new.mode.into(), self.new.id)
+    }
+
+    /// The key of its request.
+    pub fn request(&self) -> String {
+        self.keys.request(self.new.id)
+    }
+
+    /// The conditions under which a step of the call may still take effect.
+    pub fn fence(&self) -> Vec<Compare> {
+        vec![
+            present(self.keys.sessions.session(self.epoch.session)),
+            absent(self.keys.mark(self.new.call)),
+        ]
+    }
+
+    /// The reads for [`Snapshot::read`].
+    pub fn reads(&self) -> Vec<TxnOp> {
+        let keys_only = || Some(GetOptions::new().with_keys_only());
+        vec![
+            TxnOp::get(self.keys.sessions.session(self.epoch.session), keys_only()),
+            TxnOp::get(self.keys.sessions.base(), None),
+            TxnOp::get(self.keys.mark(self.new.call), keys_only()),
+            TxnOp::get(self.request(), None),
+            TxnOp::get(self.keys.end(self.name, &self.new.secret), None),
+            self.glimpse(),
+        ]
+    }
+
+    /// The read of the first [`GLIMPSE`] claims of the lock.
+    pub fn glimpse(&self) -> TxnOp {
+        let first = GetOptions::new().with_range(self.lock.behind()).with_limit(GLIMPSE);
+        TxnOp::get(self.lock.all(), Some(first))
+    }
+}
 
 /// A lock, and what decides one call on it.
 #[derive(Debug)]
@@ -35,49 +100,22 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The reads for [`Self::read`].
-    pub fn ops(keys: &Keys, name: &LockName, lock: &LockKeys, new: &NewClaim, ticket: SessionEpoch) -> Vec<TxnOp> {
-        vec![
-            TxnOp::get(
-                keys.sessions.session(ticket.session),
-                Some(GetOptions::new().with_keys_only()),
-            ),
-            TxnOp::get(keys.sessions.base(), None),
-            TxnOp::get(keys.mark(new.call), Some(GetOptions::new().with_keys_only())),
-            TxnOp::get(keys.request(new.id), None),
-            TxnOp::get(keys.end(name, &new.secret), None),
-            Self::glimpse(lock),
-        ]
-    }
-
-    /// The read of the first [`GLIMPSE`] claims of a lock.
-    pub fn glimpse(lock: &LockKeys) -> TxnOp {
-        let first = GetOptions::new().with_range(lock.behind()).with_limit(GLIMPSE);
-        TxnOp::get(lock.all(), Some(first))
-    }
-
-    /// Decodes the responses to [`Self::ops`].
+    /// Decodes the responses to [`Call::reads`], which are complete up to the revision `read_at`.
     pub fn read(lock: &LockKeys, read_at: i64, reads: &[GetResponse]) -> Result<Self, Failure> {
         let [session, base, mark, request, end, claims] = reads else {
-            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+            return Err(Failure::no_answer());
         };
-        let view = View::read(lock, read_at, claims.kvs())?;
+        let first = |read: &GetResponse| read.kvs().first().map(KeyValue::value).map(<[u8]>::to_vec);
+        let request = first(request).and_then(|value| Request::decode(&value).ok());
+        let end = first(end).and_then(|value| End::decode(&value).ok());
         Ok(Self {
             is_whole: !claims.more(),
-            view,
+            view: View::read(lock, read_at, claims.kvs())?,
             in_session: !session.kvs().is_empty(),
             base: Base::read(base.kvs().first()),
             marked: !mark.kvs().is_empty(),
-            finished: request
-                .kvs()
-                .first()
-                .and_then(|kv| Request::decode(kv.value()).ok())
-                .map(|request| request.cause()),
-            ended: cause(end),
+            finished: request.map(|request| request.cause()),
+            ended: end.map(|end| end.cause),
         })
     }
-}
-
-fn cause(read: &GetResponse) -> Option<Cause> {
-    End::decode(read.kvs().first()?.value()).ok().map(|end| end.cause)
 }

@@ -56,6 +56,12 @@ impl Entry {
             .flatten()
     }
 
+    /// The token of this holder.
+    pub fn holder_token(&self) -> Result<FencingToken, Failure> {
+        let none = || Failure::Refused("etcd: a holder has no token".into());
+        self.token().ok_or_else(none)
+    }
+
     /// The hold that a lease names, if it is on this claim.
     pub fn hold_of(&self, lease: &LeaseKey) -> Option<&Hold> {
         (self.id == lease.claim && self.token() == Some(lease.token))

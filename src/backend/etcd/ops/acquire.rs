@@ -2,69 +2,67 @@
 
 use std::task::Poll;
 
-use etcd_client::Compare;
+use etcd_client::{Compare, PutOptions, TxnOp};
 use futures::poll;
 use tokio::time::Instant;
 
 use super::Replica;
+use super::grant::{Granting, Retry};
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::{
+    absent, guard, none_in, none_made_after, none_under, present, some_under,
+};
 use crate::backend::etcd::data::keys::LockKeys;
-use crate::backend::etcd::data::snapshot::Snapshot;
+use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::session::SessionEpoch;
 use crate::backend::etcd::lock_state::admission::AdmissionTicket;
 use crate::backend::etcd::lock_state::in_flight::{InFlightGuard, Others};
-use crate::backend::etcd::ops::grant::Granting;
-use crate::backend::etcd::txn::conditions::{absent, guard, none_in, none_made_after, none_under};
+use crate::backend::etcd::txn::Answer;
 use crate::backend::etcd::txn::packing::BatchClass;
-use crate::backend::{AcquireOutcome, NewClaim, QueuePosition, Refusal, WaitPolicy};
+use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
 use crate::name::{ClaimId, LockName, Mode};
 
 /// How often a step is retried when the lock changed concurrently.
-const TRIES: usize = 64;
+pub const TRIES: usize = 64;
 /// The number of known waiters from which on an append is deferred.
 const DEFER_FROM: usize = 2;
-
-/// A call that acquires a lock.
-pub struct EnqueueRequest<'a> {
-    pub name: &'a LockName,
-    pub lock: LockKeys,
-    pub new: &'a NewClaim,
-    pub ticket: SessionEpoch,
-}
-
-/// The result of one try: an outcome, or a newer snapshot for the next try.
-pub enum EnqueueStep {
-    Placed(AcquireOutcome),
-    Again(Option<Snapshot>),
-}
 
 impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(
         &self,
-        (admission, ticket): (Option<AdmissionTicket<'_>>, SessionEpoch),
+        (admission, epoch): (Option<AdmissionTicket<'_>>, SessionEpoch),
         name: &LockName,
         new: &NewClaim,
     ) -> Result<AcquireOutcome, Failure> {
+        let mut call = Call::new(&self.keys, name, new, epoch);
         let Some(mut admission) = admission else {
-            return self.acquire_now(ticket, name, new).await;
+            return self.acquire_now(&mut call).await;
         };
         if admission.together {
-            let request = self.enqueue_request(ticket, name, new);
-            match self.execute_admitted(&admission, self.acquire_free(&request)).await {
-                Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
-                // It is not granted at once, so it must keep its order of arrival.
-                Ok(Err(_)) | Err(Failure::LeaseGone) => admission.go_alone().await?,
-                Err(failure) => return Err(failure),
+            let free = async {
+                match self.acquire_free(&call).await {
+                    Ok(grant) => Ok(Some(grant)),
+                    Err(Retry::Failed(failure)) if failure != Failure::LeaseGone => Err(failure),
+                    Err(_) => Ok(None),
+                }
+            };
+            if let Some(grant) = self.execute_admitted(&admission, free).await? {
+                return Ok(AcquireOutcome::Held(grant));
             }
+            // It is not granted at once, so it must keep its order of arrival.
+            admission.go_alone().await?;
         }
-        let acquiring = self.acquire_now(ticket, name, new);
+        let may_defer = self.may_defer(&call);
+        let waits_alone = new.retryable && self.must_wait(&call);
+        let acquiring = self.acquire_now(&mut call);
         tokio::pin!(acquiring);
         // A deferred step keeps its order in the queue of deferred steps, which it enters with the first poll. A
         // retryable call shares no request with others, so it would delay the calls behind it: they wait for it only
         // while no waiter is known.
-        if self.may_defer(name, new) || (new.retryable && self.must_wait(name, new)) {
+        if may_defer || waits_alone {
             let first = poll!(&mut acquiring);
             drop(admission);
             return match first {
@@ -103,82 +101,57 @@ impl Replica {
         new.mode == Mode::Shared && !new.reentrant && self.lock_watches.ask(name, is_free) != Some(false)
     }
 
-    fn enqueue_request<'a>(&self, ticket: SessionEpoch, name: &'a LockName, new: &'a NewClaim) -> EnqueueRequest<'a> {
-        EnqueueRequest {
-            lock: self.keys.lock(name),
-            ticket,
-            name,
-            new,
-        }
-    }
-
     /// Whether a call's append may be deferred.
-    fn may_defer(&self, name: &LockName, new: &NewClaim) -> bool {
-        !new.retryable && self.must_wait(name, new) && self.last_far(name).is_some()
+    fn may_defer(&self, call: &Call<'_>) -> bool {
+        !call.new.retryable && self.must_wait(call) && self.last_far(call).is_some()
     }
 
     /// Whether a new claim has to wait, as far as this replica knows.
-    fn must_wait(&self, name: &LockName, new: &NewClaim) -> bool {
-        self.lock_watches.ask(name, |view| is_blocked(view, new)) == Some(true)
+    fn must_wait(&self, call: &Call<'_>) -> bool {
+        self.lock_watches.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
     }
 
     /// The last known waiter, if at least [`DEFER_FROM`] are known.
-    pub fn last_far(&self, name: &LockName) -> Option<ClaimId> {
+    fn last_far(&self, call: &Call<'_>) -> Option<ClaimId> {
         let last = |view: &View| {
             let last = view.waiters.last().map(|last| last.id);
             last.filter(|_| view.waiters.len() >= DEFER_FROM)
         };
-        self.lock_watches.ask(name, last).flatten()
+        self.lock_watches.ask(call.name, last).flatten()
     }
 
-    async fn acquire_now(
-        &self,
-        ticket: SessionEpoch,
-        name: &LockName,
-        new: &NewClaim,
-    ) -> Result<AcquireOutcome, Failure> {
-        let mut request = self.enqueue_request(ticket, name, new);
-        let mut snapshot = match self.acquire_first(&request).await? {
-            Ok(outcome) => return Ok(outcome),
-            Err(snapshot) => snapshot,
-        };
+    async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {
+        let mut tried = self.acquire_first(call).await;
         for _ in 0..TRIES {
-            snapshot = match self.acquire_by_snapshot(&request, snapshot).await {
-                Ok(EnqueueStep::Placed(outcome)) => return Ok(outcome),
-                Ok(EnqueueStep::Again(Some(snapshot))) => snapshot,
+            let snapshot = match tried {
+                Ok(outcome) => return Ok(outcome),
+                Err(Retry::Changed(snapshot)) => *snapshot,
                 // A lease that the step names had ended, so nothing was written.
-                Ok(EnqueueStep::Again(None)) | Err(Failure::LeaseGone) => {
-                    request.ticket = self.session.ticket().await?;
-                    self.read_snapshot(request.ticket, name, new).await?
+                Err(Retry::Read | Retry::Failed(Failure::LeaseGone)) => {
+                    call.epoch = self.session.ticket().await?;
+                    self.snapshot(call).await?
                 }
-                Err(failure) => return Err(failure),
+                Err(Retry::Failed(failure)) => return Err(failure),
             };
+            tried = self.acquire_by_snapshot(call, &snapshot).await;
         }
-        Err(Failure::Contended("etcd: the lock changes too fast".into()))
+        Err(Failure::contended())
     }
 
     /// The first step: an append to the queue if this replica knows that the claim has to wait, and otherwise a grant.
     /// The store checks the step's conditions, so an outdated view costs only another step.
-    async fn acquire_first(&self, request: &EnqueueRequest<'_>) -> Result<Result<AcquireOutcome, Snapshot>, Failure> {
-        let EnqueueRequest { name, new, .. } = request;
-        if self.must_wait(name, new)
-            && let Some(_sending) = self.reserve(request, None)
+    async fn acquire_first(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
+        if self.must_wait(call)
+            && let Some(_sending) = self.reserve(call, None)
         {
-            match self.queue_behind(request).await? {
-                EnqueueStep::Placed(outcome) => return Ok(Ok(outcome)),
-                EnqueueStep::Again(Some(snapshot)) => return Ok(Err(snapshot)),
-                EnqueueStep::Again(None) => {}
-            }
+            return self.queue_behind(call).await;
         }
-        Ok(self.acquire_free(request).await?.map(AcquireOutcome::Held))
+        Ok(AcquireOutcome::Held(self.acquire_free(call).await?))
     }
 
     /// Grants in one transaction, if the lock has no claim, or only readers for a reader.
-    async fn acquire_free(
-        &self,
-        request: &EnqueueRequest<'_>,
-    ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
-        let EnqueueRequest { name, lock, new, .. } = request;
+    async fn acquire_free(&self, call: &Call<'_>) -> Result<Grant, Retry> {
+        let (name, new) = (call.name, call.new);
         // A reentrant call must look for a holder to join first.
         let reads = new.mode == Mode::Shared && !new.reentrant;
         // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
@@ -187,193 +160,203 @@ impl Replica {
         let has_room = |others: &Others| self.history.readers(name) + others.len() < uncounted;
         let sending = reads.then(|| self.in_flight.begin(name, new.id, has_room)).flatten();
         let when = match sending {
-            Some(_) => vec![
-                none_in(lock.all_but_readers()),
-                absent(lock.holder(new.mode.into(), new.id)),
-            ],
-            None => vec![none_under(lock.all())],
+            Some(_) => vec![none_in(call.lock.all_but_readers()), absent(call.holder())],
+            None => vec![none_under(call.lock.all())],
         };
-        self.grant_new(request, when, None).await
+        self.grant_new(call, when, None).await
     }
 
-    async fn grant_new(
-        &self,
-        request: &EnqueueRequest<'_>,
-        mut when: Vec<Compare>,
-        judged_at: Option<i64>,
-    ) -> Result<Result<crate::backend::Grant, Snapshot>, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = request;
-        if new.retryable {
-            when.push(absent(self.keys.request(new.id)));
+    async fn grant_new(&self, call: &Call<'_>, mut when: Vec<Compare>, judged_at: Option<i64>) -> Result<Grant, Retry> {
+        if call.new.retryable {
+            when.push(absent(call.request()));
         }
         let granting = Granting {
-            name,
-            lock,
-            new,
-            class: match new.mode {
+            class: match call.new.mode {
                 Mode::Exclusive => BatchClass::Alone,
                 Mode::Shared | Mode::Semaphore { .. } => BatchClass::Sharer,
             },
             when,
             judged_at,
             with: Vec::new(),
-            otherwise: Snapshot::ops(&self.keys, name, lock, new, *ticket),
+            otherwise: call.reads(),
         };
-        self.granted_or_snapshot(*ticket, lock, granting).await
+        self.granted(call, granting).await
     }
 
-    async fn acquire_by_snapshot(
-        &self,
-        request: &EnqueueRequest<'_>,
-        snapshot: Snapshot,
-    ) -> Result<EnqueueStep, Failure> {
-        let new = request.new;
+    async fn acquire_by_snapshot(&self, call: &mut Call<'_>, snapshot: &Snapshot) -> Result<AcquireOutcome, Retry> {
+        let (new, view) = (call.new, &snapshot.view);
         if snapshot.marked {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Cancelled));
+            return Ok(AcquireOutcome::Cancelled);
         }
-        if !self.holds_good(request.ticket, &snapshot) {
-            return Ok(EnqueueStep::Again(None));
+        if !self.holds_good(call, snapshot) {
+            return Err(Retry::Read);
         }
-        if !new.retryable && snapshot.view.is_foreign(new) {
+        if !new.retryable && view.is_foreign(new) {
             // The store was restored from an old snapshot, with an earlier claim of this id.
-            return Err(Failure::Unavailable("etcd: a claim id is in use already".into()));
+            return Err(Failure::Unavailable("etcd: a claim id is in use already".into()).into());
         }
-        if let Some(entry) = snapshot.view.waiters.get(&new.id) {
-            return self.adopt_waiter(request, &snapshot.view, entry).await;
+        if let Some(entry) = view.waiters.get(&new.id) {
+            return self.adopt_waiter(call, view, entry).await;
         }
-        if let Some(entry) = snapshot.view.holder_with(&new.id) {
-            return self.adopt_hold(request, entry).await;
+        if let Some(entry) = view.holder_with(&new.id) {
+            return self.adopt_hold(call, entry).await;
         }
         if let Some(cause) = snapshot.finished {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Finished(cause)));
+            return Ok(AcquireOutcome::Finished(cause));
         }
-        if let Some(entry) = snapshot.view.joined_by(new) {
-            return self.reenter(request, entry).await;
+        if let Some(entry) = view.joined_by(new) {
+            return self.reenter(call, entry).await;
         }
-        self.acquire_new(request, &snapshot.view).await
+        self.acquire_new(call, view).await
     }
 
-    async fn acquire_new(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let new = request.new;
+    async fn acquire_new(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let new = call.new;
         if let Some(there) = view.mismatch(new.mode) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::LimitMismatch {
-                there,
-            })));
+            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { there }));
         }
         let fits = view.admits(new.mode);
         if !fits && new.wait_policy == WaitPolicy::Try {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(
-                self.first_holder(view).await?,
-            )));
+            return Ok(AcquireOutcome::Busy(self.first_holder(view).await?));
         }
         let limit = new.limits.queue;
-        let full = Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::Full { limit })));
         if view.len() >= limit as usize {
-            return full;
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }));
         }
-        if fits {
-            return self.acquire_fitting(request, view).await;
-        }
-        let Some(_sending) = self.reserve(request, Some(view)) else {
-            return full;
+        // Several readers may be granted from one view, so each needs room in addition to those in flight.
+        let sending = match fits && new.mode != Mode::Shared {
+            true => None,
+            false => match self.reserve(call, Some(view)) {
+                None => return Ok(AcquireOutcome::Refused(Refusal::Full { limit })),
+                reserved => reserved,
+            },
         };
-        self.queue(request, view).await
+        let outcome = match fits {
+            true => self.acquire_fitting(call, view).await,
+            false => self.queue(call, view).await,
+        };
+        drop(sending);
+        outcome
     }
 
     /// Reserves a slot in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
     /// this replica's appends in flight.
-    fn reserve<'a>(&'a self, request: &'a EnqueueRequest<'_>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
-        let EnqueueRequest { name, new, .. } = request;
-        let limit = new.limits.queue as usize;
-        let has_room = |others: &_| self.lock_watches.has_room(name, view, others, limit);
-        self.in_flight.begin(name, new.id, has_room)
+    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
+        let limit = call.new.limits.queue as usize;
+        let has_room = |others: &_| self.lock_watches.has_room(call.name, view, others, limit);
+        self.in_flight.begin(call.name, call.new.id, has_room)
     }
 
     /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
-    async fn acquire_fitting(&self, request: &EnqueueRequest<'_>, view: &View) -> Result<EnqueueStep, Failure> {
-        let (lock, new) = (&request.lock, request.new);
+    async fn acquire_fitting(&self, call: &Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let (lock, new) = (&call.lock, call.new);
         let mut when = guard(lock, new.mode, view.revision);
         when.push(none_made_after(&lock.waiters(), view.revision));
-        let mut sending = None;
         if new.mode == Mode::Shared {
-            // Several readers may be granted from one view, so each needs room in addition to those in flight.
-            sending = self.reserve(request, Some(view));
-            if sending.is_none() {
-                let limit = new.limits.queue;
-                return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::Full { limit })));
-            }
             // Another call may have been granted this claim. (For the other modes the guard excludes that.)
-            when.push(absent(lock.holder(new.mode.into(), new.id)));
+            when.push(absent(call.holder()));
             if new.reentrant {
                 // Nor may there be a new holder that it could join.
                 when.push(none_made_after(&lock.readers(), view.revision));
             }
         }
         let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
-        let granted = self.grant_new(request, when, judged_at).await?;
-        drop(sending);
-        Ok(match granted {
-            Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
-            Err(snapshot) => EnqueueStep::Again(Some(snapshot)),
-        })
+        Ok(AcquireOutcome::Held(self.grant_new(call, when, judged_at).await?))
     }
 
-    /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
-    /// that is not next is registered as a local waiter.
-    pub async fn stand(
-        &self,
-        mut ticket: SessionEpoch,
-        name: &LockName,
-        new: &NewClaim,
-        mut view: View,
-    ) -> Result<AcquireOutcome, Failure> {
-        for _ in 0..TRIES {
-            let Some(entry) = view.waiters.get(&new.id) else {
-                // The view is newer than the step that wrote the claim, so the claim was changed since.
-                let snapshot = self.read_snapshot(ticket, name, new).await?;
-                match self.outcome_of(name, new, &snapshot).await? {
-                    Some(outcome) => return Ok(outcome),
-                    None => view = snapshot.view,
-                }
-                continue;
-            };
-            if !view.is_next(&new.id) {
-                return Ok(self.wait(name, new, entry, &view).await);
-            }
-            match self.grant_waiting(ticket, name, new, (entry, view.revision)).await {
-                Ok(Ok(grant)) => return Ok(AcquireOutcome::Held(grant)),
-                Ok(Err(snapshot)) if snapshot.marked => return Ok(AcquireOutcome::Cancelled),
-                Ok(Err(snapshot)) => {
-                    if !self.holds_good(ticket, &snapshot) {
-                        ticket = self.session.ticket().await?;
-                    }
-                    match self.outcome_of(name, new, &snapshot).await? {
-                        Some(outcome) => return Ok(outcome),
-                        None => view = snapshot.view,
-                    }
-                }
-                Err(failure) => return Err(failure),
-            }
+    /// Appends a claim to the queue of a lock that was read.
+    async fn queue(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let mut when = self.append_conditions(call);
+        if call.new.reentrant {
+            // A newer holder might be one that this call could join, or has joined.
+            when.push(none_made_after(&call.lock.holders(), view.revision));
         }
-        Err(Failure::Contended("etcd: the lock changes too fast".into()))
+        let claim = self.waiting(call.new);
+        self.put_waiter(call, when, &claim).await
     }
 
-    async fn wait(&self, name: &LockName, new: &NewClaim, entry: &Entry, view: &View) -> AcquireOutcome {
-        let frees_in = match view.first_holder() {
-            Some(holder) => self.frees_in(holder, view.is_first(&new.id)).await,
-            None => None,
+    /// Appends a claim to the queue of a watched lock, if a holder or a waiter still blocks it. It reads nothing,
+    /// because the watch will report when the claim is next.
+    async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
+        let (name, new) = (call.name, call.new);
+        let mut when = self.append_conditions(call);
+        let (class, blocked) = match self.last_far(call) {
+            // A known waiter is one key, where a range would cost a walk through the lock's whole history.
+            Some(last) if !new.retryable => (BatchClass::FarTail, present(call.lock.waiter(last))),
+            _ => (tail(new), some_under(&blockers(&call.lock, new.mode))),
         };
-        self.lock_watches.join(name, entry, view);
+        when.push(blocked);
+        let claim = self.waiting(new);
+        let answer = self.write_waiter(call, class, when, &claim, None).await?;
+        self.lock_watches.join_behind(name, new, answer.revision);
+        let ahead = self.lock_watches.ask(name, |view| {
+            let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
+            Some((view.first_holder()?, is_first))
+        });
         tracing::trace!(lock = %name, claim = %new.id, "waits");
-        AcquireOutcome::Waiting(QueuePosition {
-            position: entry.created.unsigned_abs(),
-            frees_in,
-        })
+        Ok(AcquireOutcome::Waiting(QueuePosition {
+            position: answer.revision.unsigned_abs(),
+            frees_in: match ahead.flatten() {
+                Some((holder, is_first)) => self.frees_in(holder, is_first).await,
+                None => None,
+            },
+        }))
+    }
+
+    /// The record of a claim that begins to wait.
+    fn waiting(&self, new: &NewClaim) -> Claim {
+        Claim {
+            place: self.admission.place(new.arrived),
+            ..Claim::of(new)
+        }
+    }
+
+    /// The conditions under which a claim is appended.
+    fn append_conditions(&self, call: &Call<'_>) -> Vec<Compare> {
+        let mut when = call.fence();
+        when.push(absent(call.waiter()));
+        // A claim with a random id is enqueued by this call alone, and once.
+        if call.new.retryable {
+            when.push(absent(call.holder()));
+            when.push(absent(call.request()));
+        }
+        when
+    }
+
+    /// Writes a waiting claim, and returns its outcome.
+    pub async fn put_waiter(
+        &self,
+        call: &mut Call<'_>,
+        when: Vec<Compare>,
+        claim: &Claim,
+    ) -> Result<AcquireOutcome, Retry> {
+        let glimpse = Some(call.glimpse());
+        let answer = self.write_waiter(call, tail(call.new), when, claim, glimpse).await?;
+        let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
+        let view = match read.more() {
+            true => View::fetch(&self.link, &call.lock).await?,
+            false => View::read(&call.lock, answer.read_at, read.kvs())?,
+        };
+        Ok(self.stand(call, view).await?)
+    }
+
+    /// Writes a waiting claim, together with a read.
+    async fn write_waiter(
+        &self,
+        call: &Call<'_>,
+        class: BatchClass,
+        when: Vec<Compare>,
+        claim: &Claim,
+        read: Option<TxnOp>,
+    ) -> Result<Answer, Retry> {
+        let on_session = PutOptions::new().with_lease(call.epoch.session);
+        let mut then = vec![TxnOp::put(call.waiter(), claim.encode(), Some(on_session))];
+        then.extend(read);
+        let written = self.step_of(call, class, when, then).await;
+        if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
+            self.session.is_over(call.epoch);
+        }
+        written
     }
 }
 
@@ -386,4 +369,20 @@ fn is_blocked(view: &View, new: &NewClaim) -> bool {
         && view.waiters.get(&new.id).is_none()
         && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()
+}
+
+/// The batch class of an append. No other step names a claim with a random id.
+fn tail(new: &NewClaim) -> BatchClass {
+    match new.retryable {
+        true => BatchClass::Alone,
+        false => BatchClass::Tail,
+    }
+}
+
+/// The prefix of the holders that each block a claim of this mode.
+fn blockers(lock: &LockKeys, mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => lock.holders(),
+        Mode::Shared | Mode::Semaphore { .. } => lock.exclusive_holders(),
+    }
 }

@@ -5,102 +5,57 @@ use std::time::Duration;
 use etcd_client::{Compare, PutOptions, TxnOp};
 
 use super::Replica;
+use super::grant::{Retry, grant_of};
+use super::history;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::{absent, unchanged};
 use crate::backend::etcd::data::record::{Claim, Hold};
-use crate::backend::etcd::data::snapshot::Snapshot;
+use crate::backend::etcd::data::snapshot::Call;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{seconds, span};
-use crate::backend::etcd::ops::acquire::{EnqueueRequest, EnqueueStep};
-use crate::backend::etcd::ops::grant::grant_of;
-use crate::backend::etcd::ops::history;
-use crate::backend::etcd::txn::conditions::{absent, unchanged};
 use crate::backend::etcd::txn::packing::BatchClass;
 use crate::backend::{AcquireOutcome, Refusal, WaitPolicy};
 
 impl Replica {
     /// Adopts a waiting claim of the same request.
-    pub async fn adopt_waiter(
-        &self,
-        request: &EnqueueRequest<'_>,
-        view: &View,
-        entry: &Entry,
-    ) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = request;
+    pub async fn adopt_waiter(&self, call: &mut Call<'_>, view: &View, entry: &Entry) -> Result<AcquireOutcome, Retry> {
+        let new = call.new;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
-                field,
-            })));
+            return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
         if view.is_next(&new.id) {
-            return Ok(
-                match self.grant_waiting(*ticket, name, new, (entry, view.revision)).await? {
-                    Ok(grant) => EnqueueStep::Placed(AcquireOutcome::Held(grant)),
-                    Err(snapshot) => EnqueueStep::Again(Some(snapshot)),
-                },
-            );
+            let grant = self.grant_waiting(call, entry, view.revision).await?;
+            return Ok(AcquireOutcome::Held(grant));
         }
-        let mut when = self.fence(*ticket, new);
-        when.push(unchanged(lock.waiter(new.id), entry));
-        if new.wait_policy == WaitPolicy::Try {
-            return self.remove_own_waiter(request, view, entry, when).await;
+        let mut when = call.fence();
+        when.push(unchanged(call.waiter(), entry));
+        if new.wait_policy == WaitPolicy::Wait {
+            let adopted = Claim {
+                since: entry.claim.since,
+                place: entry.claim.place,
+                ..Claim::of(new)
+            };
+            return self.put_waiter(call, when, &adopted).await;
         }
-        let adopted = Claim {
-            since: entry.claim.since,
-            place: entry.claim.place,
-            ..Claim::of(new)
-        };
-        self.put_waiter(request, when, &adopted).await
-    }
-
-    /// Removes the waiting claim of a try's own request, because it cannot be granted now, and leaves a cancel mark for
-    /// the older call.
-    async fn remove_own_waiter(
-        &self,
-        request: &EnqueueRequest<'_>,
-        view: &View,
-        entry: &Entry,
-        when: Vec<Compare>,
-    ) -> Result<EnqueueStep, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = request;
-        let mut then = vec![TxnOp::delete(lock.waiter(new.id), None)];
+        // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
+        let mut then = vec![TxnOp::delete(call.waiter(), None)];
         if let Some(older) = entry.claim.holds.first().filter(|older| older.call != new.call) {
-            let on_session = PutOptions::new().with_lease(ticket.session);
-            then.push(TxnOp::put(self.keys.mark(older.call), "1", Some(on_session)));
+            let on_session = PutOptions::new().with_lease(call.epoch.session);
+            then.push(TxnOp::put(call.keys.mark(older.call), "1", Some(on_session)));
         }
-        let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self
-            .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
-            .await?;
-        if answer.succeeded {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Busy(
-                self.first_holder(view).await?,
-            )));
-        }
-        let snapshot = self.snapshot_of((*ticket, lock, name, new), &answer).await?;
-        Ok(EnqueueStep::Again(Some(snapshot)))
+        self.step_of(call, BatchClass::Alone, when, then).await?;
+        Ok(AcquireOutcome::Busy(self.first_holder(view).await?))
     }
 
     /// Adopts a hold of the same request: its record notes that two calls know it.
-    pub async fn adopt_hold(&self, request: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
-        let new = request.new;
+    pub async fn adopt_hold(&self, call: &Call<'_>, entry: &Entry) -> Result<AcquireOutcome, Retry> {
+        let new = call.new;
         if let Some(field) = entry.claim.differs(new) {
-            return Ok(EnqueueStep::Placed(AcquireOutcome::Refused(Refusal::OtherParameters {
-                field,
-            })));
+            return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
         let mut entry = entry.clone();
         let Some(hold) = entry.claim.holds.iter_mut().find(|hold| hold.id == new.id) else {
-            return Ok(EnqueueStep::Again(None));
+            return Err(Retry::Read);
         };
         let secret = hold.secret;
         // The same step sent twice is not a second call.
@@ -108,32 +63,21 @@ impl Replica {
             hold.adopted = true;
             entry.claim.not_poolable = true;
             // The rewrite compares the key, so the hold has not ended since.
-            if let Err(snapshot) = self.rewrite(request, &mut entry, Vec::new()).await? {
-                return Ok(EnqueueStep::Again(Some(snapshot)));
-            }
+            self.rewrite(call, &mut entry, Vec::new()).await?;
         }
-        let Some(left) = self.remaining(&entry).await? else {
-            return Ok(EnqueueStep::Again(None));
-        };
-        Ok(EnqueueStep::Placed(AcquireOutcome::Held(grant_of(
-            &entry,
-            secret,
-            left,
-            Duration::ZERO,
-        )?)))
+        let left = self.remaining(&entry).await?.ok_or(Retry::Read)?;
+        Ok(AcquireOutcome::Held(grant_of(&entry, secret, left, Duration::ZERO)?))
     }
 
     /// Adds a hold to a claim of the same owner.
-    pub async fn reenter(&self, request: &EnqueueRequest<'_>, entry: &Entry) -> Result<EnqueueStep, Failure> {
-        let new = request.new;
-        let refused = |refusal| Ok(EnqueueStep::Placed(AcquireOutcome::Refused(refusal)));
+    pub async fn reenter(&self, call: &Call<'_>, entry: &Entry) -> Result<AcquireOutcome, Retry> {
+        let new = call.new;
         if let Some(field) = entry.claim.differs(new) {
-            return refused(Refusal::OtherParameters { field });
+            return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
-        if entry.claim.holds.len() >= new.limits.holds as usize {
-            return refused(Refusal::Full {
-                limit: new.limits.holds,
-            });
+        let limit = new.limits.holds;
+        if entry.claim.holds.len() >= limit as usize {
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }));
         }
         let mut entry = entry.clone();
         entry.claim.holds.push(Hold::of(new));
@@ -145,74 +89,39 @@ impl Replica {
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
-        let on = entry.lease;
-        let first = match new.retryable {
-            true => vec![absent(self.keys.request(new.id))],
-            false => Vec::new(),
-        };
-        let memory = entry.claim.memory();
+        let (lease, memory) = (entry.lease, entry.claim.memory());
+        let first = new.retryable.then(|| absent(call.request()));
         let (written, alive, ()) = tokio::join!(
-            self.rewrite(request, &mut entry, first),
-            self.leases.keep_alive(on),
+            self.rewrite(call, &mut entry, first.into_iter().collect()),
+            self.leases.keep_alive(lease),
             self.leases.keep_memory(memory)
         );
-        if let Err(snapshot) = written? {
-            return Ok(EnqueueStep::Again(Some(snapshot)));
-        }
+        written?;
         if !alive? {
-            return Err(Failure::Unavailable("etcd: a lease ended with a re-entry".into()));
+            return Err(Failure::Unavailable("etcd: a lease ended with a re-entry".into()).into());
         }
         let mut ttl = span(entry.claim.span_s);
         if longer {
-            let Some((moved, span)) = self.move_lease(request.name, &entry, new.ttl.get()).await? else {
-                return Err(Failure::Unavailable(
-                    "etcd: a holder changed while its lease did".into(),
-                ));
-            };
-            (entry, ttl) = (moved, span);
+            let changed = || Failure::Unavailable("etcd: a holder changed while its lease did".into());
+            let moved = self.move_lease(call.name, &entry, new.ttl.get()).await?;
+            (entry, ttl) = moved.ok_or_else(changed)?;
         }
-        Ok(EnqueueStep::Placed(AcquireOutcome::Held(grant_of(
-            &entry,
-            new.secret,
-            ttl,
-            Duration::ZERO,
-        )?)))
+        Ok(AcquireOutcome::Held(grant_of(&entry, new.secret, ttl, Duration::ZERO)?))
     }
 
     /// Rewrites a holder's record on its lease, if it is unchanged since it was read, the call may still take effect
     /// and the conditions `and` are met.
-    async fn rewrite(
-        &self,
-        request: &EnqueueRequest<'_>,
-        entry: &mut Entry,
-        and: Vec<Compare>,
-    ) -> Result<Result<(), Snapshot>, Failure> {
-        let EnqueueRequest {
-            name,
-            lock,
-            new,
-            ticket,
-        } = request;
-        let key = entry.holder_key(&lock);
-        let mut when = self.fence(*ticket, new);
+    async fn rewrite(&self, call: &Call<'_>, entry: &mut Entry, and: Vec<Compare>) -> Result<(), Retry> {
+        let key = entry.holder_key(&call.lock);
+        let mut when = call.fence();
         when.push(unchanged(key.clone(), entry));
         when.extend(and);
-        let put = TxnOp::put(
-            key,
-            entry.claim.encode(),
-            Some(PutOptions::new().with_lease(entry.lease)),
-        );
-        let mut then = vec![put];
-        then.extend(self.history.hold(&entry.claim, new.id));
-        let otherwise = Snapshot::ops(&self.keys, name, lock, new, *ticket);
-        let answer = self
-            .step_of(new.call, lock, BatchClass::Alone, when, (then, otherwise))
-            .await?;
-        if !answer.succeeded {
-            return Ok(Err(self.snapshot_of((*ticket, lock, name, new), &answer).await?));
-        }
+        let on_lease = PutOptions::new().with_lease(entry.lease);
+        let mut then = vec![TxnOp::put(key, entry.claim.encode(), Some(on_lease))];
+        then.extend(self.history.hold(&entry.claim, call.new.id));
+        let answer = self.step_of(call, BatchClass::Alone, when, then).await?;
         entry.modified = answer.revision;
-        self.history.granted(name, entry);
-        Ok(Ok(()))
+        self.history.granted(call.name, entry);
+        Ok(())
     }
 }

@@ -52,9 +52,7 @@ impl Replica {
             owner: entry.claim.owner.clone(),
             identity: entry.claim.identity.clone(),
             mode: entry.claim.mode,
-            token: entry
-                .token()
-                .ok_or_else(|| Failure::Refused("etcd: a holder has no token".into()))?,
+            token: entry.holder_token()?,
             remaining,
             holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
             metadata: entry.claim.metadata.clone(),
@@ -109,7 +107,7 @@ impl Replica {
         ];
         let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
         let [holders, waiters] = answer.reads.as_slice() else {
-            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+            return Err(Failure::no_answer());
         };
         let view = View::read(&keys, answer.read_at, holders.kvs());
         let view = view?;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
 
 use super::Replica;
+use super::grant::Granting;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::{absent, none_changed_after, only, unchanged};
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold};
-use crate::backend::etcd::data::snapshot::GLIMPSE;
+use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::Lease;
-use crate::backend::etcd::ops::grant::{Granted, Granting};
-use crate::backend::etcd::txn::conditions::{absent, none_changed_after, only, unchanged};
 use crate::backend::etcd::txn::packing::BatchClass;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
@@ -65,7 +65,7 @@ impl Replica {
                 Err(failure) => return Err(failure),
             }
         }
-        Err(Failure::Contended("etcd: the lock changes too fast".into()))
+        Err(Failure::contended())
     }
 
     /// Revokes the leases of an undone call's steps of unknown outcome. After the undo none of these steps can take
@@ -202,7 +202,7 @@ impl Replica {
             .step(&removal.lock, BatchClass::Removal, Vec::new(), reads, Vec::new())
             .await?;
         let [holders, waiter] = answer.reads.as_slice() else {
-            return Err(Failure::Refused("etcd: a transaction lacks an answer".into()));
+            return Err(Failure::no_answer());
         };
         let (revision, mut kvs) = match holders.more() {
             true => {
@@ -363,7 +363,7 @@ impl Replica {
         removal: &ClaimRemoval<'_>,
         entry: &Entry,
         next: &NewClaim,
-        with: Vec<TxnOp>,
+        mut with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
         let (name, lock) = (removal.name, &removal.lock);
         let known = self.lock_watches.ask(name, |view| {
@@ -381,33 +381,29 @@ impl Replica {
         };
         // An exclusive holder is always the only one, and a range would cost a walk through the lock's whole history.
         let alone = match entry.claim.mode {
-            Mode::Exclusive => unchanged(entry.holder_key(&lock), entry),
+            Mode::Exclusive => unchanged(entry.holder_key(lock), entry),
             Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
         };
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
         let guard = self.lock_watches.hand_over(name, next.id);
-        let mut with = with;
         with.push(TxnOp::delete(lock.waiter(next.id), None));
         let granting = Granting {
-            name,
-            lock,
-            new: next,
             class: BatchClass::Host,
             when,
             judged_at: None,
             with,
             otherwise: Vec::new(),
         };
-        let ticket = self.session.ticket().await?;
-        let granted = self.grant(ticket, granting).await;
-        if matches!(granted, Ok(Granted::Yes(_))) {
+        let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
+        let granted = self.grant(&call, granting).await;
+        if matches!(granted, Ok(Ok(_))) {
             self.lock_watches.part(name, &next.id, next.call);
         }
         drop(guard);
         match granted {
-            Ok(Granted::Yes(grant)) => Ok(Some(grant)),
+            Ok(Ok(grant)) => Ok(Some(grant)),
             // Nothing was written, or the waiter's call was cancelled: the holder is released without a hand-over.
-            Ok(Granted::No(_)) | Err(Failure::LeaseGone | Failure::NotSent(_)) => Ok(None),
+            Ok(Err(_)) | Err(Failure::LeaseGone | Failure::NotSent(_)) => Ok(None),
             // If the grant took effect all the same, the plain release finds that this holder is gone.
             Err(Failure::Full(_)) => Ok(None),
             Err(failure) => Err(failure),

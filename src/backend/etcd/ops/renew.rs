@@ -8,12 +8,12 @@ use etcd_client::{GetOptions, PutOptions, TxnOp};
 use super::Replica;
 use crate::backend::RenewOutcome;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::unchanged;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::Claim;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{seconds, span};
 use crate::backend::etcd::ops::grant::grant_of;
-use crate::backend::etcd::txn::conditions::unchanged;
 use crate::backend::etcd::txn::packing::BatchClass;
 use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
 

@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::{Granted, History, LOOK_EVERY, REMEMBERED_AT_ONCE, latest, lock};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::absent;
 use crate::backend::etcd::data::record::{End, Hold, Request};
 use crate::backend::etcd::data::view::Entry;
 use crate::backend::etcd::ops::holder_history::{self, HolderEnd, HolderHistory};
 use crate::backend::etcd::txn::Answer;
-use crate::backend::etcd::txn::conditions::absent;
 use crate::claim::Cause;
 use crate::name::{FencingToken, LeaseKey, LockName, Secret};
 

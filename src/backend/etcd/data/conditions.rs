@@ -2,8 +2,8 @@
 
 use etcd_client::{Compare, CompareOp};
 
-use crate::backend::etcd::data::keys::{LockKeys, behind};
-use crate::backend::etcd::data::view::Entry;
+use super::keys::{LockKeys, behind};
+use super::view::Entry;
 use crate::name::Mode;
 
 /// The key does not exist.
