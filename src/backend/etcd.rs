@@ -28,10 +28,9 @@ use self::data::key_pool::KeyPool;
 use self::data::keys::Keys;
 use self::lease::Leases;
 use self::lease::session::Session;
-use self::lock_state::admission::AdmissionQueue;
-use self::lock_state::in_flight::InFlight;
+use self::lock_state::LockTable;
+use self::lock_state::admission::Calls;
 use self::lock_state::notifications::NotificationSender;
-use self::lock_state::watch::LockWatches;
 use self::ops::Replica;
 use self::ops::history::History;
 use self::ops::watching::Watching;
@@ -107,30 +106,27 @@ impl Store {
         ));
         let history = Arc::new(History::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
         let notifications = Arc::new(NotificationSender::default());
-        let lock_watches = LockWatches::new(
+        let locks = LockTable::new(
             keys.clone(),
             Arc::clone(&link),
             Arc::clone(&notifications),
             session.closed().clone(),
         );
-        let on_session_end = Arc::clone(&lock_watches);
+        let on_session_end = Arc::clone(&locks);
         tokio::spawn(Arc::clone(&session).run(move || on_session_end.lose_all()));
         let expiries = Arc::clone(&history).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
             replica: Arc::new(Replica {
-                batches: Arc::new(StepBatcher::begin(Arc::clone(&link))),
+                batches: StepBatcher::begin(Arc::clone(&link)),
                 calls: Arc::default(),
                 keys,
                 link,
                 leases,
                 session,
                 history,
-                lock_watches,
+                locks,
                 key_pool,
-                admission: AdmissionQueue::default(),
-                promotions: AdmissionQueue::default(),
-                in_flight: InFlight::default(),
             }),
             notifications,
         }
@@ -175,11 +171,11 @@ impl Backend for Etcd {
             (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::Try, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.admission.acquire(lock, false).await?), spare)
+                (Some(replica.locks.admit(lock, Calls::Acquires, false).await?), spare)
             }
             (WaitPolicy::Wait, _) => {
                 let together = replica.goes_together(lock, claim);
-                (Some(replica.admission.acquire(lock, together).await?), None)
+                (Some(replica.locks.admit(lock, Calls::Acquires, together).await?), None)
             }
         };
         let ready = replica.session.ready().await;

@@ -8,17 +8,15 @@ use super::data::key_pool::KeyPool;
 use super::data::keys::Keys;
 use super::lease::Leases;
 use super::lease::session::Session;
-use super::lock_state::admission::AdmissionQueue;
-use super::lock_state::in_flight::InFlight;
-use super::lock_state::watch::LockWatches;
+use super::lock_state::LockTable;
 use super::txn::StepBatcher;
 use super::txn::calls::Calls;
 
 pub mod acquire;
 pub mod adopt;
+pub mod expiries;
 pub mod grant;
 pub mod history;
-pub mod holder_history;
 pub mod inspect;
 pub mod promote;
 pub mod release;
@@ -33,12 +31,8 @@ pub struct Replica {
     pub leases: Arc<Leases>,
     pub session: Arc<Session>,
     pub history: Arc<History>,
-    pub lock_watches: Arc<LockWatches>,
+    pub locks: Arc<LockTable>,
     pub key_pool: Arc<KeyPool>,
-    pub admission: AdmissionQueue,
-    /// Orders the promotions of semaphore claims.
-    pub promotions: AdmissionQueue,
-    pub in_flight: InFlight,
     pub batches: Arc<StepBatcher>,
     pub calls: Arc<Calls>,
 }

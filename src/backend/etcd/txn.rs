@@ -1,22 +1,23 @@
 //! Group commit: steps that are requested at the same time are sent to etcd in one batch
 //! ([`super::batch_packing`]), and each gets its own answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
-use crate::backend::etcd::txn::deferred::{DeferredSteps, MAX_DELAY, PiggybackBatch, Where};
 use crate::backend::etcd::txn::packing::{BatchClass, Step, pack};
 use crate::batch::{self, BatchBounds, BatchSender};
 
 pub mod calls;
-mod deferred;
 pub mod packing;
 
 /// How many steps a batch takes, and how many batches are in flight: few, because each step costs less in a fuller
@@ -27,9 +28,11 @@ const BOUNDS: BatchBounds = BatchBounds {
     queue: 4096,
 };
 
-/// How many deferred steps a batch takes at most. They fit into one transaction, because several would not keep their
-/// order.
-const DEFERRED: usize = 96;
+/// How many appends to one lock's queue are sent together at most. They fit into one transaction, because several would
+/// not keep their order.
+const APPENDS: usize = 96;
+/// How long an append waits for a step on its lock that it can be sent with: the duration of a few batches.
+const MAX_DELAY: Duration = Duration::from_millis(3);
 
 /// The answer to a step.
 #[derive(Debug)]
@@ -84,35 +87,45 @@ impl Answer {
     }
 }
 
+type Answered = Result<Answer, Failure>;
+
 /// Collects steps into batches.
 #[derive(Debug)]
 pub struct StepBatcher {
     link: Arc<ClusterClient>,
-    batch: BatchSender<Step, Result<Answer, Failure>>,
-    deferred: Arc<DeferredSteps>,
+    /// Each request is steps that keep their order.
+    batch: BatchSender<Vec<Step>, Vec<Answered>>,
+    /// By the lock's key prefix.
+    appends: Mutex<HashMap<String, Appends>>,
     /// How many steps are in flight or wait for a batch.
     pending: AtomicUsize,
     /// A step was requested while another was in flight.
     overlapped: AtomicBool,
 }
 
+/// A step, and the caller that waits for its answer.
+type Asked = (Step, oneshot::Sender<Answered>);
+
+/// The appends to one lock's queue.
+#[derive(Debug, Default)]
+struct Appends {
+    waiting: VecDeque<Asked>,
+    in_flight: bool,
+}
+
 impl StepBatcher {
     /// Sends batches until it is dropped. Must be called within a tokio runtime.
-    pub fn begin(link: Arc<ClusterClient>) -> Self {
+    pub fn begin(link: Arc<ClusterClient>) -> Arc<Self> {
         let (batch, receiver) = batch::batch(BOUNDS);
-        let deferred = Arc::new(DeferredSteps::default());
-        let (client, piggyback) = (Arc::clone(&link), Arc::clone(&deferred));
-        tokio::spawn(receiver.run_many(move |steps| {
-            let deferred = piggyback.take(DEFERRED, &steps);
-            send_batch_with(Arc::clone(&client), steps, deferred)
-        }));
-        Self {
+        let client = Arc::clone(&link);
+        tokio::spawn(receiver.run_many(move |requests| send_requests(Arc::clone(&client), requests)));
+        Arc::new(Self {
             link,
             batch,
-            deferred,
+            appends: Mutex::default(),
             pending: AtomicUsize::new(0),
             overlapped: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Executes a step, in one batch with others that are requested at the same time. A step that is alone, as the one
@@ -121,48 +134,94 @@ impl StepBatcher {
     /// # Errors
     /// The [`Failure`] says whether the step took effect. It is returned after at most two request timeouts: one for
     /// the wait for a batch, and one for the batch's answer.
-    pub async fn ask(&self, step: Step) -> Result<Answer, Failure> {
+    pub async fn ask(self: &Arc<Self>, step: Step) -> Answered {
         let answer = timeout(self.link.request_timeout() * 2, self.ask_without_limit(step)).await;
         answer.unwrap_or_else(|_| Err(Failure::Unavailable("etcd: no batch was answered in time".into())))
     }
 
-    async fn ask_without_limit(&self, step: Step) -> Result<Answer, Failure> {
+    async fn ask_without_limit(self: &Arc<Self>, step: Step) -> Answered {
         let _pending = self.count();
-        if step.class == BatchClass::FarTail {
-            return self.ask_deferred(step).await;
-        }
-        if self.pending.load(Ordering::Relaxed) > 1 {
+        let is_append = step.class == BatchClass::Tail;
+        if self.pending.load(Ordering::Relaxed) > 1 || is_append {
             self.overlapped.store(true, Ordering::Relaxed);
         } else if !self.overlapped.swap(false, Ordering::Relaxed) {
             return Ok(Answer::of(&self.link.txn(step.txn()).await?));
         }
-        self.batch.ask(step).await.map_err(|_| closed())?
+        let (caller, answered) = oneshot::channel();
+        if is_append {
+            self.append((step, caller));
+        } else if let Some(appends) = self.take_appends(&step.lock) {
+            let (batcher, lock) = (Arc::clone(self), step.lock.clone());
+            let steps = [(step, caller)].into_iter().chain(appends).collect();
+            tokio::spawn(async move {
+                batcher.send_together(&lock, steps).await;
+                batcher.send_appends(lock).await;
+            });
+        } else {
+            let answers = self.batch.ask(vec![step]).await.map_err(|_| closed())?;
+            return answers.into_iter().next().unwrap_or_else(lost);
+        }
+        answered.await.map_err(|_| closed())?
     }
 
-    /// Sends a deferrable step with the next batch, or in a batch of its own if none is sent within [`MAX_DELAY`].
-    async fn ask_deferred(&self, step: Step) -> Result<Answer, Failure> {
-        self.overlapped.store(true, Ordering::Relaxed);
-        let (slot, mut answered) = self.deferred.put(step);
-        let delay = sleep(MAX_DELAY);
-        tokio::pin!(delay);
-        loop {
-            tokio::select! {
-                biased;
-                answer = &mut answered => return answer.map_err(|_| closed())?,
-                () = &mut delay, if !delay.is_elapsed() => {}
-                () = slot.first(), if delay.is_elapsed() => {}
-            }
-            match slot.take_back() {
-                Where::Back(step) => {
-                    let mut lead = LeadStep(&self.deferred, Some(step.lock.clone()));
-                    let answer = self.batch.ask(step).await;
-                    // The batch has released the lock: it ended before its answer arrived.
-                    lead.1 = None;
-                    return answer.map_err(|_| closed())?;
+    /// Puts an append among those of its lock. They are sent with the next step on the lock, or after [`MAX_DELAY`].
+    ///
+    /// On a contended lock each hand-over is a batch, and a caller that has just released the lock is appended to its
+    /// queue shortly after that. A batch of its own would delay the next hand-over. Batches may overtake each other, so
+    /// the appends of one lock are in one batch at a time.
+    fn append(self: &Arc<Self>, asked: Asked) {
+        let lock = asked.0.lock.clone();
+        let mut all = self.appends.lock();
+        let appends = all.entry(lock.clone()).or_default();
+        appends.waiting.push_back(asked);
+        if appends.waiting.len() == 1 && !appends.in_flight {
+            tokio::spawn(Arc::clone(self).send_appends(lock));
+        }
+    }
+
+    /// Sends the appends of a lock until none waits, or another task sends them.
+    async fn send_appends(self: Arc<Self>, lock: String) {
+        while self.appends.lock().contains_key(&lock) {
+            sleep(MAX_DELAY).await;
+            let Some(appends) = self.take_appends(&lock) else {
+                return;
+            };
+            self.send_together(&lock, appends).await;
+        }
+    }
+
+    /// Takes the appends of a lock, in their order, unless some are in flight. None of them writes the key of another.
+    fn take_appends(&self, lock: &str) -> Option<Vec<Asked>> {
+        let mut all = self.appends.lock();
+        let appends = all.get_mut(lock).filter(|appends| !appends.in_flight)?;
+        let (mut taken, mut written) = (Vec::new(), HashSet::new());
+        while let Some((step, _)) = appends.waiting.front()
+            && taken.len() < APPENDS
+            && step.written.iter().all(|key| written.insert(key.clone()))
+        {
+            taken.extend(appends.waiting.pop_front());
+        }
+        appends.in_flight = true;
+        Some(taken)
+    }
+
+    /// Sends the appends of a lock that were taken, and a step that they go with.
+    async fn send_together(&self, lock: &str, steps: Vec<Asked>) {
+        let (steps, callers): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+        let answers = self.batch.ask(steps).await;
+        {
+            let mut all = self.appends.lock();
+            if let Some(appends) = all.get_mut(lock) {
+                appends.in_flight = false;
+                if appends.waiting.is_empty() {
+                    all.remove(lock);
                 }
-                Where::Here => {}
-                Where::Taken => return answered.await.map_err(|_| closed())?,
             }
+        }
+        let answers = answers.unwrap_or_else(|_| callers.iter().map(|_| Err(closed())).collect());
+        for (caller, answer) in callers.into_iter().zip(answers) {
+            // Fails only if the caller was dropped meanwhile.
+            let _ = caller.send(answer);
         }
     }
 
@@ -181,40 +240,25 @@ impl Drop for PendingStep<'_> {
     }
 }
 
-/// A deferred step that its caller sends with a batch, and its lock. If it is dropped before a batch took the step, the
-/// next deferred step of that lock may be sent.
-struct LeadStep<'a>(&'a DeferredSteps, Option<String>);
-
-impl Drop for LeadStep<'_> {
-    fn drop(&mut self) {
-        if let Some(lock) = &self.1 {
-            self.0.is_over(lock);
-        }
-    }
+fn lost() -> Answered {
+    Err(Failure::no_answer())
 }
 
 fn closed() -> Failure {
     Failure::Unavailable("the namespace is closed".into())
 }
 
-/// Sends a batch together with deferred steps, and answers the callers of those itself.
-async fn send_batch_with(
-    link: Arc<ClusterClient>,
-    mut steps: Vec<Step>,
-    deferred: PiggybackBatch,
-) -> Vec<Result<Answer, Failure>> {
-    let requested = steps.len();
-    steps.extend(deferred.steps);
-    let mut answers = send_batch(link, steps).await;
-    drop(deferred.riding);
-    for (caller, answer) in deferred.callers.into_iter().zip(answers.split_off(requested)) {
-        // Fails only if the caller was dropped meanwhile.
-        let _ = caller.send(answer);
-    }
-    answers
+/// Sends the steps of several requests in one batch. Returns the answers to each request.
+async fn send_requests(link: Arc<ClusterClient>, requests: Vec<Vec<Step>>) -> Vec<Vec<Answered>> {
+    let counts: Vec<_> = requests.iter().map(Vec::len).collect();
+    let mut answers = send_batch(link, requests.into_iter().flatten().collect())
+        .await
+        .into_iter();
+    let each = counts.into_iter().map(|count| answers.by_ref().take(count).collect());
+    each.collect()
 }
 
-async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {
+async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Answered> {
     let groups = pack(&steps);
     let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
     let mut answers: Vec<_> = steps.iter().map(|_| None).collect();
@@ -233,7 +277,7 @@ async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Result<An
 }
 
 /// Sends steps in one transaction. If its outcome is unknown, so is that of each step.
-async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Result<Answer, Failure>> {
+async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Answered> {
     if steps.len() == 1 {
         let alone = steps.drain(..).map(Step::txn).map(|txn| link.txn(txn));
         return join_all(alone)
@@ -261,11 +305,8 @@ async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Result<Answer, 
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
     use std::time::Duration;
 
-    use futures::FutureExt;
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 
@@ -291,19 +332,58 @@ mod tests {
         assert!(begun.elapsed() < request * 6, "{:?}", begun.elapsed());
     }
 
+    fn append(lock: &str, key: usize) -> Asked {
+        let put = TxnOp::put(format!("{lock}/{key}"), "1", None);
+        let step = Step::new(lock, BatchClass::Tail, Vec::new(), vec![put], Vec::new());
+        (step, oneshot::channel().0)
+    }
+
+    fn unreachable() -> Arc<StepBatcher> {
+        StepBatcher::begin(Arc::new(ClusterClient::new(&Settings::new(vec![
+            "http://127.0.0.1:1".into(),
+        ]))))
+    }
+
     #[tokio::test]
-    async fn a_deferred_step_is_sent_and_answered_with_the_next_batch() {
-        let link = ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
-        let batches = StepBatcher::begin(Arc::new(link));
-        let far = Step::new("a", BatchClass::FarTail, Vec::new(), Vec::new(), Vec::new());
-        let mut answered = pin!(batches.ask(far));
-        assert!(answered.as_mut().now_or_never().is_none());
-        let taken = batches.deferred.take(BOUNDS.batch, &[]);
-        assert_eq!(taken.steps.len(), 1);
-        let answer = || Err(Failure::Refused("the batch's answer".into()));
-        for caller in taken.callers {
-            assert!(caller.send(answer()).is_ok());
-        }
-        assert_eq!(answered.await.err(), answer().err());
+    async fn the_appends_of_one_lock_are_in_flight_once_at_a_time_and_in_their_order() {
+        let batches = unreachable();
+        (0..=APPENDS).for_each(|n| batches.append(append("a", n)));
+        batches.append(append("b", 0));
+        let taken = batches.take_appends("a").unwrap();
+        let keys: Vec<_> = taken.iter().map(|(step, _)| step.written[0].clone()).collect();
+        assert!(
+            keys.iter()
+                .enumerate()
+                .all(|(n, key)| *key == format!("a/{n}").as_bytes())
+                && keys.len() == APPENDS
+        );
+        assert!(batches.take_appends("a").is_none(), "another batch might overtake it");
+        assert!(batches.take_appends("b").is_some());
+        batches.send_together("a", taken).await;
+        assert_eq!(batches.take_appends("a").unwrap().len(), 1);
+        batches.send_together("a", Vec::new()).await;
+        assert!(!batches.appends.lock().contains_key("a"));
+    }
+
+    #[tokio::test]
+    async fn a_call_and_its_retry_are_not_appended_together() {
+        let batches = unreachable();
+        [1, 2, 1].into_iter().for_each(|key| batches.append(append("a", key)));
+        assert_eq!(batches.take_appends("a").unwrap().len(), 2);
+        batches.send_together("a", Vec::new()).await;
+        assert_eq!(batches.take_appends("a").unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_append_is_sent_with_the_next_step_on_its_lock() {
+        let batches = unreachable();
+        batches.append(append("a", 1));
+        let host = |lock| Step::new(lock, BatchClass::Host, Vec::new(), Vec::new(), Vec::new());
+        batches.overlapped.store(true, Ordering::Relaxed);
+        assert!(batches.ask(host("b")).await.is_err());
+        assert_eq!(batches.appends.lock()["a"].waiting.len(), 1);
+        batches.overlapped.store(true, Ordering::Relaxed);
+        assert!(batches.ask(host("a")).await.is_err());
+        assert!(!batches.appends.lock().contains_key("a"));
     }
 }

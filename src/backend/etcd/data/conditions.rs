@@ -1,10 +1,15 @@
-//! The conditions of transactions.
+//! The conditions of transactions, and their writes.
 
-use etcd_client::{Compare, CompareOp};
+use etcd_client::{Compare, CompareOp, PutOptions, TxnOp};
 
 use super::keys::{LockKeys, behind};
 use super::view::Entry;
 use crate::name::Mode;
+
+/// Puts a key on an etcd lease.
+pub fn put_on(lease: i64, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
+}
 
 /// The key does not exist.
 pub fn absent(key: impl Into<Vec<u8>>) -> Compare {

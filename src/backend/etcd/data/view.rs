@@ -8,7 +8,7 @@ use etcd_client::{Event, EventType, KeyValue};
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
-use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
+use crate::backend::etcd::data::keys::{KeyRole, LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, Hold};
 use crate::claim::Prefix;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Mode};
@@ -153,6 +153,13 @@ impl View {
     /// Reads a lock.
     pub async fn fetch(link: &ClusterClient, lock: &LockKeys) -> Result<Self, Failure> {
         let (revision, kvs) = link.range(lock.all(), lock.behind()).await?;
+        Self::read(lock, revision, &kvs)
+    }
+
+    /// Reads the holders of a lock.
+    pub async fn fetch_holders(link: &ClusterClient, lock: &LockKeys) -> Result<Self, Failure> {
+        let holders = lock.holders();
+        let (revision, kvs) = link.range(holders.as_str(), behind(&holders)).await?;
         Self::read(lock, revision, &kvs)
     }
 

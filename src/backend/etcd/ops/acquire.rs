@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use etcd_client::{Compare, PutOptions, TxnOp};
+use etcd_client::{Compare, TxnOp};
 use futures::poll;
 use tokio::time::Instant;
 
@@ -10,7 +10,7 @@ use super::Replica;
 use super::grant::{Granting, Retry};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{
-    absent, guard, none_in, none_made_after, none_under, present, some_under,
+    absent, guard, none_in, none_made_after, none_under, present, put_on, some_under,
 };
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
@@ -18,7 +18,7 @@ use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::session::SessionEpoch;
 use crate::backend::etcd::lock_state::admission::AdmissionTicket;
-use crate::backend::etcd::lock_state::in_flight::{InFlightGuard, Others};
+use crate::backend::etcd::lock_state::{LockState, ReservedSlot};
 use crate::backend::etcd::txn::Answer;
 use crate::backend::etcd::txn::packing::BatchClass;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
@@ -26,8 +26,8 @@ use crate::name::{ClaimId, LockName, Mode};
 
 /// How often a step is retried when the lock changed concurrently.
 pub const TRIES: usize = 64;
-/// The number of known waiters from which on an append is deferred.
-const DEFER_FROM: usize = 2;
+/// The number of known waiters from which on an append is behind one of them for certain, as far as that can be known.
+const FAR_FROM: usize = 2;
 
 impl Replica {
     /// See [`crate::backend::Backend::acquire`].
@@ -55,14 +55,11 @@ impl Replica {
             // It is not granted at once, so it must keep its order of arrival.
             admission.go_alone().await?;
         }
-        let may_defer = self.may_defer(&call);
-        let waits_alone = new.retryable && self.must_wait(&call);
+        let far = self.must_wait(&call) && self.last_far(&call).is_some();
         let acquiring = self.acquire_now(&mut call);
         tokio::pin!(acquiring);
-        // A deferred step keeps its order in the queue of deferred steps, which it enters with the first poll. A
-        // retryable call shares no request with others, so it would delay the calls behind it: they wait for it only
-        // while no waiter is known.
-        if may_defer || waits_alone {
+        // An append keeps its order among those of its lock, which it joins with the first poll.
+        if far {
             let first = poll!(&mut acquiring);
             drop(admission);
             return match first {
@@ -98,26 +95,21 @@ impl Replica {
             let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
         };
-        new.mode == Mode::Shared && !new.reentrant && self.lock_watches.ask(name, is_free) != Some(false)
-    }
-
-    /// Whether a call's append may be deferred.
-    fn may_defer(&self, call: &Call<'_>) -> bool {
-        !call.new.retryable && self.must_wait(call) && self.last_far(call).is_some()
+        new.mode == Mode::Shared && !new.reentrant && self.locks.ask(name, is_free) != Some(false)
     }
 
     /// Whether a new claim has to wait, as far as this replica knows.
     fn must_wait(&self, call: &Call<'_>) -> bool {
-        self.lock_watches.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
+        self.locks.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
     }
 
-    /// The last known waiter, if at least [`DEFER_FROM`] are known.
+    /// The last known waiter, if at least [`FAR_FROM`] are known.
     fn last_far(&self, call: &Call<'_>) -> Option<ClaimId> {
         let last = |view: &View| {
             let last = view.waiters.last().map(|last| last.id);
-            last.filter(|_| view.waiters.len() >= DEFER_FROM)
+            last.filter(|_| view.waiters.len() >= FAR_FROM)
         };
-        self.lock_watches.ask(call.name, last).flatten()
+        self.locks.ask(call.name, last).flatten()
     }
 
     async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {
@@ -157,8 +149,8 @@ impl Replica {
         // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
         // uncounted.
         let uncounted = new.limits.queue as usize / 2;
-        let has_room = |others: &Others| self.history.readers(name) + others.len() < uncounted;
-        let sending = reads.then(|| self.in_flight.begin(name, new.id, has_room)).flatten();
+        let has_room = |state: &LockState| self.history.readers(name) + state.in_flight() < uncounted;
+        let sending = reads.then(|| self.locks.reserve(name, new.id, has_room)).flatten();
         let when = match sending {
             Some(_) => vec![none_in(call.lock.all_but_readers()), absent(call.holder())],
             None => vec![none_under(call.lock.all())],
@@ -241,10 +233,12 @@ impl Replica {
 
     /// Reserves a slot in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
     /// this replica's appends in flight.
-    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<InFlightGuard<'a>> {
+    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedSlot<'a>> {
         let limit = call.new.limits.queue as usize;
-        let has_room = |others: &_| self.lock_watches.has_room(call.name, view, others, limit);
-        self.in_flight.begin(call.name, call.new.id, has_room)
+        // A reader that was granted after the view is in neither that nor the slots.
+        let newer = || view.map_or(0, |view| self.history.readers_after(call.name, view.revision));
+        let has_room = |state: &LockState| state.has_room(view, limit.saturating_sub(newer()));
+        self.locks.reserve(call.name, call.new.id, has_room)
     }
 
     /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
@@ -280,16 +274,15 @@ impl Replica {
     async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
         let (name, new) = (call.name, call.new);
         let mut when = self.append_conditions(call);
-        let (class, blocked) = match self.last_far(call) {
+        when.push(match self.last_far(call) {
             // A known waiter is one key, where a range would cost a walk through the lock's whole history.
-            Some(last) if !new.retryable => (BatchClass::FarTail, present(call.lock.waiter(last))),
-            _ => (tail(new), some_under(&blockers(&call.lock, new.mode))),
-        };
-        when.push(blocked);
+            Some(last) => present(call.lock.waiter(last)),
+            None => some_under(&blockers(&call.lock, new.mode)),
+        });
         let claim = self.waiting(new);
-        let answer = self.write_waiter(call, class, when, &claim, None).await?;
-        self.lock_watches.join_behind(name, new, answer.revision);
-        let ahead = self.lock_watches.ask(name, |view| {
+        let answer = self.write_waiter(call, when, &claim, None).await?;
+        self.locks.join_behind(name, new, answer.revision);
+        let ahead = self.locks.ask(name, |view| {
             let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
             Some((view.first_holder()?, is_first))
         });
@@ -306,7 +299,7 @@ impl Replica {
     /// The record of a claim that begins to wait.
     fn waiting(&self, new: &NewClaim) -> Claim {
         Claim {
-            place: self.admission.place(new.arrived),
+            place: self.locks.place(new.arrived),
             ..Claim::of(new)
         }
     }
@@ -331,7 +324,7 @@ impl Replica {
         claim: &Claim,
     ) -> Result<AcquireOutcome, Retry> {
         let glimpse = Some(call.glimpse());
-        let answer = self.write_waiter(call, tail(call.new), when, claim, glimpse).await?;
+        let answer = self.write_waiter(call, when, claim, glimpse).await?;
         let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
         let view = match read.more() {
             true => View::fetch(&self.link, &call.lock).await?,
@@ -344,15 +337,13 @@ impl Replica {
     async fn write_waiter(
         &self,
         call: &Call<'_>,
-        class: BatchClass,
         when: Vec<Compare>,
         claim: &Claim,
         read: Option<TxnOp>,
     ) -> Result<Answer, Retry> {
-        let on_session = PutOptions::new().with_lease(call.epoch.session);
-        let mut then = vec![TxnOp::put(call.waiter(), claim.encode(), Some(on_session))];
+        let mut then = vec![put_on(call.epoch.session, call.waiter(), claim.encode())];
         then.extend(read);
-        let written = self.step_of(call, class, when, then).await;
+        let written = self.step_of(call, BatchClass::Tail, when, then).await;
         if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
             self.session.is_over(call.epoch);
         }
@@ -369,14 +360,6 @@ fn is_blocked(view: &View, new: &NewClaim) -> bool {
         && view.waiters.get(&new.id).is_none()
         && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()
-}
-
-/// The batch class of an append. No other step names a claim with a random id.
-fn tail(new: &NewClaim) -> BatchClass {
-    match new.retryable {
-        true => BatchClass::Alone,
-        false => BatchClass::Tail,
-    }
 }
 
 /// The prefix of the holders that each block a claim of this mode.

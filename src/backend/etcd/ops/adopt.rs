@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use etcd_client::{Compare, PutOptions, TxnOp};
+use etcd_client::{Compare, TxnOp};
 
 use super::Replica;
 use super::grant::{Retry, grant_of};
 use super::history;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{absent, unchanged};
+use crate::backend::etcd::data::conditions::{absent, put_on, unchanged};
 use crate::backend::etcd::data::record::{Claim, Hold};
 use crate::backend::etcd::data::snapshot::Call;
 use crate::backend::etcd::data::view::{Entry, View};
@@ -40,8 +40,7 @@ impl Replica {
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
         let mut then = vec![TxnOp::delete(call.waiter(), None)];
         if let Some(older) = entry.claim.holds.first().filter(|older| older.call != new.call) {
-            let on_session = PutOptions::new().with_lease(call.epoch.session);
-            then.push(TxnOp::put(call.keys.mark(older.call), "1", Some(on_session)));
+            then.push(put_on(call.epoch.session, call.keys.mark(older.call), "1"));
         }
         self.step_of(call, BatchClass::Alone, when, then).await?;
         Ok(AcquireOutcome::Busy(self.first_holder(view).await?))
@@ -116,12 +115,11 @@ impl Replica {
         let mut when = call.fence();
         when.push(unchanged(key.clone(), entry));
         when.extend(and);
-        let on_lease = PutOptions::new().with_lease(entry.lease);
-        let mut then = vec![TxnOp::put(key, entry.claim.encode(), Some(on_lease))];
+        let mut then = vec![put_on(entry.lease, key, entry.claim.encode())];
         then.extend(self.history.hold(&entry.claim, call.new.id));
         let answer = self.step_of(call, BatchClass::Alone, when, then).await?;
         entry.modified = answer.revision;
-        self.history.granted(call.name, entry);
+        self.history.note(call.name, entry, None);
         Ok(())
     }
 }

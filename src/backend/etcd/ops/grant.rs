@@ -4,12 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::Instant;
 
 use super::{Replica, history};
 use crate::backend::etcd::cluster::{Failure, Finishing};
-use crate::backend::etcd::data::conditions::{guard, unchanged};
+use crate::backend::etcd::data::conditions::{guard, put_on, unchanged};
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
@@ -90,9 +90,8 @@ impl Replica {
         class: BatchClass,
         when: Vec<Compare>,
         then: Vec<TxnOp>,
-        otherwise: Vec<TxnOp>,
     ) -> Result<Answer, Failure> {
-        let step = Step::new(lock.all(), class, when, then, otherwise);
+        let step = Step::new(lock.all(), class, when, then, Vec::new());
         ask(&self.batches, &self.session, step).await
     }
 
@@ -171,12 +170,11 @@ impl Replica {
             memory: lease.memory.unwrap_or_default(),
             ..Claim::of(new)
         };
-        let on_lease = Some(PutOptions::new().with_lease(lease.id));
         let mut when = call.fence();
         let base = epoch.base.to_string();
         when.push(Compare::value(call.keys.sessions.base(), CompareOp::Equal, base));
         when.extend(granting.when.iter().cloned());
-        let mut then = vec![TxnOp::put(call.holder(), claim.encode(), on_lease)];
+        let mut then = vec![put_on(lease.id, call.holder(), claim.encode())];
         then.extend(self.history.holds(&claim));
         then.extend(granting.with.iter().cloned());
         let step = Step::new(call.lock.all(), granting.class, when, then, granting.otherwise.clone());
@@ -233,8 +231,8 @@ impl Replica {
         };
         let waited = alive.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
-        self.history.granted_on(call.name, &entry, alive);
-        self.lock_watches.granted(call.name, &entry, granting.judged_at);
+        self.history.note(call.name, &entry, Some(alive));
+        self.locks.granted(call.name, &entry, granting.judged_at);
         Ok(Ok(grant))
     }
 
@@ -256,7 +254,7 @@ impl Replica {
     pub async fn granted(&self, call: &Call<'_>, granting: Granting) -> Result<Grant, Retry> {
         match self.grant(call, granting).await? {
             Ok(grant) => {
-                self.lock_watches.part(call.name, &call.new.id, call.new.call);
+                self.locks.part(call.name, &call.new.id, call.new.call);
                 Ok(grant)
             }
             Err(answer) => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
@@ -312,7 +310,7 @@ impl Replica {
 }
 
 /// Executes a step, in a batch with other steps.
-async fn ask(batches: &StepBatcher, session: &Session, step: Step) -> Result<Answer, Failure> {
+async fn ask(batches: &Arc<StepBatcher>, session: &Session, step: Step) -> Result<Answer, Failure> {
     if step.puts() {
         // Some versions of etcd accept nested writes beyond their space limit.
         session.has_space()?;

@@ -3,55 +3,50 @@
 //!
 //! For an expired hold, etcd shows only that the key is gone. So a grant records for its request that it holds, on a
 //! lease that outlives the holder's by as long as ends are remembered. If the holder is gone and the record is
-//! unchanged, the hold expired. For other holds, etcd's history is read ([`super::holder_history`]). The replica that
+//! unchanged, the hold expired. For other holds, etcd's history is read ([`super::expiries`]). The replica that
 //! granted a lease checks it after its TTL, and records the expiry, so that the number of records is bounded.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{PutOptions, Txn, TxnOp};
+use etcd_client::{Txn, TxnOp};
 use futures::future::{BoxFuture, FutureExt, Shared};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::grants::{Granted, Grants};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::data::conditions::put_on;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
 use crate::backend::etcd::data::view::Entry;
 use crate::backend::etcd::lease::{Leases, span};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
-use crate::name::{ClaimId, LeaseKey, LockName};
-
-mod expired;
-mod grants;
+use crate::name::{ClaimId, LeaseKey, LockName, Mode};
 
 /// The time that one bucket is used for.
 const BUCKET: Duration = Duration::from_secs(1);
-/// How often leases whose TTL has passed are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How many remembered ends one step deletes at most.
 const FORGOTTEN_AT_ONCE: usize = 4;
 /// How many ended holds a step records at most, the latest ones, because etcd limits the operations of a transaction.
 /// The others are recorded after the step.
-const REMEMBERED_AT_ONCE: usize = 16;
+pub(super) const REMEMBERED_AT_ONCE: usize = 16;
 /// The number of deleted keys after which a step deletes no further end.
 const FORGOTTEN_KEYS: usize = 2 * REMEMBERED_AT_ONCE;
 
 /// See the module.
 #[derive(Debug)]
 pub struct History {
-    keys: Keys,
-    link: Arc<ClusterClient>,
-    leases: Arc<Leases>,
+    pub(super) keys: Keys,
+    pub(super) link: Arc<ClusterClient>,
+    pub(super) leases: Arc<Leases>,
     bucket: Mutex<Option<Bucket>>,
     /// What this replica wrote, the oldest first.
     written: Mutex<VecDeque<(Instant, Vec<String>)>>,
     /// The holders that this replica granted or read, and whose end it has not observed.
-    granted: Mutex<Grants>,
+    pub(super) granted: Mutex<Grants>,
 }
 
 /// The lease of a bucket. The first caller requests it, and all others wait for the same answer.
@@ -73,17 +68,9 @@ impl History {
         }
     }
 
-    /// Notes a grant of this replica. The last keep-alive of its lease was sent at `alive`.
-    pub fn granted_on(&self, name: &LockName, entry: &Entry, alive: Instant) {
-        self.note(name, entry, Some(alive));
-    }
-
-    /// Notes a holder that this replica has read or changed.
-    pub fn granted(&self, name: &LockName, entry: &Entry) {
-        self.note(name, entry, None);
-    }
-
-    fn note(&self, name: &LockName, entry: &Entry, alive: Option<Instant>) {
+    /// Notes a holder that this replica has granted, read or changed. The last keep-alive of its lease was sent at
+    /// `alive`, if known.
+    pub fn note(&self, name: &LockName, entry: &Entry, alive: Option<Instant>) {
         let granted = Granted {
             name: name.clone(),
             entry: entry.clone(),
@@ -91,9 +78,10 @@ impl History {
             seen: Instant::now(),
             alive,
         };
-        let mut all = lock(&self.granted);
+        let mut all = self.granted.lock();
         // Ids are reused: a late note of an earlier holder does not replace a later one.
         if all
+            .by_claim
             .get(&entry.id)
             .is_none_or(|known| known.entry.token() <= entry.token())
         {
@@ -103,8 +91,9 @@ impl History {
 
     /// The holder of a lease, if known. It may have changed since.
     pub fn known(&self, lease: &LeaseKey) -> Option<Entry> {
-        let granted = lock(&self.granted);
+        let granted = self.granted.lock();
         let known = granted
+            .by_claim
             .get(&lease.claim)
             .filter(|known| known.name == lease.lock.name)?;
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
@@ -112,21 +101,31 @@ impl History {
 
     /// The number of known readers that hold a lock.
     pub fn readers(&self, name: &LockName) -> usize {
-        lock(&self.granted).readers(name)
+        self.granted.lock().readers(name)
+    }
+
+    /// The number of those that were granted after this revision.
+    pub fn readers_after(&self, name: &LockName, revision: i64) -> usize {
+        self.granted.lock().readers_after(name, revision)
     }
 
     /// The remaining TTL of a known holder, unless another replica renewed it.
     pub fn left(&self, claim: &ClaimId) -> Option<Duration> {
-        let granted = lock(&self.granted);
-        let left = granted.get(claim)?.due.saturating_duration_since(Instant::now());
+        let granted = self.granted.lock();
+        let left = granted
+            .by_claim
+            .get(claim)?
+            .due
+            .saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
     /// Forgets a holder whose end was observed. Returns when the last keep-alive of its lease was sent, if known. (A
     /// later holder with the same id stays.)
     pub fn ended(&self, holder: &Entry) -> Option<Instant> {
-        let mut granted = lock(&self.granted);
+        let mut granted = self.granted.lock();
         granted
+            .by_claim
             .get(&holder.id)
             .filter(|known| known.entry.created == holder.created)?;
         granted.remove(&holder.id)?.alive
@@ -153,7 +152,7 @@ impl History {
                 puts.push(self.keys.request(hold.id));
             }
         }
-        let put = |key: &String| TxnOp::put(key.clone(), end.clone(), Some(PutOptions::new().with_lease(bucket)));
+        let put = |key: &String| put_on(bucket, key.clone(), end.clone());
         let mut ops: Vec<_> = puts.iter().map(put).collect();
         if cause == Cause::TakenBack {
             ops.extend(self.forget_requests(holds));
@@ -174,10 +173,10 @@ impl History {
     /// The same for one hold.
     pub fn hold(&self, claim: &Claim, id: ClaimId) -> Option<TxnOp> {
         let hold = claim.hold(&id).filter(|hold| hold.retryable)?;
-        let on_memory = PutOptions::new().with_lease(claim.memory()?);
+        let memory = claim.memory()?;
         let (secret, base) = (hold.secret, claim.base);
         let holds = Request::Holds { secret, base }.encode();
-        Some(TxnOp::put(self.keys.request(id), holds, Some(on_memory)))
+        Some(put_on(memory, self.keys.request(id), holds))
     }
 
     /// The deletes of the request records of these holds.
@@ -205,8 +204,8 @@ impl History {
     }
 
     /// The deletes that make room for one more end, except of keys that the step itself writes.
-    fn make_room(&self, limit: usize, keys: &[String]) -> Vec<TxnOp> {
-        let mut written = lock(&self.written);
+    pub(super) fn make_room(&self, limit: usize, keys: &[String]) -> Vec<TxnOp> {
+        let mut written = self.written.lock();
         let mut gone = Vec::new();
         for _ in 0..FORGOTTEN_AT_ONCE {
             if gone.len() >= FORGOTTEN_KEYS {
@@ -227,15 +226,15 @@ impl History {
         gone.into_iter().map(|key| TxnOp::delete(key, None)).collect()
     }
 
-    fn note_written(&self, keys: Vec<String>) {
-        lock(&self.written).push_back((Instant::now(), keys));
+    pub(super) fn note_written(&self, keys: Vec<String>) {
+        self.written.lock().push_back((Instant::now(), keys));
     }
 
     /// The lease of this second's bucket.
-    async fn bucket(&self) -> Result<i64, Failure> {
+    pub(super) async fn bucket(&self) -> Result<i64, Failure> {
         // All callers share one request, so that each gets the error of an unavailable store in time.
         let granting = {
-            let mut bucket = lock(&self.bucket);
+            let mut bucket = self.bucket.lock();
             let failed = |bucket: &Bucket| matches!(bucket.lease.peek(), Some(Err(_)));
             let current = bucket
                 .take()
@@ -257,7 +256,7 @@ impl History {
 
     /// Replaces the bucket with the next use, because its lease is dead.
     pub fn rotate_bucket(&self) {
-        *lock(&self.bucket) = None;
+        *self.bucket.lock() = None;
     }
 }
 
@@ -267,12 +266,73 @@ pub fn is_remembered(new: &NewClaim) -> bool {
 }
 
 /// The holds whose ends are recorded if all end at once.
-fn latest(holds: &[Hold]) -> &[Hold] {
+pub(super) fn latest(holds: &[Hold]) -> &[Hold] {
     &holds[holds.len().saturating_sub(REMEMBERED_AT_ONCE)..]
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
+/// A holder's last known record.
+#[derive(Debug, Clone)]
+pub(super) struct Granted {
+    pub name: LockName,
+    pub entry: Entry,
+    pub due: Instant,
+    /// When this replica last granted, read or checked it.
+    pub seen: Instant,
+    /// When the last keep-alive of its lease was sent, if known.
+    pub alive: Option<Instant>,
+}
+
+/// The holders that this replica has granted or read, and whose end it has not observed.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    pub(super) by_claim: HashMap<ClaimId, Granted>,
+    /// Those that are readers, per lock, by the revision of their grant.
+    readers: HashMap<LockName, BTreeSet<(i64, ClaimId)>>,
+}
+
+impl Grants {
+    /// Notes the time of a holder's expiry.
+    pub(super) fn lives_until(&mut self, entry: &Entry, due: Instant) {
+        let known = self.by_claim.get_mut(&entry.id);
+        if let Some(granted) = known.filter(|known| known.entry.created == entry.created) {
+            granted.seen = Instant::now();
+            granted.due = due;
+        }
+    }
+
+    /// The number of known readers that hold a lock.
+    fn readers(&self, name: &LockName) -> usize {
+        self.readers.get(name).map_or(0, BTreeSet::len)
+    }
+
+    /// The number of those that were granted after this revision.
+    fn readers_after(&self, name: &LockName, revision: i64) -> usize {
+        let after = |(created, _): &&(i64, ClaimId)| *created > revision;
+        let readers = self.readers.get(name);
+        readers.map_or(0, |readers| readers.iter().rev().take_while(after).count())
+    }
+
+    fn insert(&mut self, granted: Granted) {
+        self.remove(&granted.entry.id);
+        if granted.entry.claim.mode == Mode::Shared {
+            let readers = self.readers.entry(granted.name.clone()).or_default();
+            readers.insert((granted.entry.created, granted.entry.id));
+        }
+        self.by_claim.insert(granted.entry.id, granted);
+    }
+
+    fn remove(&mut self, claim: &ClaimId) -> Option<Granted> {
+        let gone = self.by_claim.remove(claim)?;
+        if gone.entry.claim.mode == Mode::Shared
+            && let Some(readers) = self.readers.get_mut(&gone.name)
+        {
+            readers.remove(&(gone.entry.created, gone.entry.id));
+            if readers.is_empty() {
+                self.readers.remove(&gone.name);
+            }
+        }
+        Some(gone)
+    }
 }
 
 #[cfg(test)]
@@ -301,7 +361,7 @@ mod tests {
         note();
         tokio::time::advance(FINISHED_KEPT + Duration::from_millis(1)).await;
         assert!(ends.make_room(1, &[]).is_empty(), "it may be another claim's");
-        assert!(lock(&ends.written).is_empty());
+        assert!(ends.written.lock().is_empty());
     }
 
     #[tokio::test]
@@ -332,13 +392,58 @@ mod tests {
             secret: new.secret,
         };
         let (earlier, later) = (holder(1_000, 7), holder(1_000, 9));
-        ends.granted_on(&name, &later, Instant::now());
-        ends.granted(&name, &earlier);
+        ends.note(&name, &later, Some(Instant::now()));
+        ends.note(&name, &earlier, None);
         assert!(ends.known(&lease(&later)).is_some());
         assert!(ends.known(&lease(&earlier)).is_none());
         // Revisions fall when an old snapshot is restored, and the token base rises.
         let restored = holder(2_000, 3);
-        ends.granted(&name, &restored);
+        ends.note(&name, &restored, None);
         assert!(ends.known(&lease(&restored)).is_some());
+    }
+
+    #[test]
+    fn known_readers_are_counted_per_lock() {
+        let (mut grants, name) = (Grants::default(), LockName::new("a").unwrap());
+        let granted = |number, mode| {
+            let new = NewClaim::numbered(number);
+            let claim = Claim {
+                mode,
+                ..Claim::of(&new)
+            };
+            Granted {
+                name: name.clone(),
+                entry: Entry {
+                    id: new.id,
+                    claim,
+                    created: 1,
+                    modified: 1,
+                    lease: 1,
+                    is_earlier: false,
+                },
+                due: Instant::now(),
+                seen: Instant::now(),
+                alive: None,
+            }
+        };
+        for number in [1, 2, 1] {
+            grants.insert(granted(number, Mode::Shared));
+        }
+        grants.insert(granted(3, Mode::Exclusive));
+        assert_eq!(
+            [
+                grants.readers(&name),
+                grants.readers_after(&name, 0),
+                grants.readers_after(&name, 1)
+            ],
+            [2, 2, 0]
+        );
+        for number in [1, 1, 2, 3] {
+            grants.remove(&NewClaim::numbered(number).id);
+        }
+        assert_eq!(
+            (grants.readers(&name), grants.readers.len(), grants.by_claim.len()),
+            (0, 0, 0)
+        );
     }
 }

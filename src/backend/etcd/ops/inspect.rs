@@ -20,12 +20,16 @@ const CONCURRENT_QUERIES: usize = 32;
 impl Replica {
     /// See [`crate::backend::Backend::inspect`].
     pub async fn inspect(&self, name: &LockName, limit: InspectLimit) -> Result<Queue, Failure> {
-        self.show(&self.view(name).await?, limit).await
+        let view = View::fetch(&self.link, &self.keys.lock(name)).await?;
+        self.show(&view, limit).await
     }
 
     /// See [`crate::backend::Backend::holder`].
     pub async fn holder_of(&self, name: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
-        match self.holders(&self.keys.lock(name)).await?.holder_of(token) {
+        match View::fetch_holders(&self.link, &self.keys.lock(name))
+            .await?
+            .holder_of(token)
+        {
             Some(entry) => Ok(Some(self.show_holder(entry).await?)),
             None => Ok(None),
         }

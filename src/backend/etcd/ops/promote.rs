@@ -12,6 +12,7 @@ use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::Spare;
+use crate::backend::etcd::lock_state::admission::Calls;
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::{CallId, LockName, Mode};
 
@@ -24,7 +25,7 @@ impl Replica {
         // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
         // before, because that is slow.
         let spare = self.spare(new).await?;
-        let admission = self.promotions.acquire(name, false).await?;
+        let admission = self.locks.admit(name, Calls::Promotions, false).await?;
         drop(spare);
         self.execute_admitted(&admission, self.promote_now(name, new)).await
     }
@@ -64,13 +65,13 @@ impl Replica {
             | AcquireOutcome::Finished(_) => drop(self.calls.over(new.call)),
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
-        self.lock_watches.part(name, &new.id, new.call);
+        self.locks.part(name, &new.id, new.call);
         Ok(outcome)
     }
 
     /// Promotes a claim that is next in the watched view.
     async fn promote_known(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
-        let (entry, revision) = self.lock_watches.next(call.name, &call.new.id).ok_or(Retry::Read)?;
+        let (entry, revision) = self.locks.next(call.name, &call.new.id).ok_or(Retry::Read)?;
         if !is_of(&entry, call.new) {
             return Err(Retry::Read);
         }
@@ -129,7 +130,7 @@ impl Replica {
             Some(holder) => self.frees_in(holder, view.is_first(&entry.id)).await,
             None => None,
         };
-        self.lock_watches.join(call.name, entry, view);
+        self.locks.join(call.name, entry, view.clone());
         tracing::trace!(lock = %call.name, claim = %entry.id, "waits");
         AcquireOutcome::Waiting(QueuePosition {
             position: entry.created.unsigned_abs(),
@@ -157,7 +158,7 @@ impl Replica {
         };
         let left = self.remaining(entry).await?;
         let left = left.ok_or_else(|| Failure::Unavailable("etcd: a lease is about to end".into()))?;
-        self.history.granted(call.name, entry);
+        self.history.note(call.name, entry, None);
         let grant = grant_of(entry, hold.secret, left, Duration::ZERO)?;
         Ok(Some(AcquireOutcome::Held(grant)))
     }

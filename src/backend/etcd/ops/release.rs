@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, TxnOp};
 
 use super::Replica;
 use super::grant::Granting;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{absent, none_changed_after, only, unchanged};
+use crate::backend::etcd::data::conditions::{absent, none_changed_after, only, put_on, unchanged};
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold};
 use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
@@ -115,14 +115,14 @@ impl Replica {
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
         let now = self.holder_at(&removal.lock, entry.claim.mode.into(), entry.id).await?;
         match now.filter(|now| now.created == entry.created) {
-            Some(now) => self.history.granted(removal.name, &now),
+            Some(now) => self.history.note(removal.name, &now, None),
             None => self.history.gone(removal.name, entry).await?,
         }
         Ok(())
     }
 
     async fn force(&self, removal: &ClaimRemoval<'_>, token: FencingToken) -> Result<Option<ReleaseOutcome>, Failure> {
-        let view = self.holders(&removal.lock).await?;
+        let view = View::fetch_holders(&self.link, &removal.lock).await?;
         if let Some(entry) = view.holder_of(token) {
             let ending = Ending {
                 entry,
@@ -150,13 +150,13 @@ impl Replica {
         self.calls.release(call);
         // A known waiter is removed without a read, because many waits may end at the same time. It stays known until
         // the removal was answered, because an undo may be dropped and begun again.
-        if let Some(queued) = self.lock_watches.leaving(removal.name, id, call)
+        if let Some(queued) = self.locks.leaving(removal.name, id, call)
             && self.remove_waiter(removal, *id, queued).await?
         {
-            self.lock_watches.part(removal.name, id, call);
+            self.locks.part(removal.name, id, call);
             return Ok(Some(outcome(Released::Ended(Cause::Left))));
         }
-        self.lock_watches.part(removal.name, id, call);
+        self.locks.part(removal.name, id, call);
         // Settled before the lock is read: then a claim that is not read cannot appear later.
         let settled = self.calls.settle(call, self.link.request_timeout()).await;
         let view = self.read_for_undo(removal, id).await?;
@@ -198,9 +198,7 @@ impl Replica {
             TxnOp::get(removal.lock.holders(), Some(some)),
             TxnOp::get(removal.lock.waiter(*id), None),
         ];
-        let answer = self
-            .step(&removal.lock, BatchClass::Removal, Vec::new(), reads, Vec::new())
-            .await?;
+        let answer = self.step(&removal.lock, BatchClass::Removal, Vec::new(), reads).await?;
         let [holders, waiter] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
@@ -220,9 +218,7 @@ impl Replica {
         let key = removal.lock.waiter(id);
         let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let then = vec![TxnOp::delete(key, None)];
-        let answer = self
-            .step(&removal.lock, BatchClass::Removal, when, then, Vec::new())
-            .await?;
+        let answer = self.step(&removal.lock, BatchClass::Removal, when, then).await?;
         Ok(answer.succeeded)
     }
 
@@ -253,9 +249,8 @@ impl Replica {
     /// that session fail after its end without a mark.
     async fn mark(&self, lock: &LockKeys, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
         let ticket = self.session.ticket().await?;
-        let on_session = PutOptions::new().with_lease(ticket.session);
-        let put = TxnOp::put(self.keys.mark(call), "1", Some(on_session));
-        match self.step(lock, BatchClass::Alone, when, vec![put], Vec::new()).await {
+        let put = put_on(ticket.session, self.keys.mark(call), "1");
+        match self.step(lock, BatchClass::Alone, when, vec![put]).await {
             Ok(answer) => Ok(answer.succeeded),
             Err(Failure::LeaseGone) => {
                 self.session.is_over(ticket);
@@ -285,12 +280,9 @@ impl Replica {
                 holds: left,
                 ..entry.claim.clone()
             };
-            let on_lease = PutOptions::new().with_lease(entry.lease);
-            then.push(TxnOp::put(key.clone(), claim.encode(), Some(on_lease)));
+            then.push(put_on(entry.lease, key.clone(), claim.encode()));
             let when = vec![unchanged(key, entry)];
-            let answer = self
-                .step(&removal.lock, BatchClass::Host, when, then, Vec::new())
-                .await?;
+            let answer = self.step(&removal.lock, BatchClass::Host, when, then).await?;
             if !answer.succeeded {
                 return Ok(None);
             }
@@ -300,7 +292,7 @@ impl Replica {
                 modified,
                 ..entry.clone()
             };
-            self.history.granted(removal.name, &entry);
+            self.history.note(removal.name, &entry, None);
             return Ok(Some(outcome(Released::Ended(cause))));
         }
         then.push(TxnOp::delete(key.clone(), None));
@@ -319,12 +311,12 @@ impl Replica {
             Mode::Exclusive => BatchClass::Host,
             Mode::Shared | Mode::Semaphore { .. } => BatchClass::End,
         };
-        let ended = match self.step(&removal.lock, class, when(), then, Vec::new()).await {
+        let ended = match self.step(&removal.lock, class, when(), then).await {
             // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
                 let mut delete = self.history.forget_requests(&gone);
                 delete.push(TxnOp::delete(key.clone(), None));
-                self.step(&removal.lock, class, when(), delete, Vec::new()).await?
+                self.step(&removal.lock, class, when(), delete).await?
             }
             answer => answer?,
         };
@@ -339,7 +331,7 @@ impl Replica {
     /// Notes that this replica ended a holder.
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
-        self.lock_watches.ended(name, entry);
+        self.locks.ended(name, entry);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
@@ -366,7 +358,7 @@ impl Replica {
         mut with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
         let (name, lock) = (removal.name, &removal.lock);
-        let known = self.lock_watches.ask(name, |view| {
+        let known = self.locks.ask(name, |view| {
             view.waiters
                 .get(&next.id)
                 .is_some()
@@ -385,7 +377,7 @@ impl Replica {
             Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
         };
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
-        let guard = self.lock_watches.hand_over(name, next.id);
+        let guard = self.locks.hand_over(name, next.id);
         with.push(TxnOp::delete(lock.waiter(next.id), None));
         let granting = Granting {
             class: BatchClass::Host,
@@ -397,7 +389,7 @@ impl Replica {
         let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
         let granted = self.grant(&call, granting).await;
         if matches!(granted, Ok(Ok(_))) {
-            self.lock_watches.part(name, &next.id, next.call);
+            self.locks.part(name, &next.id, next.call);
         }
         drop(guard);
         match granted {

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use etcd_client::{GetOptions, PutOptions, TxnOp};
+use etcd_client::GetOptions;
 
 use super::Replica;
 use crate::backend::RenewOutcome;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::unchanged;
-use crate::backend::etcd::data::keys::{LockKeys, behind};
+use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{seconds, span};
@@ -113,7 +113,7 @@ impl Replica {
                 return Ok(None);
             }
         }
-        self.history.granted(name, &entry);
+        self.history.note(name, &entry, None);
         let whole = span(entry.claim.span_s);
         Ok(Some((entry, whole)))
     }
@@ -149,25 +149,20 @@ impl Replica {
         if !self.put_holder(name, &mut entry, lease.id).await? {
             return Ok(None);
         }
-        self.history.granted(name, &entry);
+        self.history.note(name, &entry, None);
         Ok(Some((entry, span(lease.span_s))))
     }
 
     /// Writes a holder's record on a lease, if it is unchanged since it was read.
     async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
-        let key = entry.holder_key(&self.keys.lock(name));
-        let put = TxnOp::put(
-            key.clone(),
-            entry.claim.encode(),
-            Some(PutOptions::new().with_lease(lease)),
-        );
-        let when = vec![unchanged(key, entry)];
         let lock = self.keys.lock(name);
-        let mut then = vec![put];
+        let key = entry.holder_key(&lock);
+        let when = vec![unchanged(key.clone(), entry)];
+        let mut then = vec![put_on(lease, key, entry.claim.encode())];
         if lease != entry.lease {
             then.extend(self.history.holds(&entry.claim));
         }
-        let answer = match self.step(&lock, BatchClass::Host, when, then, Vec::new()).await {
+        let answer = match self.step(&lock, BatchClass::Host, when, then).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };
@@ -176,18 +171,6 @@ impl Replica {
             entry.lease = lease;
         }
         Ok(answer.succeeded)
-    }
-
-    /// Reads the holders of a lock.
-    pub async fn holders(&self, lock: &LockKeys) -> Result<View, Failure> {
-        let holders = lock.holders();
-        let (revision, kvs) = self.link.range(holders.as_str(), behind(&holders)).await?;
-        View::read(lock, revision, &kvs)
-    }
-
-    /// Reads a lock.
-    pub async fn view(&self, name: &LockName) -> Result<View, Failure> {
-        View::fetch(&self.link, &self.keys.lock(name)).await
     }
 }
 

@@ -8,7 +8,7 @@ use etcd_client::{Event, EventType, GetOptions, WatchStream};
 use tokio::time::sleep;
 
 use super::Replica;
-use crate::backend::etcd::cluster::{Failure, failure};
+use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
 use crate::backend::etcd::data::record::End;
 use crate::backend::etcd::data::view::{Entry, Step, View};
@@ -70,9 +70,7 @@ impl Watching {
         let Some((stream, _)) = &mut self.open else {
             return self.begin().await;
         };
-        let message = stream.message().await.map_err(|error| failure(&error))?;
-        let message = message.filter(|message| !message.canceled());
-        let message = message.ok_or_else(|| Failure::Unavailable("etcd: a watch ended".into()))?;
+        let message = watch::next_message(stream).await?;
         for events in by_revision(message.events()) {
             self.apply_revision(&events).await?;
         }

@@ -21,16 +21,16 @@ const BYTES: usize = 512 * 1024;
 pub enum BatchClass {
     /// Only with removals.
     Alone,
-    /// With appends and removals. It changes a claim that the store already has, so never one that is being appended.
+    /// With appends and removals. It changes a claim that the store already has.
     Host,
     /// With ends and removals. It grants a claim that shares the lock, without waiting.
     Sharer,
     /// With other ends, sharers, appends and removals. It removes one of several holders, which blocks no other claim.
     End,
-    /// With a host, ends, removals and other appends. It appends a claim that no other step names.
+    /// With a host, ends, removals and other appends. It appends a claim, or adopts one that waits; a step that writes
+    /// the same claim's key is in another request. A grant without waiting must not join it, because that may be of the
+    /// same claim: a call and its retry.
     Tail,
-    /// As [`Self::Tail`], behind other waiters, so that it may be deferred.
-    FarTail,
     /// With all that write other keys. It removes one waiter, which grants nothing and invalidates no grant, or it only
     /// reads.
     Removal,
@@ -43,10 +43,10 @@ impl BatchClass {
         match self {
             Self::Removal => true,
             Self::Alone => there.iter().all(|there| *there == Self::Removal),
-            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail, Self::FarTail]),
+            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail]),
             Self::Host => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::End]),
             Self::End => !has(&[Self::Alone, Self::Host]),
-            Self::Tail | Self::FarTail => !has(&[Self::Alone, Self::Sharer]),
+            Self::Tail => !has(&[Self::Alone, Self::Sharer]),
         }
     }
 }
@@ -59,7 +59,7 @@ pub struct Step {
     when: Vec<Compare>,
     then: Vec<TxnOp>,
     otherwise: Vec<TxnOp>,
-    written: Vec<Vec<u8>>,
+    pub(super) written: Vec<Vec<u8>>,
     bytes: usize,
     puts: bool,
 }
@@ -132,14 +132,19 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn takes(&self, step: &Step) -> bool {
-        self.members.is_empty()
-            || (self.locks.get(step.lock.as_str()).is_none_or(|there| step.class.joins(there))
+    /// Whether it takes all of these steps.
+    fn takes(&self, steps: &[Step]) -> bool {
+        let widest = steps.iter().map(Step::width).max().unwrap_or(0);
+        let is_good = |step: &Step| {
+            self.locks.get(step.lock.as_str()).is_none_or(|there| step.class.joins(there))
                 && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
-                && self.members.len() + 1 + self.widest.max(step.width()) <= DEPTH
-                && self.bytes + step.size() <= BYTES
                 // A full store executes only requests that put nothing.
-                && self.puts == step.puts)
+                && self.puts == step.puts
+        };
+        self.members.is_empty()
+            || (steps.iter().all(is_good)
+                && self.members.len() + steps.len() + self.widest.max(widest) <= DEPTH
+                && self.bytes + steps.iter().map(Step::size).sum::<usize>() <= BYTES)
     }
 
     fn take(&mut self, at: usize, step: &'a Step) {
@@ -152,17 +157,20 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Groups steps into requests, each step given by its index.
+/// Groups steps into requests, each step given by its index. Appends to one lock that follow each other share a request,
+/// because parallel requests would not keep their order.
 pub fn pack(steps: &[Step]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for (at, step) in steps.iter().enumerate() {
-        match groups.iter_mut().find(|group| group.takes(step)) {
-            Some(group) => group.take(at, step),
-            None => {
-                let mut group = Group::default();
-                group.take(at, step);
-                groups.push(group);
-            }
+    let mut at = 0;
+    let is_block = |one: &Step, next: &Step| [one.class, next.class] == [BatchClass::Tail; 2] && one.lock == next.lock;
+    for block in steps.chunk_by(is_block) {
+        let taking = groups.iter().position(|group| group.takes(block)).unwrap_or_else(|| {
+            groups.push(Group::default());
+            groups.len() - 1
+        });
+        for step in block {
+            groups[taking].take(at, step);
+            at += 1;
         }
     }
     groups.into_iter().map(|group| group.members).collect()
@@ -194,11 +202,11 @@ mod tests {
             class,
             ..step("a", key)
         };
-        use BatchClass::{Alone, FarTail, Host, Tail};
+        use BatchClass::{Alone, Host, Tail};
         let steps = [
             one(Tail, "1"),
             one(Host, "2"),
-            one(FarTail, "3"),
+            one(Tail, "3"),
             one(Host, "4"),
             one(Alone, "5"),
             one(Tail, "6"),
@@ -244,6 +252,18 @@ mod tests {
             one(Host, "1"),
         ];
         assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3, 4]]);
+    }
+
+    #[test]
+    fn appends_to_one_lock_are_not_divided_between_requests() {
+        let append = |n: usize| Step {
+            class: BatchClass::Tail,
+            ..step("z", &format!("z/{n}"))
+        };
+        let mut steps: Vec<_> = (0..100).map(|n| step(&format!("l{n}"), &format!("l{n}"))).collect();
+        steps.extend((0..40).map(append));
+        let sizes: Vec<_> = pack(&steps).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [100, 40]);
     }
 
     #[test]
