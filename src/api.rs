@@ -29,6 +29,7 @@ use self::dispatch::Dispatch;
 use self::grant_delivery::GrantDelivery;
 use self::health::HealthApi;
 use self::incoming::incoming;
+use self::layer::Layer;
 use self::lock::LockApi;
 use self::proto::admin_service_server::AdminServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
@@ -51,10 +52,10 @@ mod connection;
 mod convert;
 mod deadline;
 mod dispatch;
-pub mod echo;
 mod grant_delivery;
 mod health;
 mod incoming;
+mod layer;
 mod listen;
 mod lock;
 mod log_throttle;
@@ -69,6 +70,7 @@ mod verifications;
 pub use self::access::Access;
 pub use self::listen::{BadAddress, ListenAddress, Listener, UNIX_MODE};
 pub use self::settings::Settings;
+pub use self::transport::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS};
 
 /// The messages, servers and clients of `proto/fencepost/v1`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
@@ -88,9 +90,6 @@ pub enum ServeError {
     /// The reflection service cannot read the descriptors.
     #[error("the descriptors for reflection are damaged")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport of the echo server failed.
-    #[error("the transport failed")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// Serves the namespaces to every caller on all listeners, like [`serve_to`] without a policy.
@@ -145,8 +144,10 @@ pub async fn serve_to(
         terms = terms.asking();
     }
     if let Some(figures) = &figures {
-        figures.handshakes_refused.expect(Unfinished::ALL.map(Unfinished::word));
-        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::word));
+        figures
+            .handshakes_refused
+            .expect(Unfinished::ALL.map(Unfinished::as_str));
+        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::as_str));
     }
     let connections = incoming(listeners, terms.counted(figures));
     let layers = LayerSettings {
@@ -205,11 +206,13 @@ async fn run(
         metrics,
     } = layers;
     let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let grant_delivery: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(locks, routes.prepare()));
+    let grant_delivery = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(locks, routes.prepare()));
     let limited = ConcurrencyLimit::new(grant_delivery, permits);
-    let authenticate = Authenticate::new(TraceLayer::new(limited), auth, figures.clone());
-    let log = RequestLog::new(CatchPanic::new(authenticate, settings.request_bytes));
-    let service = CallMetrics::new(log, metrics);
+    let authenticate = Authenticate::new(TraceLayer.around(limited), auth, figures.clone());
+    let catch_panic = CatchPanic {
+        request_bytes: settings.request_bytes,
+    };
+    let service = CallMetrics(metrics).around(RequestLog::new().around(catch_panic.around(authenticate)));
     Transport::new(settings, figures)
         .serve(connections, service, stop)
         .await;

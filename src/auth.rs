@@ -109,7 +109,7 @@ impl Unproven {
     pub const ALL: [Self; 3] = [Self::Missing, Self::Invalid, Self::Expired];
 
     /// The name of the reason in errors.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Invalid => "invalid",

@@ -40,6 +40,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
 
 pub mod driver;
 pub mod login_files;
+pub mod notifications;
 mod step;
 mod view;
 
@@ -76,11 +77,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Appends a claim to the lock's queue, or finds the claim with the same id and adopts it.
     ///
     /// - A new claim that fits is held at once. Otherwise, [`WaitPolicy::Wait`] queues it, and
-    ///   [`WaitPolicy::Try`] returns [`AcquireOutcome::Busy`] and leaves no entry in the queue.
+    ///   [`WaitPolicy::NoWait`] returns [`AcquireOutcome::Busy`] and leaves no entry in the queue.
     /// - A waiting claim of the same id is adopted: it takes the new call's id, TTL and metadata
     ///   and keeps its position; the older call is notified and then gets
     ///   [`AcquireOutcome::Superseded`] or [`AcquireOutcome::Cancelled`]. The claim is held at once
-    ///   if it fits. If it does not fit and the new call has `WaitPolicy::Try`, the claim is
+    ///   if it fits. If it does not fit and the new call has `WaitPolicy::NoWait`, the claim is
     ///   removed in the same step, and a cancel mark is written for the older call.
     /// - A hold of the same id is adopted: the outcome is its grant with the remaining TTL and its
     ///   secret. For a finished claim the outcome is its cause, while that is remembered.
@@ -170,7 +171,7 @@ pub enum Guarantee {
 
 impl Guarantee {
     /// `AP` or `CP`.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Ap => "AP",
             Self::Cp => "CP",
@@ -265,7 +266,7 @@ pub enum BackendError {
 
 impl BackendError {
     /// Whether the same step may succeed soon; a waiter retries after such an error.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Unavailable { .. } | Self::NotSent { .. } | Self::NoQuorum { .. } | Self::Quarantined { .. }

@@ -85,27 +85,27 @@ pub enum Cause {
     /// An operator released it.
     Forced,
     /// It was granted to a call that had ended, and was undone.
-    TakenBack,
+    Undone,
     /// It was removed from the queue while it waited.
-    Left,
+    Cancelled,
 }
 
 impl Cause {
     /// The name of this cause in errors and logs.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Released => "released",
             Self::Expired => "expired",
             Self::Forced => "forced",
-            Self::TakenBack => "taken back",
-            Self::Left => "left",
+            Self::Undone => "taken back",
+            Self::Cancelled => "left",
         }
     }
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 

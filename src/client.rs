@@ -140,7 +140,8 @@ impl Client {
         self.calls.list(namespace, prefix, page_token).await
     }
 
-    /// The state of a lock, then each change. The stream ends with its first error.
+    /// The state of a lock, then each change. The stream ends with its first error. Returns when the state has arrived,
+    /// or fails after 5 s without it.
     ///
     /// # Errors
     /// [`Error`].

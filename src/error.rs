@@ -27,7 +27,7 @@ pub enum Error {
     #[error("a later call with the same request_id adopted the waiting claim")]
     Superseded,
     /// The lease, or the token to force-release, does not hold the lock.
-    #[error("the lease is gone: {}", cause.map_or("unknown", Cause::word))]
+    #[error("the lease is gone: {}", cause.map_or("unknown", Cause::as_str))]
     LeaseLost {
         /// Why it ended, while the store remembers.
         cause: Option<Cause>,
@@ -42,10 +42,10 @@ pub enum Error {
     #[error("the lease of this request_id was already released")]
     AlreadyReleased,
     /// The mode cannot share the lock with a claim in its queue.
-    #[error("cannot share the lock with a claim of mode {there} in its queue")]
+    #[error("cannot share the lock with a claim of mode {existing} in its queue")]
     LimitMismatch {
         /// The mode of the queued claim.
-        there: Mode,
+        existing: Mode,
     },
     /// A field is outside its bounds.
     #[error(transparent)]
@@ -101,7 +101,7 @@ impl From<Refusal> for Error {
             Refusal::StoreFull { limit } => Self::Overloaded {
                 what: format!("the namespace has reached its limit of {limit} claims"),
             },
-            Refusal::LimitMismatch { there } => Self::LimitMismatch { there },
+            Refusal::LimitMismatch { existing } => Self::LimitMismatch { existing },
             Refusal::OtherParameters { field } => Self::InvalidField(InvalidField::new(
                 field,
                 "differs from that of the claim with this request_id, or of the holder to re-enter",

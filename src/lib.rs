@@ -28,6 +28,7 @@
 pub mod api;
 pub mod auth;
 pub mod backend;
+mod backoff;
 pub mod batch;
 pub mod claim;
 pub mod client;

@@ -4,6 +4,7 @@
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -60,6 +61,8 @@ struct NamespaceState {
     waiters: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
+    /// How many of them have failed at least once, and are retried.
+    failed_undos: AtomicUsize,
     /// Ends the undos that still run.
     closed: CancellationToken,
     /// Runs the undos, whatever thread drops the call.
@@ -143,6 +146,7 @@ impl Locks {
             waiters: Arc::default(),
             draining: CancellationToken::new(),
             undos: TaskTracker::new(),
+            failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
             backend,
@@ -168,6 +172,7 @@ impl Locks {
         let claim = self.state.claim(&request, arrived)?;
         let wait = self.state.limits.load().wait(request.wait)?;
         let _bytes = self.state.waiting_bytes(&request)?;
+        self.state.check_failed_undos()?;
         if self.state.draining.is_cancelled() {
             return Err(Error::Draining);
         }
@@ -198,7 +203,7 @@ impl Locks {
     /// [`Error::LeaseLost`] when the lease ended for another reason.
     pub async fn release(&self, lease: &LeaseKey) -> Result<(), Error> {
         let outcome = self.state.release(&lease.lock.name, ReleaseTarget::Hold(lease)).await?;
-        match outcome.found {
+        match outcome.released {
             Released::Ended(_) | Released::EndedBefore(Cause::Released) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -253,7 +258,7 @@ impl Locks {
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
-        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.found {
+        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.released {
             Released::Ended(_) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -354,7 +359,7 @@ impl NamespaceState {
             ttl,
             metadata: request.metadata.clone(),
             wait_policy: if request.wait.is_zero() {
-                WaitPolicy::Try
+                WaitPolicy::NoWait
             } else {
                 WaitPolicy::Wait
             },
@@ -367,6 +372,17 @@ impl NamespaceState {
         })
     }
 
+    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
+    /// otherwise collect undos without bound.
+    fn check_failed_undos(&self) -> Result<(), BackendError> {
+        if self.failed_undos.load(Ordering::Relaxed) < undo::MAX_FAILED_UNDOS {
+            return Ok(());
+        }
+        Err(BackendError::NotSent {
+            reason: format!("{} earlier calls could not be undone yet", undo::MAX_FAILED_UNDOS),
+        })
+    }
+
     fn check_capabilities(&self, request: &Acquire) -> Result<(), Error> {
         let unsupported = |what: &str| {
             Err(Error::Unsupported {
@@ -374,7 +390,7 @@ impl NamespaceState {
             })
         };
         if request.mode != Mode::Exclusive && !self.capabilities.sharing {
-            return unsupported(&format!("mode {}", request.mode.word()));
+            return unsupported(&format!("mode {}", request.mode.as_str()));
         }
         if request.reentrant && !self.capabilities.reentry {
             return unsupported("re-entry");
@@ -405,7 +421,10 @@ impl NamespaceState {
         // In a task of its own: the step may make `next` a holder, which must be notified even if this call is dropped.
         let (state, lock, target) = (Arc::clone(self), lock.clone(), OwnedReleaseTarget::from(target));
         let step = async move {
-            let outcome = state.backend.release(&lock, target.leaving(), Some(&next.claim)).await;
+            let outcome = state
+                .backend
+                .release(&lock, target.as_target(), Some(&next.claim))
+                .await;
             match &outcome {
                 Ok(ReleaseOutcome { next: Some(grant), .. }) => next.post(WaiterMessage::Granted(grant.clone())),
                 Ok(_) => {}

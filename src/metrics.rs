@@ -340,7 +340,7 @@ impl Metrics {
             regressions: all.regressions.with_label_values(&[name]),
             healthy: all
                 .healthy
-                .with_label_values(&[name, capabilities.kind, capabilities.guarantee.word()]),
+                .with_label_values(&[name, capabilities.kind, capabilities.guarantee.as_str()]),
             quarantine: all.quarantine.with_label_values(&[name]),
             capabilities,
             all: self.clone(),
@@ -419,7 +419,7 @@ impl NamespaceMetrics {
         let kind = [
             self.name.as_str(),
             self.capabilities.kind,
-            self.capabilities.guarantee.word(),
+            self.capabilities.guarantee.as_str(),
         ];
         // Each removal fails only if the series does not exist.
         let _ = all.healthy.remove_label_values(&kind);

@@ -175,7 +175,7 @@ impl MonitorState {
             Ok(stream) => self.serve_stream(stream).await,
             Err(unfinished) => {
                 let server_metrics = self.metrics.server();
-                server_metrics.handshakes_refused.count(unfinished.word());
+                server_metrics.handshakes_refused.count(unfinished.as_str());
             }
         }
     }

@@ -195,7 +195,8 @@ impl Identity {
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// Validates a request id.
+    /// Validates a request id. Any text is one, also with control characters: it is only hashed into the claim's id,
+    /// and never stored, shown or logged.
     ///
     /// # Errors
     /// [`InvalidField`] when it is empty or longer than [`MAX_REQUEST_ID_BYTES`].
@@ -332,5 +333,12 @@ mod tests {
             assert_eq!(Namespace::new(bad).unwrap_err().field, "namespace");
         }
         assert!(Namespace::new(&"x".repeat(63)).is_ok());
+        for bad in ["", &"x".repeat(129)] {
+            assert_eq!(RequestId::new(bad).unwrap_err().field, "request_id");
+        }
+        // A request id is never shown.
+        for good in ["a\n\u{0}\u{202e}", &"x".repeat(128)] {
+            assert_eq!(RequestId::new(good).unwrap().as_str(), good);
+        }
     }
 }

@@ -77,7 +77,7 @@ pub enum Scope {
 
 impl Scope {
     /// The name of the scope in errors.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Identity => "identity",
             Self::Namespace => "namespace",
@@ -87,7 +87,7 @@ impl Scope {
 
 /// A limit that was reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the {} may have {most} {what}", scope.word())]
+#[error("the {} may have {most} {what}", scope.as_str())]
 pub struct OverLimit {
     /// The name of the limit: `rate`, `leases`, `waiters` or `streams`.
     pub limit: &'static str,

@@ -324,7 +324,7 @@ impl FileSnapshots {
 
 /// Identifies the version of a file, with links resolved; `None` for a file that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fingerprint(Option<[i64; 5]>);
+struct Fingerprint(Option<[i64; 7]>);
 
 impl Fingerprint {
     fn of(file: &Path) -> Self {
@@ -337,6 +337,9 @@ impl Fingerprint {
                 size.cast_signed(),
                 metadata.mtime(),
                 metadata.mtime_nsec(),
+                // A copy may keep the size and the modification time; the time of the change itself cannot be set.
+                metadata.ctime(),
+                metadata.ctime_nsec(),
             ]
         }))
     }
@@ -383,6 +386,20 @@ mod tests {
         assert_ne!(old, new, "the same text in another file");
         fs::write(at("new/file"), "longer").expect("a file");
         assert_ne!(new, Fingerprint::of(&at("file")));
+        let longer = Fingerprint::of(&at("file"));
+        let modified = fs::metadata(at("file"))
+            .and_then(|file| file.modified())
+            .expect("a time");
+        // Longer than the clock of a file system stands still.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(at("new/file"), "others").expect("a file");
+        let copied = fs::File::options().write(true).open(at("new/file"));
+        copied.and_then(|file| file.set_modified(modified)).expect("a time");
+        assert_ne!(
+            longer,
+            Fingerprint::of(&at("file")),
+            "the same size and modification time"
+        );
         fs::remove_file(at("new/file")).expect("a file");
         assert_eq!(Fingerprint(None), Fingerprint::of(&at("file")));
     }

@@ -68,7 +68,7 @@ pub enum OpenError {
         longest: Duration,
     },
     /// A namespace demands a stronger guarantee than its store gives.
-    #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.word(), demanded.word())]
+    #[error("namespace {namespace}: guarantee must be {}, which is what the backend gives, not {}", offered.as_str(), demanded.as_str())]
     Guarantee {
         /// The namespace.
         namespace: Namespace,

@@ -118,7 +118,7 @@ impl Unfinished {
     pub const ALL: [Self; 3] = [Self::Failed, Self::Timeout, Self::Evicted];
 
     /// The value of the metrics label.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Timeout => "timeout",

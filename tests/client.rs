@@ -2,6 +2,9 @@
 
 #![cfg(feature = "embedded")]
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fencepost::client::{Address, Client, Error, LockGuard, Loss, time};
@@ -324,6 +327,61 @@ async fn a_call_to_a_server_that_hangs_ends() {
     until("it answers again", || {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(client.get(NAMESPACE, "a"))).ok()
     });
+}
+
+/// A body without any message.
+#[derive(Default)]
+struct Silence;
+
+impl http_body::Body for Silence {
+    type Data = bytes::Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+        Poll::Pending
+    }
+}
+
+#[derive(Clone)]
+struct Spawned;
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawned {
+    fn execute(&self, call: F) {
+        tokio::spawn(call);
+    }
+}
+
+/// The address of a server that answers each call with headers, and then says nothing.
+async fn silent_server() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let answer = hyper::service::service_fn(|_| async {
+                let response = http::Response::builder().header("content-type", "application/grpc");
+                response.body(Silence)
+            });
+            let connection = hyper::server::conn::http2::Builder::new(Spawned)
+                .serve_connection(hyper_util::rt::TokioIo::new(socket), answer);
+            tokio::spawn(connection);
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_whose_state_does_not_arrive_ends() {
+    let client = connect(&[&silent_server().await]).await.expect("a server");
+    let asked = Instant::now();
+    let opened = tokio::time::timeout(Duration::from_secs(15), async {
+        client.watch(NAMESPACE, "a").await.map(drop)
+    });
+    let error = opened.await.expect("a deadline").expect_err("no state arrives");
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+    assert!(asked.elapsed() >= Duration::from_secs(4), "{:?}", asked.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

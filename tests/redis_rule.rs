@@ -154,7 +154,7 @@ async fn live(
                     let left = backend
                         .release(lock, ReleaseTarget::Call(&gone.id, gone.call), None)
                         .await;
-                    assert!(matches!(left.unwrap().found, Released::Ended(_)));
+                    assert!(matches!(left.unwrap().released, Released::Ended(_)));
                 }
             }
             Act::Pass(steps) => {
@@ -176,7 +176,7 @@ async fn live(
         let left = backend
             .release(lock, ReleaseTarget::Call(&gone.id, gone.call), None)
             .await;
-        assert!(matches!(left.unwrap().found, Released::Ended(_)));
+        assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
     let key = format!("fencepost:rule:l:{}", lock.encoded());
     let fields = server.cli(&[

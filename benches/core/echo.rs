@@ -2,9 +2,8 @@
 
 use std::io::Write;
 
-use fencepost::api::echo::Echo;
-
 use crate::Failure;
+use crate::echo_server::Echo;
 
 /// The environment variable that makes this program an echo server; its value is the lease id that
 /// every answer carries.

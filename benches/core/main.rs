@@ -13,6 +13,8 @@ mod cluster;
 #[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
 mod echo;
+#[path = "../../src/cli/bench/echo_server.rs"]
+mod echo_server;
 mod handoff;
 mod lone;
 mod options;

@@ -210,7 +210,7 @@ impl GuardedNamespaces {
 
     fn counted(&self, namespace: &Namespace, over: OverLimit) -> OverLimit {
         if let Some(metrics) = self.namespaces.metrics() {
-            metrics.over_limit(namespace, over.scope.word(), over.limit);
+            metrics.over_limit(namespace, over.scope.as_str(), over.limit);
         }
         over
     }

@@ -62,10 +62,10 @@ impl Caller {
     pub(super) fn reauthenticate(&self) -> Result<Self, Unproven> {
         match self.changed_credentials()? {
             None => Ok(self.clone()),
-            Some((policy, PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven))) => {
+            Some((policy, PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven))) => {
                 Ok(self.renewed(policy, proven))
             }
-            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => Ok(self.renewed(policy, signed.verify()?)),
+            Some((policy, PresentedCredentials::Unverified(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
     }
 
@@ -76,7 +76,7 @@ impl Caller {
     /// As [`Self::reauthenticate`].
     pub(super) async fn reauthenticate_queued(&self) -> Result<Self, Unproven> {
         match self.changed_credentials()? {
-            Some((policy, PresentedCredentials::UnverifiedToken(signed))) => {
+            Some((policy, PresentedCredentials::Unverified(signed))) => {
                 Ok(self.renewed(policy, self.auth.verify(signed).await?))
             }
             _ => self.reauthenticate(),
@@ -150,8 +150,8 @@ impl<S> Authenticate<S> {
         let presented = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match presented {
-            Ok(PresentedCredentials::ProvenIdentity(proven)) => Ok(CallerState::Known(caller.proven(proven)?)),
-            Ok(PresentedCredentials::Known(proven)) if !is_busy => Ok(CallerState::Known(caller.proven(proven)?)),
+            Ok(PresentedCredentials::Verified(proven)) => Ok(CallerState::Known(caller.proven(proven)?)),
+            Ok(PresentedCredentials::Cached(proven)) if !is_busy => Ok(CallerState::Known(caller.proven(proven)?)),
             Ok(presented) => Ok(CallerState::Unverified(caller, presented)),
             Err(_) if allows_anonymous(request, &caller) => Ok(CallerState::Known(caller)),
             Err(cause) => Err(unproven(cause)),
@@ -346,7 +346,7 @@ where
 /// Counts a caller that is not authenticated.
 fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
     if let (Some(metrics), Error::Unauthenticated { cause }) = (metrics, error) {
-        metrics.unauthenticated.count(cause.word());
+        metrics.unauthenticated.count(cause.as_str());
     }
 }
 

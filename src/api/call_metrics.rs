@@ -3,64 +3,37 @@
 //! The outermost layer, so that it observes the answer as the caller receives it. The namespace of
 //! a call is recorded where the table of namespaces is read.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use http::{Request, Response};
 use tonic::{Code, Status};
-use tower::Service;
 
+use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::metrics::Metrics;
 use crate::metrics::calls::{Method, NamespaceLabel, Reason};
 
-/// Counts and times the calls of `inner`.
+/// Counts and times calls if there are metrics.
 #[derive(Debug, Clone)]
-pub(super) struct CallMetrics<S> {
-    inner: S,
-    metrics: Option<Metrics>,
-}
+pub(super) struct CallMetrics(pub(super) Option<Metrics>);
 
-impl<S> CallMetrics<S> {
-    /// Measures `inner` if there are metrics.
-    pub(super) fn new(inner: S, metrics: Option<Metrics>) -> Self {
-        Self { inner, metrics }
-    }
-}
+impl Layer for CallMetrics {
+    type Call = Option<Call>;
 
-impl<S, R, B> Service<Request<R>> for CallMetrics<S>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-    S::Future: Unpin,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = CallMetricsFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        let method = Method::of(request.uri().path());
-        let call = self.metrics.clone().map(|metrics| Call {
+    fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
+        self.0.clone().map(|metrics| Call {
             metrics,
-            method,
+            method: Method::of(request.uri().path()),
             began: Instant::now(),
             label: NamespaceLabel::default(),
             reason: Reason::CANCELLED,
-        });
-        CallMetricsFuture {
-            inner: self.inner.call(request),
-            call,
-        }
+        })
     }
 }
 
 /// A call in the metrics; dropping it counts it.
 #[derive(Debug)]
-struct Call {
+pub(super) struct Call {
     metrics: Metrics,
     method: Method,
     began: Instant,
@@ -76,31 +49,16 @@ impl Drop for Call {
     }
 }
 
-/// A running call.
-#[derive(Debug)]
-pub(super) struct CallMetricsFuture<F> {
-    inner: F,
-    call: Option<Call>,
-}
+impl<B> LayerCall<B> for Call {
+    type Body = B;
 
-impl<F, B, E> Future for CallMetricsFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-{
-    type Output = F::Output;
+    fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
+        self.label.polled(poll)
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, call } = &mut *self;
-        let Some(counted) = call else {
-            return Pin::new(inner).poll(cx);
-        };
-        let answered = ready!(counted.label.polled(|| Pin::new(inner).poll(cx)));
-        if let Ok(response) = &answered {
-            counted.reason = Reason::of(&end(response).1);
-        }
-        // Only the sending of the answer remains.
-        drop(call.take());
-        Poll::Ready(answered)
+    fn answered(mut self, response: Response<B>) -> Response<B> {
+        self.reason = Reason::of(&end(&response).1);
+        response
     }
 }
 

@@ -197,6 +197,7 @@ impl Capacity {
             peer: usage,
             _counted: counted,
             identity: Mutex::default(),
+            read: AtomicUsize::new(0),
         })
     }
 }
@@ -215,6 +216,8 @@ pub(super) struct ConnectionUsage {
     /// The identity of the first authenticated call, for which the connection counts.
     identity: Mutex<Option<Owner>>,
     pub(super) answers: Arc<Answers>,
+    /// The bytes that were read in the current step of the connection's task.
+    read: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -247,6 +250,26 @@ impl ConnectionUsage {
             });
         }
         Ok(usage)
+    }
+
+    /// Called before each step of the connection's task.
+    pub(super) fn begin_step(&self) {
+        self.read.store(0, Ordering::Relaxed);
+    }
+
+    /// Called after each step of the connection's task.
+    pub(super) fn end_step(&self) {
+        self.answers.note_step();
+    }
+
+    /// How many bytes were read in this step.
+    pub(super) fn read(&self) -> usize {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes that were read in this step.
+    pub(super) fn note_read(&self, bytes: usize) {
+        self.read.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The unsent answers of a stream on this connection. `cut` ends only the stream.

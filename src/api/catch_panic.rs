@@ -4,74 +4,43 @@
 use std::any::Any;
 use std::error::Error as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 
 use http::{Request, Response};
 use tonic::{Code, Status};
-use tower::Service;
 
+use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::name::InvalidField;
 
-/// Answers INTERNAL for a panic of `inner`, and INVALID_FIELD for a request that cannot be read.
-#[derive(Debug, Clone)]
-pub(super) struct CatchPanic<S> {
-    inner: S,
-    request_bytes: usize,
+/// Answers INTERNAL for a panic of a call, and INVALID_FIELD for a request that cannot be read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CatchPanic {
+    /// The size limit of requests.
+    pub(super) request_bytes: usize,
 }
 
-impl<S> CatchPanic<S> {
-    /// Guards `inner`, whose requests have at most `request_bytes`.
-    pub(super) fn new(inner: S, request_bytes: usize) -> Self {
-        Self { inner, request_bytes }
+impl Layer for CatchPanic {
+    type Call = Self;
+
+    fn begin<R>(&self, _: &mut Request<R>) -> Self {
+        *self
     }
 }
 
-impl<S, R, B> Service<Request<R>> for CatchPanic<S>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-    S::Future: Unpin,
-    B: Default,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = CatchPanicFuture<S::Future>;
+impl<B: Default> LayerCall<B> for CatchPanic {
+    type Body = B;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        CatchPanicFuture {
-            inner: self.inner.call(request),
-            request_bytes: self.request_bytes,
-        }
-    }
-}
-
-/// A guarded call.
-#[derive(Debug)]
-pub(super) struct CatchPanicFuture<F> {
-    inner: F,
-    request_bytes: usize,
-}
-
-impl<F, B, E> Future for CatchPanicFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-    B: Default,
-{
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
         // A call that panicked is never polled again, so its incomplete state is never used.
-        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.inner).poll(cx)));
-        let answered = match polled {
-            Ok(poll) => ready!(poll),
-            Err(payload) => Ok(status::internal(Panicked::new(payload.as_ref())).into_http()),
-        };
-        Poll::Ready(answered.map(|response| readable(response, self.request_bytes)))
+        catch_unwind(AssertUnwindSafe(poll)).unwrap_or_else(|payload| {
+            let panicked = Panicked::new(payload.as_ref());
+            Poll::Ready(Ok(status::internal(panicked).into_http()))
+        })
+    }
+
+    fn answered(self, response: Response<B>) -> Response<B> {
+        readable(response, self.request_bytes)
     }
 }
 

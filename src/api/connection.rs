@@ -29,6 +29,10 @@ use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnection
 /// How long a client may leave its socket unread while there is data for it.
 const UNREAD_LIMIT: Duration = Duration::from_secs(13);
 
+/// After how many bytes in one step of a connection it pauses reading and starts the calls that have arrived, so that one connection
+/// neither occupies a worker nor fills the memory with calls that have not started.
+const READ_LIMIT: usize = 4 << 10;
+
 /// The client of a connection, as known before its first call.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
@@ -257,6 +261,12 @@ impl Connection {
         &self.remote
     }
 
+    fn note_writing(&self, is_blocked: bool) {
+        if let Some(usage) = &self.remote.usage {
+            usage.answers.note_writing(is_blocked);
+        }
+    }
+
     /// The result of a write, or an error if the connection is over or the client has not read its socket for
     /// [`UNREAD_LIMIT`], even if it still sends.
     fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -264,6 +274,7 @@ impl Connection {
             self.stalled = None;
             return step;
         }
+        self.note_writing(true);
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(UNREAD_LIMIT)));
         if stalled.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -277,6 +288,7 @@ impl Connection {
     /// may proceed.
     fn gathered(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.gathered {
+            self.note_writing(false);
             cx.waker().wake_by_ref();
         }
         std::mem::replace(&mut self.gathered, true)
@@ -302,10 +314,21 @@ impl Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let step = Pin::new(&mut self.transport).poll_read(cx, buf);
+        let read = self.remote.usage.as_ref().map_or(0, |usage| usage.read());
+        if read >= READ_LIMIT {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let most = buf.remaining().min(READ_LIMIT - read);
+        let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
+        let step = Pin::new(&mut self.transport).poll_read(cx, &mut part);
+        let received = part.filled().len();
+        buf.advance(received);
+        if let Some(usage) = &self.remote.usage {
+            usage.note_read(received);
+        }
         if let Some(first_bytes) = &mut self.first_bytes {
-            first_bytes.received += buf.filled().len() - before;
+            first_bytes.received += received;
             if first_bytes.received >= PREFACE {
                 self.first_bytes = None;
             }
@@ -342,6 +365,11 @@ impl AsyncWrite for Connection {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let step = Pin::new(&mut self.transport).poll_flush(cx);
         self.gathered &= step.is_pending();
+        if step.is_ready()
+            && let Some(usage) = &self.remote.usage
+        {
+            usage.answers.note_flushed();
+        }
         self.unless_stalled(cx, step)
     }
 

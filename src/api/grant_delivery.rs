@@ -16,7 +16,8 @@ use bytes::{Buf, Bytes};
 use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
-use tower::Service;
+
+use super::layer::{Layer, LayerCall};
 
 /// A value whose `Drop` undoes it unless it was delivered before.
 pub(super) trait Deliver: Send + Unpin + 'static {
@@ -49,74 +50,36 @@ impl<G: Deliver> Undelivered<G> {
     }
 }
 
-/// Confirms or undoes the grants in the responses of an inner service.
+/// Confirms or undoes the grants in responses.
 #[derive(Debug)]
-pub(super) struct GrantDelivery<S, G> {
-    inner: S,
-    grants: PhantomData<fn() -> G>,
+pub(super) struct GrantDelivery<G>(PhantomData<fn() -> G>);
+
+impl<G> Default for GrantDelivery<G> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
 }
 
-impl<S: Clone, G> Clone for GrantDelivery<S, G> {
+impl<G> Clone for GrantDelivery<G> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            grants: PhantomData,
-        }
+        Self::default()
     }
 }
 
-impl<S, G> GrantDelivery<S, G> {
-    /// Handles the grants of `inner`.
-    pub(super) fn new(inner: S) -> Self {
-        Self {
-            inner,
-            grants: PhantomData,
-        }
+impl<G> Layer for GrantDelivery<G> {
+    type Call = Self;
+
+    fn begin<R>(&self, _: &mut Request<R>) -> Self {
+        Self::default()
     }
 }
 
-impl<S, G, R, B> Service<Request<R>> for GrantDelivery<S, G>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-    S::Future: Unpin,
-    G: Deliver,
-{
-    type Response = Response<GrantBody<B, G>>;
-    type Error = S::Error;
-    type Future = GrantDeliveryFuture<S::Future, G>;
+impl<B, G: Deliver> LayerCall<B> for GrantDelivery<G> {
+    type Body = GrantBody<B, G>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        GrantDeliveryFuture {
-            inner: self.inner.call(request),
-            grants: PhantomData,
-        }
-    }
-}
-
-/// A call that may return a grant.
-#[derive(Debug)]
-pub(super) struct GrantDeliveryFuture<F, G> {
-    inner: F,
-    grants: PhantomData<fn() -> G>,
-}
-
-impl<F, G, B, E> Future for GrantDeliveryFuture<F, G>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-    G: Deliver,
-{
-    type Output = Result<Response<GrantBody<B, G>>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answered = ready!(Pin::new(&mut self.inner).poll(cx));
-        Poll::Ready(answered.map(|mut response| {
-            let granted = Undelivered::take_from(response.extensions_mut());
-            response.map(|body| GrantBody { body, granted })
-        }))
+    fn answered(self, mut response: Response<B>) -> Response<GrantBody<B, G>> {
+        let granted = Undelivered::take_from(response.extensions_mut());
+        response.map(|body| GrantBody { body, granted })
     }
 }
 

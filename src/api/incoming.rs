@@ -14,14 +14,12 @@ use super::listen::Listener;
 use super::log_throttle::LogThrottle;
 use super::peer::Peer;
 use crate::auth::certificate;
+use crate::backoff::Backoff;
 use crate::metrics::ServerMetrics;
 use crate::tls::{self, Tls, Unfinished};
 
-/// The pause after the first failed accept. It doubles with each further failure up to [`LONGEST_PAUSE`]. Without it, a
-/// server without free file descriptors would spin.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause between failed accepts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The pauses after failed accepts. Without them, a server without free file descriptors would spin.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
 
 /// The connections of all listeners. Dropping the stream closes the listeners.
 pub(super) fn incoming(
@@ -61,7 +59,7 @@ fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'s
 }
 
 async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = BACKOFF;
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -71,8 +69,7 @@ async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
                     let address = listener.local_addr();
                     tracing::warn!(%error, address, failed, "cannot accept connections");
                 }
-                sleep(pause).await;
-                pause = LONGEST_PAUSE.min(2 * pause);
+                sleep(backoff.pause()).await;
             }
         }
     }
@@ -151,7 +148,7 @@ impl Handshakes {
 
     fn refused(&self, unfinished: Unfinished) {
         if let Some(figures) = &self.figures {
-            figures.handshakes_refused.count(unfinished.word());
+            figures.handshakes_refused.count(unfinished.as_str());
         }
     }
 }

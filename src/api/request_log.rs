@@ -12,8 +12,9 @@ use std::time::Instant;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use tonic::{Code, Status};
-use tower::Service;
 use tracing::Level;
+
+use super::layer::{Layer, LayerCall};
 
 /// The header with which a caller names its call, and with which an error returns the name.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -59,19 +60,17 @@ impl fmt::Display for CallName {
     }
 }
 
-/// Gives the calls of `inner` ids and logs their ends.
+/// Gives calls ids and logs their ends.
 #[derive(Debug, Clone)]
-pub(super) struct RequestLog<S> {
-    inner: S,
+pub(super) struct RequestLog {
     run: u32,
     numbers: Arc<AtomicU64>,
 }
 
-impl<S> RequestLog<S> {
-    /// A log of `inner`, with the ids of a new run.
-    pub(super) fn new(inner: S) -> Self {
+impl RequestLog {
+    /// A log with the ids of a new run.
+    pub(super) fn new() -> Self {
         Self {
-            inner,
             // Without random bytes, ids may repeat between runs, which is acceptable in a log.
             run: getrandom::u32().unwrap_or_default(),
             numbers: Arc::default(),
@@ -86,33 +85,19 @@ impl<S> RequestLog<S> {
     }
 }
 
-impl<S, R, B> Service<Request<R>> for RequestLog<S>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-    S::Future: Unpin,
-{
-    type Response = Response<Logged<B>>;
-    type Error = S::Error;
-    type Future = LogFuture<S::Future>;
+impl Layer for RequestLog {
+    type Call = Call;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<R>) -> Self::Future {
+    fn begin<R>(&self, request: &mut Request<R>) -> Call {
         let name = self.name(request.headers());
-        let call = Call::new(name.clone(), request.uri().clone());
-        request.extensions_mut().insert(name);
-        LogFuture {
-            inner: self.inner.call(request),
-            call: Some(call),
-        }
+        request.extensions_mut().insert(name.clone());
+        Call::new(name, request.uri().clone())
     }
 }
 
 /// A call in the log; dropping it writes its line.
 #[derive(Debug)]
-struct Call {
+pub(super) struct Call {
     name: CallName,
     method: Uri,
     began: Instant,
@@ -134,7 +119,7 @@ impl Call {
     }
 
     /// Reads the answer's headers: they contain the status of an error; otherwise the trailers do.
-    fn answered<B>(&mut self, response: &mut Response<B>) {
+    fn read_headers<B>(&mut self, response: &mut Response<B>) {
         let Some(code) = code(response.headers()) else { return };
         self.code = Some(code);
         if let Some(name) = self.name.header() {
@@ -181,29 +166,13 @@ fn code(headers: &HeaderMap) -> Option<Code> {
         .map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-/// A running call.
-#[derive(Debug)]
-pub(super) struct LogFuture<F> {
-    inner: F,
-    call: Option<Call>,
-}
+impl<B> LayerCall<B> for Call {
+    type Body = Logged<B>;
 
-impl<F, B, E> Future for LogFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-{
-    type Output = Result<Response<Logged<B>>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answered = ready!(Pin::new(&mut self.inner).poll(cx));
-        let call = self.call.take();
-        Poll::Ready(answered.map(|mut response| {
-            let call = call.and_then(|mut call| {
-                call.answered(&mut response);
-                call.is_logged.then_some(call)
-            });
-            response.map(|body| Logged { body, call })
-        }))
+    fn answered(mut self, mut response: Response<B>) -> Response<Logged<B>> {
+        self.read_headers(&mut response);
+        let call = self.is_logged.then_some(self);
+        response.map(|body| Logged { body, call })
     }
 }
 

@@ -97,7 +97,7 @@ fn parts_of(error: &Error) -> StatusDetails {
         Error::LeaseLost { cause } => precondition(reason::LEASE_LOST, vec![("cause", cause_word(*cause).into())]),
         Error::Unsupported { what } => precondition(reason::UNSUPPORTED, vec![("what", what.clone())]),
         Error::AlreadyReleased => precondition(reason::ALREADY_RELEASED, vec![]),
-        Error::LimitMismatch { there } => precondition(reason::LIMIT_MISMATCH, mode_metadata(*there)),
+        Error::LimitMismatch { existing } => precondition(reason::LIMIT_MISMATCH, mode_metadata(*existing)),
         Error::InvalidField(invalid) => invalid_field(invalid),
         Error::NamespaceNotFound { namespace } => {
             let namespace = shortened(namespace.clone());
@@ -115,7 +115,7 @@ fn parts_of(error: &Error) -> StatusDetails {
         }
         Error::OverLimit(over) => exhausted(reason::OVERLOADED, over_limit(over)).retry_in(over.retry),
         Error::Unauthenticated { cause } => {
-            let metadata = vec![("cause", cause.word().into())];
+            let metadata = vec![("cause", cause.as_str().into())];
             parts(Code::Unauthenticated, reason::UNAUTHENTICATED, metadata)
         }
         Error::PermissionDenied(denied) => parts(Code::PermissionDenied, reason::PERMISSION_DENIED, denial(denied)),
@@ -181,13 +181,13 @@ fn over_limit(over: &OverLimit) -> Vec<(&'static str, String)> {
     vec![
         ("what", over.to_string()),
         ("limit", over.limit.into()),
-        ("scope", over.scope.word().into()),
+        ("scope", over.scope.as_str().into()),
     ]
 }
 
 fn denial(denied: &Denied) -> Vec<(&'static str, String)> {
-    let mut metadata = vec![("missing", denied.missing.word().into())];
-    metadata.extend(denied.verb.map(|verb| ("verb", verb.word().into())));
+    let mut metadata = vec![("missing", denied.missing.as_str().into())];
+    metadata.extend(denied.verb.map(|verb| ("verb", verb.as_str().into())));
     metadata.extend(denied.namespace.clone().map(|namespace| ("namespace", namespace)));
     metadata
 }
@@ -200,7 +200,7 @@ fn held_by(holder: &Holder) -> Vec<(&'static str, String)> {
 }
 
 fn mode_metadata(mode: Mode) -> Vec<(&'static str, String)> {
-    let mut metadata = vec![("mode", mode.word().into())];
+    let mut metadata = vec![("mode", mode.as_str().into())];
     if let Mode::Semaphore { limit, .. } = mode {
         metadata.push(("limit", limit.to_string()));
     }
@@ -211,9 +211,9 @@ fn mode_metadata(mode: Mode) -> Vec<(&'static str, String)> {
 /// held has no known cause.
 fn cause_word(cause: Option<Cause>) -> &'static str {
     match cause {
-        Some(Cause::TakenBack) => Cause::Released.word(),
-        Some(Cause::Left) | None => "unknown",
-        Some(cause) => cause.word(),
+        Some(Cause::Undone) => Cause::Released.as_str(),
+        Some(Cause::Cancelled) | None => "unknown",
+        Some(cause) => cause.as_str(),
     }
 }
 

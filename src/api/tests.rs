@@ -241,7 +241,7 @@ mod grants {
             &CancellationToken::new(),
         )
         .unwrap();
-        let layer: GrantDelivery<_, CountedGrant> = GrantDelivery::new(Dispatch::new(services.locks, services.routes));
+        let layer = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(services.locks, services.routes));
         let authenticate = Authenticate::new(layer, Auth::default(), None);
         authenticate.oneshot(acquire()).await.unwrap().into_body()
     }

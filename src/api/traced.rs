@@ -4,79 +4,41 @@
 //! and unauthenticated callers could fill the collector. Health and reflection, which may be open
 //! to anonymous callers, are not traced.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use http::{Request, Response};
 use tonic::Code;
-use tower::Service;
 
 use super::call_metrics::end;
+use super::layer::{Answered, Layer, LayerCall};
 use crate::metrics::calls::Method;
 use crate::telemetry::traces::Traced;
 
-/// Traces the calls of `inner`.
+/// Traces calls if tracing is enabled.
 #[derive(Debug, Clone)]
-pub(super) struct TraceLayer<S> {
-    inner: S,
-}
+pub(super) struct TraceLayer;
 
-impl<S> TraceLayer<S> {
-    /// Traces the calls of `inner` if tracing is enabled.
-    pub(super) fn new(inner: S) -> Self {
-        Self { inner }
-    }
-}
+impl Layer for TraceLayer {
+    type Call = Option<Traced>;
 
-impl<S, R, B> Service<Request<R>> for TraceLayer<S>
-where
-    S: Service<Request<R>, Response = Response<B>>,
-    S::Future: Unpin,
-{
-    type Response = Response<B>;
-    type Error = S::Error;
-    type Future = TracedFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<R>) -> Self::Future {
+    fn begin<R>(&self, request: &mut Request<R>) -> Self::Call {
         let method = Method::of(request.uri().path());
-        let traced = method.is_own().then(|| Traced::call(method.word(), request.headers()));
-        TracedFuture {
-            traced: traced.flatten(),
-            inner: self.inner.call(request),
-        }
+        let traced = method
+            .is_own()
+            .then(|| Traced::call(method.as_str(), request.headers()));
+        traced.flatten()
     }
 }
 
-/// A running call; dropping it ends its span.
-#[derive(Debug)]
-pub(super) struct TracedFuture<F> {
-    inner: F,
-    traced: Option<Traced>,
-}
+impl<B> LayerCall<B> for Traced {
+    type Body = B;
 
-impl<F, B, E> Future for TracedFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>> + Unpin,
-{
-    type Output = F::Output;
+    fn poll<E>(&mut self, poll: impl FnOnce() -> Answered<B, E>) -> Answered<B, E> {
+        self.enter(poll)
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { inner, traced } = &mut *self;
-        let Some(span) = traced else {
-            return Pin::new(inner).poll(cx);
-        };
-        let answered = ready!(span.enter(|| Pin::new(inner).poll(cx)));
-        if let Ok(response) = &answered {
-            let (code, reason) = end(response);
-            let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
-            span.ended(code as i32, &reason, is_fault);
-        }
-        // Only the sending of the answer remains.
-        drop(traced.take());
-        Poll::Ready(answered)
+    fn answered(self, response: Response<B>) -> Response<B> {
+        let (code, reason) = end(&response);
+        let is_fault = matches!(code, Code::Internal | Code::Unavailable | Code::Unknown);
+        self.ended(code as i32, &reason, is_fault);
+        response
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Buf;
+use futures::TryFutureExt;
 use futures::stream::{Stream, StreamExt};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -36,14 +37,14 @@ mod request;
 
 /// The initial flow-control window of a connection, in bytes. With the default of 64 KiB, a burst of about 2,500
 /// small calls ends the connection.
-pub(super) const CONNECTION_WINDOW: u32 = 16 << 20;
+pub const CONNECTION_WINDOW: u32 = 16 << 20;
 /// How many streams of one connection a client may reset before the server has processed them. It allows a client to
 /// drop this many waiting calls at once; the default is 20.
-pub(super) const PENDING_RESETS: usize = 20_000;
+pub const PENDING_RESETS: usize = 20_000;
 /// How many streams of one connection the transport may reset because of frames that arrived after the end of their
 /// call. The count is over the lifetime of the connection, so with the default of 1,024, callers that occasionally drop
 /// calls would eventually lose the connection and all its calls.
-pub(super) const LOCAL_RESETS: usize = 1_000_000;
+pub const LOCAL_RESETS: usize = 1_000_000;
 
 /// The settings and the state that all connections share.
 #[derive(Debug, Clone)]
@@ -109,6 +110,7 @@ impl Transport {
         B::Data: Buf + Send,
     {
         let remote = connection.remote().clone();
+        let usage = remote.usage.clone();
         let mut calls = Calls::default();
         let executor = calls.executor();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -123,7 +125,12 @@ impl Transport {
                 executor.end_next_by(cut);
             }
             request.extensions_mut().insert(remote.clone());
-            Timed::new(service.clone().oneshot(request), deadline)
+            let usage = remote.usage.clone();
+            Timed::new(service.clone().oneshot(request), deadline).inspect_ok(move |response| {
+                if let Some(usage) = usage.filter(|_| response.body().is_end_stream()) {
+                    usage.answers.count_headers();
+                }
+            })
         });
         let mut served = pin!(self.http2(&calls).serve_connection(TokioIo::new(connection), service));
         let mut closing = Some(pin!(self.closing.cancelled()));
@@ -138,10 +145,16 @@ impl Transport {
             if !calls.start(cx) {
                 return Poll::Pending;
             }
+            if let Some(usage) = &usage {
+                usage.begin_step();
+            }
             let ended = served.as_mut().poll(cx);
             // Also for a connection that ends: calls that have arrived are executed, even without a reader of the
             // answer.
             calls.start(cx);
+            if let Some(usage) = &usage {
+                usage.end_step();
+            }
             ended
         });
         if let Err(error) = served.await {

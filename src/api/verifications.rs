@@ -73,8 +73,8 @@ impl Verifications {
         let turn = VerificationTurn(Arc::clone(&self.permit).acquire_owned().await.ok());
         drop(waiting);
         let proven = match presented {
-            PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
-            PresentedCredentials::UnverifiedToken(signed) => match signed.remembered() {
+            PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven) => Ok(proven),
+            PresentedCredentials::Unverified(signed) => match signed.remembered() {
                 Some(known) => known,
                 None => auth.verify(signed).await,
             },

@@ -165,8 +165,8 @@ impl Policy {
         bearer: Option<&[u8]>,
     ) -> Result<ProvenIdentity, Unproven> {
         match self.shown(certificate, bearer)? {
-            PresentedCredentials::ProvenIdentity(proven) | PresentedCredentials::Known(proven) => Ok(proven),
-            PresentedCredentials::UnverifiedToken(token) => token.verify(),
+            PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven) => Ok(proven),
+            PresentedCredentials::Unverified(token) => token.verify(),
         }
     }
 
@@ -185,7 +185,7 @@ impl Policy {
             if until.is_over() {
                 return Err(Unproven::Expired);
             }
-            return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity {
+            return Ok(PresentedCredentials::Verified(ProvenIdentity {
                 identity: shown.identity.clone(),
                 until,
             }));
@@ -193,13 +193,13 @@ impl Policy {
         let hash = hash(token);
         if let Some(identity) = self.bearers.identity_of(&hash) {
             let until = Until::default();
-            return Ok(PresentedCredentials::ProvenIdentity(ProvenIdentity { identity, until }));
+            return Ok(PresentedCredentials::Verified(ProvenIdentity { identity, until }));
         }
         let jwt = self.jwt.as_ref().ok_or(Unproven::Invalid)?;
         if let Some(cached) = jwt.remembered(&hash) {
-            return cached.map(PresentedCredentials::Known);
+            return cached.map(PresentedCredentials::Cached);
         }
-        Ok(PresentedCredentials::UnverifiedToken(UnverifiedToken {
+        Ok(PresentedCredentials::Unverified(UnverifiedToken {
             token: jwt.check_claims(token)?,
             jwt: Arc::clone(jwt),
             hash,

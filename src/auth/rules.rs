@@ -17,7 +17,7 @@ pub enum Verb {
 
 impl Verb {
     /// The name of the verb in rules and errors.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
             Self::Read => "read",
@@ -29,7 +29,7 @@ impl Verb {
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Acquire, Self::Read, Self::Admin]
             .into_iter()
-            .find(|verb| verb.word() == word)
+            .find(|verb| verb.as_str() == word)
     }
 }
 
@@ -121,7 +121,7 @@ pub enum Missing {
 
 impl Missing {
     /// The name of the missing part in errors.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Namespace => "namespace",
             Self::Verb => "verb",
@@ -150,7 +150,7 @@ impl fmt::Display for Denied {
         let (Some(verb), Some(namespace)) = (self.verb, &self.namespace) else {
             return write!(f, "no rule allows {identity:?} anything in any namespace");
         };
-        let verb = verb.word();
+        let verb = verb.as_str();
         match self.missing {
             Missing::Namespace => write!(f, "no rule allows {identity:?} anything in namespace {namespace:?}"),
             Missing::Verb => write!(

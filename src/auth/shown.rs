@@ -11,11 +11,11 @@ use super::proven::ProvenIdentity;
 #[derive(Debug)]
 pub enum PresentedCredentials {
     /// It proves who the caller is.
-    ProvenIdentity(ProvenIdentity),
+    Verified(ProvenIdentity),
     /// A signed token whose signature was verified before.
-    Known(ProvenIdentity),
+    Cached(ProvenIdentity),
     /// A signed token that says whose it is.
-    UnverifiedToken(UnverifiedToken),
+    Unverified(UnverifiedToken),
 }
 
 /// A signed token whose claims are good. Its signature is to be verified.

@@ -187,7 +187,7 @@ impl Backend for Embedded {
             let next = next
                 .as_ref()
                 .map(|(claim, waited)| IncomingClaim { claim, waited: *waited });
-            state.release(ctx, &lock, target.leaving(), next)
+            state.release(ctx, &lock, target.as_target(), next)
         };
         self.step(step).await
     }

@@ -30,12 +30,12 @@ use self::lease::Leases;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
 use self::lock_state::admission::Calls;
-use self::lock_state::notifications::NotificationSender;
 use self::ops::Replica;
 use self::ops::history::History;
 use self::ops::watching::Watching;
 use self::settings::Settings;
 use self::txn::StepBatcher;
+use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
@@ -168,8 +168,8 @@ impl Backend for Etcd {
         }
         let (ticket, spare) = match (claim.wait_policy, claim.mode) {
             // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
-            (WaitPolicy::Try, Mode::Exclusive | Mode::Shared) => (None, None),
-            (WaitPolicy::Try, Mode::Semaphore { .. }) => {
+            (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
+            (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
                 (Some(replica.locks.admit(lock, Calls::Acquires, false).await?), spare)
             }

@@ -27,16 +27,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::{self, BoxStream, StreamExt};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use futures::stream::BoxStream;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, timeout};
 
+use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::Access;
-use crate::backend::redis_server::failure::{away, broken, unsent};
-use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::redis_server::failure::{broken, not_sent, unavailable};
 use crate::backend::redis_server::script::{Answer, Script, StepRequirements};
 use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::subscriptions::Subscriptions;
@@ -91,21 +90,19 @@ impl Store {
     }
 
     /// Replaces the credentials. New connections use them; open connections stay.
-    pub fn prove_by(&self, access: Access) {
-        self.inner.settings.proof.replace(access);
+    pub fn set_credentials(&self, access: Access) {
+        self.inner.settings.credentials.replace(access);
     }
 
     /// Opens one namespace of this store for one replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redis> {
         let space = Arc::new(KeySpace::new(&self.inner.settings.prefix, namespace));
-        let (notifications, receiver) = NotificationSender::new();
-        let notifications = Arc::new(notifications);
         let core = Arc::new(Core {
             shared: Arc::clone(&self.inner),
             waiting: Waiting::default(),
             index: Index::new(&space),
             space,
-            notifications,
+            notifications: NotificationSender::default(),
         });
         let tasks = vec![
             tokio::spawn(notifications::forward(Arc::downgrade(&core))),
@@ -114,7 +111,6 @@ impl Store {
         ];
         Arc::new(Redis {
             core,
-            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -134,7 +130,7 @@ pub struct Core {
     shared: Arc<Shared>,
     space: Arc<KeySpace>,
     waiting: Waiting,
-    notifications: Arc<NotificationSender>,
+    notifications: NotificationSender,
     index: Index,
 }
 
@@ -153,7 +149,7 @@ impl Core {
                 return Ok(answer);
             }
         }
-        Err(unsent("the lock is being purged"))
+        Err(not_sent("the lock is being purged"))
     }
 
     fn may_grant(&self, lock: &LockName) -> bool {
@@ -229,7 +225,6 @@ impl Core {
 /// One namespace in Redis.
 pub struct Redis {
     core: Arc<Core>,
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -249,7 +244,7 @@ impl Drop for Redis {
 impl Redis {
     fn open(&self) -> Result<&Core, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(unsent("the namespace is closed"));
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.core)
     }
@@ -268,7 +263,7 @@ impl Redis {
         // A grant that too few replicas confirmed is not returned, because a failover may lose it.
         // The caller undoes it or retries.
         if let (AcquireOutcome::Held(_), Some(reason)) = (&outcome, answer.unconfirmed) {
-            return Err(away(reason));
+            return Err(unavailable(reason));
         }
         match (&outcome, state) {
             (AcquireOutcome::Waiting(position), Some(state)) => core.waiting.add(lock, claim, *position, state),
@@ -334,7 +329,7 @@ impl Backend for Redis {
         let outcome = answer::renewed(answer.value, lease)?;
         match (outcome, answer.unconfirmed) {
             // The server has renewed the lease, but too few replicas have confirmed it.
-            (RenewOutcome::Renewed(_), Some(reason)) => Err(away(reason)),
+            (RenewOutcome::Renewed(_), Some(reason)) => Err(unavailable(reason)),
             (outcome, _) => Ok(outcome),
         }
     }
@@ -349,12 +344,7 @@ impl Backend for Redis {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let receiver = self.receiver.lock().take();
-        let notifications = Arc::clone(&self.core.notifications);
-        match receiver {
-            Some(receiver) => notifications.stream(receiver),
-            None => stream::empty().boxed(),
-        }
+        self.core.notifications.open()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {

@@ -16,7 +16,6 @@
 //! - [`description`]: the stored description of a claim.
 //! - [`unreadable`]: locks whose records cannot be read.
 //! - [`quorum_member`]: one node of a quorum.
-//! - [`notifications`]: the notifications of waiting claims.
 
 pub mod cluster;
 pub mod config;
@@ -30,7 +29,6 @@ pub mod handshake;
 pub mod library;
 pub mod marker;
 pub mod node;
-pub mod notifications;
 pub mod quorum_member;
 pub mod script;
 pub mod sentinel;

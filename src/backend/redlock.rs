@@ -36,14 +36,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::join_all;
-use futures::stream::{self, BoxStream, StreamExt};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use futures::stream::BoxStream;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::{Access, Credentials};
-use crate::backend::redis_server::failure::unsent;
-use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::redis_server::failure::not_sent;
 use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::redis_server::unreadable::Unreadable;
@@ -69,8 +68,9 @@ pub struct Store {
 /// The state that all namespaces of a store share.
 pub struct Shared {
     nodes: Arc<Nodes>,
-    proof: Credentials,
+    credentials: Credentials,
     prefix: String,
+    /// The longest time for which a node may hold for a lease: the longest TTL with the drift allowance.
     longest_ttl: Duration,
     health: watch::Receiver<Health>,
     watching: JoinHandle<()>,
@@ -92,7 +92,7 @@ impl Store {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut settings = Settings::new(Servers::Cluster(Vec::new()));
         settings.prefix.clone_from(&quorum.prefix);
-        settings.proof = quorum.proof.clone();
+        settings.credentials = quorum.credentials.clone();
         settings.on_empty_store = quorum.on_empty_store;
         settings.longest_ttl = answer::with_drift(quorum.longest_ttl);
         let nodes = Arc::new(Nodes::start(&Arc::new(settings), quorum.node_timeout, quorum.nodes));
@@ -102,9 +102,9 @@ impl Store {
         let watching = tokio::spawn(health::watch_over(Arc::clone(&nodes), health_sender));
         let inner = Arc::new(Shared {
             nodes,
-            proof: quorum.proof,
+            credentials: quorum.credentials,
             prefix: quorum.prefix,
-            longest_ttl: quorum.longest_ttl,
+            longest_ttl: answer::with_drift(quorum.longest_ttl),
             health,
             watching,
         });
@@ -112,14 +112,13 @@ impl Store {
     }
 
     /// Uses these credentials for each new connection. Open connections stay.
-    pub fn prove_by(&self, access: Access) {
-        self.inner.proof.replace(access);
+    pub fn set_credentials(&self, access: Access) {
+        self.inner.credentials.replace(access);
     }
 
     /// One namespace of this store, for this replica.
     pub fn namespace(&self, namespace: &Namespace) -> Arc<Redlock> {
-        let (notifications, receiver) = NotificationSender::new();
-        let notifications = Arc::new(notifications);
+        let notifications = Arc::new(NotificationSender::default());
         let core = Arc::new(Core {
             base: format!("{}:{namespace}:", self.inner.prefix).into(),
             shared: Arc::clone(&self.inner),
@@ -134,7 +133,6 @@ impl Store {
         tasks.push(tokio::spawn(names::forget(Arc::downgrade(&core))));
         Arc::new(Redlock {
             core,
-            receiver: Mutex::new(Some(receiver)),
             tasks,
             closed: AtomicBool::new(false),
         })
@@ -214,7 +212,6 @@ impl Core {
 /// A namespace on its nodes.
 pub struct Redlock {
     core: Arc<Core>,
-    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
     tasks: Vec<JoinHandle<()>>,
     closed: AtomicBool,
 }
@@ -236,7 +233,7 @@ impl Drop for Redlock {
 impl Redlock {
     fn open(&self) -> Result<&Core, BackendError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(unsent("the namespace is closed"));
+            return Err(not_sent("the namespace is closed"));
         }
         Ok(&self.core)
     }
@@ -260,7 +257,7 @@ impl Backend for Redlock {
         check(claim)?;
         let action = match claim.wait_policy {
             WaitPolicy::Wait => core.waiting.acquire(lock, claim),
-            WaitPolicy::Try => match core.waiting.try_once(lock, claim) {
+            WaitPolicy::NoWait => match core.waiting.try_once(lock, claim) {
                 Some(permit) => NextAction::Contend(permit),
                 None => {
                     let found = core.inspect(lock, Duration::ZERO).await?.holder;
@@ -299,34 +296,34 @@ impl Backend for Redlock {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let core = self.open()?;
-        let mut found = match target {
+        let mut released = match target {
             ReleaseTarget::Call(_, call) => match core.waiting.release(lock, call) {
                 // No node knows of this call.
                 Some(false) => {
                     core.watchers.changed(lock);
-                    let found = Released::Ended(Cause::Left);
-                    return Ok(ReleaseOutcome { found, next: None });
+                    let released = Released::Ended(Cause::Cancelled);
+                    return Ok(ReleaseOutcome { released, next: None });
                 }
-                waited => core.end(lock, target).await.map(|found| match found {
-                    Released::Nothing if waited.is_some() => Released::Ended(Cause::Left),
-                    found => found,
+                waited => core.end(lock, target).await.map(|released| match released {
+                    Released::Nothing if waited.is_some() => Released::Ended(Cause::Cancelled),
+                    released => released,
                 })?,
             },
             _ => core.end(lock, target).await?,
         };
-        if let (Released::EndedBefore(Cause::TakenBack), ReleaseTarget::Call(..)) = (found, target) {
-            found = Released::Nothing;
+        if let (Released::EndedBefore(Cause::Undone), ReleaseTarget::Call(..)) = (released, target) {
+            released = Released::Nothing;
         }
-        let ended = matches!(found, Released::Ended(_) | Released::EndedBefore(_));
+        let ended = matches!(released, Released::Ended(_) | Released::EndedBefore(_));
         let next = match next {
             Some(next) if ended => core.promote_next(lock, next).await,
             _ => None,
         };
-        if next.is_none() && matches!(found, Released::Ended(cause) if cause != Cause::Left) {
+        if next.is_none() && matches!(released, Released::Ended(cause) if cause != Cause::Cancelled) {
             core.waiting.freed(lock, None);
         }
         core.watchers.changed(lock);
-        Ok(ReleaseOutcome { found, next })
+        Ok(ReleaseOutcome { released, next })
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -342,12 +339,7 @@ impl Backend for Redlock {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let receiver = self.receiver.lock().take();
-        let notifications = Arc::clone(&self.core.notifications);
-        match receiver {
-            Some(receiver) => notifications.stream(receiver),
-            None => stream::empty().boxed(),
-        }
+        self.core.notifications.open()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {

@@ -13,7 +13,7 @@ use crate::name::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitPolicy {
     /// No: the outcome names the first holder.
-    Try,
+    NoWait,
     /// Yes, in the queue.
     Wait,
 }
@@ -124,7 +124,7 @@ impl From<ReleaseTarget<'_>> for OwnedReleaseTarget {
 
 impl OwnedReleaseTarget {
     /// The borrowed form.
-    pub fn leaving(&self) -> ReleaseTarget<'_> {
+    pub fn as_target(&self) -> ReleaseTarget<'_> {
         match self {
             Self::Hold(lease) => ReleaseTarget::Hold(lease),
             Self::Call(claim, call) => ReleaseTarget::Call(claim, *call),
@@ -214,7 +214,7 @@ pub enum Refusal {
     /// It cannot share the lock with a claim in the queue.
     LimitMismatch {
         /// The mode of that claim.
-        there: Mode,
+        existing: Mode,
     },
     /// A claim with its id, or the holder that it would re-enter, has other parameters.
     OtherParameters {
@@ -227,7 +227,7 @@ pub enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseOutcome {
     /// What became of the target.
-    pub found: Released,
+    pub released: Released,
     /// The grant of `next`, if it was promoted.
     pub next: Option<Grant>,
 }

@@ -6,6 +6,7 @@
 
 mod cpu;
 mod echo;
+mod echo_server;
 mod listener;
 mod load;
 mod pattern;

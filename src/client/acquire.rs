@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::calls::{CALL, Calls, FIRST_PAUSE, duration, incomplete, next_pause, wire};
+use super::calls::{BACKOFF, CALL, Calls, duration, incomplete, wire};
 use super::error::{Error, Failed, Retryable};
 use super::guard::LockGuard;
 use super::keep_alive::LeaseTerm;
@@ -135,7 +135,7 @@ impl Acquire {
             self.request.request_id = fresh_id()?;
         }
         let end = clock::since_boot() + self.wait;
-        let (mut sends, mut pause) = (MAX_SENDS, FIRST_PAUSE);
+        let (mut sends, mut backoff) = (MAX_SENDS, BACKOFF);
         loop {
             let sent = clock::since_boot();
             let failed = match self.once(end.saturating_sub(sent)).await {
@@ -146,6 +146,7 @@ impl Acquire {
                 Err(failed) => failed,
             };
             sends = sends.saturating_sub(1);
+            let pause = backoff.pause();
             let may_resend = sends > 0 && self.wait.is_zero() && failed.retry == Retryable::Elsewhere;
             let may_wait = failed.retry != Retryable::Never && clock::since_boot() + pause < end;
             if may_resend || may_wait {
@@ -155,7 +156,6 @@ impl Acquire {
             if !may_resend && (!may_wait || clock::since_boot() >= end) {
                 return Err(self.calls.error(failed));
             }
-            pause = next_pause(pause);
         }
     }
 

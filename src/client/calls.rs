@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures::stream::{Stream, StreamExt};
+use futures::stream::{self, Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -15,6 +15,7 @@ use crate::api::proto::{
     ListLocksResponse, ListNamespacesRequest, LockState, NamespaceInfo, ReleaseRequest, RenewRequest, WatchLockRequest,
     WatchLockResponse,
 };
+use crate::backoff::Backoff;
 use crate::clock;
 
 /// The header with the bearer token.
@@ -25,15 +26,8 @@ pub(super) const CALL: Duration = Duration::from_secs(5);
 const CALL_WITH_REPEATS: Duration = Duration::from_secs(10);
 /// How often a call is repeated, in addition to once per address.
 const REPEATS: usize = 2;
-/// The pause before the first repetition. Each pause is twice as long as the previous one.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause between repetitions.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
-
-/// The pause after this one.
-pub(super) fn next_pause(pause: Duration) -> Duration {
-    (pause * 2).min(MAX_PAUSE)
-}
+/// The pauses before repetitions.
+pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The calls of a client.
 #[derive(Debug)]
@@ -136,7 +130,7 @@ impl Calls {
     {
         let end = clock::since_boot() + CALL_WITH_REPEATS;
         let mut attempts = self.connections.count() + REPEATS;
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             let left = end.saturating_sub(clock::since_boot());
             let failed = match self.once(CALL.min(left), request.clone(), &send).await {
@@ -144,12 +138,12 @@ impl Calls {
                 Err(failed) => failed,
             };
             attempts -= 1;
+            let pause = backoff.pause();
             let is_too_late = clock::since_boot() + pause >= end;
             if failed.retry != Retryable::Elsewhere || attempts == 0 || is_too_late {
                 return Err(self.error(failed));
             }
             tokio::time::sleep(pause).await;
-            pause = next_pause(pause);
         }
     }
 
@@ -201,7 +195,7 @@ impl Calls {
         response.await
     }
 
-    /// Opens a watch. The deadline applies to the response headers only; messages follow at each change.
+    /// Opens a watch. The deadline applies to the first message, the state of the lock; the others follow at each change.
     pub(super) async fn watch(
         &self,
         namespace: &str,
@@ -213,11 +207,20 @@ impl Calls {
         };
         let channel = self.connections.channel();
         let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
-        let opened = tokio::time::timeout(CALL, self.send_with_credentials(None, &channel, request, watch)).await;
-        let failed = match opened {
-            Ok(Ok(Ok(messages))) => {
+        let opened = tokio::time::timeout(CALL, async {
+            let response = self.send_with_credentials(None, &channel, request, watch).await?;
+            Ok::<_, Error>(match response {
+                Ok(messages) => {
+                    let mut messages = messages.into_inner();
+                    Ok((messages.next().await, messages))
+                }
+                Err(status) => Err(status),
+            })
+        });
+        let failed = match opened.await {
+            Ok(Ok(Ok((first, messages)))) => {
                 let address = channel.address;
-                let messages = messages.into_inner();
+                let messages = stream::iter(first).chain(messages);
                 return Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &address).error)));
             }
             Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),

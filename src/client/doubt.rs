@@ -14,12 +14,12 @@ use super::calls::Calls;
 use super::held::Held;
 use crate::api::proto::watch_lock_response::Event;
 use crate::api::proto::{ChangeKind, WatchLockResponse};
+use crate::backoff::Backoff;
 
 /// How long a lease is held before its lock is watched, because most leases are released sooner.
 const WATCH_AFTER: Duration = Duration::from_millis(500);
-/// The first and the longest pause before a watch that ended is reopened. Meanwhile only renewals detect a loss.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// The pauses before a watch that ended is reopened. Meanwhile only renewals detect a loss.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
 /// Notifies `doubt` whenever the lease may have ended; only a renewal can verify that. Holders of a shared lock do not
 /// watch it, because each would receive the changes of all the others.
@@ -28,19 +28,18 @@ pub(super) async fn watch(calls: &Calls, held: &Held, doubt: &Notify) -> Infalli
         return pending().await;
     }
     sleep(WATCH_AFTER).await;
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = BACKOFF;
     loop {
         if let Ok(events) = calls.watch(&held.namespace, &held.name).await {
             let mut events = pin!(events);
             while let Some(Ok(message)) = events.next().await {
-                pause = FIRST_PAUSE;
+                backoff.reset();
                 if has_ended(&message, held.token) {
                     doubt.notify_one();
                 }
             }
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(MAX_PAUSE);
+        sleep(backoff.pause()).await;
     }
 }
 

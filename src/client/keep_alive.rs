@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::calls::{CALL, Calls, FIRST_PAUSE, duration, next_pause};
+use super::calls::{BACKOFF, CALL, Calls, duration};
 use super::doubt;
 use super::error::Error;
 use super::held::Held;
@@ -139,7 +139,7 @@ async fn renew_until_lost(
     state: &watch::Sender<LeaseState>,
     doubt: &Notify,
 ) -> Loss {
-    let (mut next, mut pause) = (term.due(), FIRST_PAUSE);
+    let (mut next, mut backoff) = (term.due(), BACKOFF);
     loop {
         tokio::select! {
             () = clock::sleep_until(next.min(term.end)) => {}
@@ -154,15 +154,13 @@ async fn renew_until_lost(
             Ok(lease) => {
                 term = term.renewed(sent, duration(lease.ttl));
                 state.send_replace(LeaseState::Held(term));
-                (next, pause) = (term.due(), FIRST_PAUSE);
+                next = term.due();
+                backoff.reset();
             }
             Err(failed) => match failed.error {
                 Error::LeaseLost { cause } => return Loss::Gone { cause },
                 // Other errors may be transient; the end of the term decides.
-                _ => {
-                    next = clock::since_boot() + pause;
-                    pause = next_pause(pause);
-                }
+                _ => next = clock::since_boot() + backoff.pause(),
             },
         }
     }

@@ -83,7 +83,7 @@ impl Origin<'_> {
         let given = store.guarantee();
         match declared {
             Some(declared) if declared > given => {
-                let word = given.word();
+                let word = given.as_str();
                 let problem = format!(
                     "must be at most {word}: the backend {:?} with these settings promises no more",
                     section.backend

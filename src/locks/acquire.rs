@@ -49,7 +49,7 @@ impl AcquireCall {
         let mut attempts = 0;
         loop {
             let outcome = match claim.wait_policy {
-                WaitPolicy::Try => self.acquire(&claim).await,
+                WaitPolicy::NoWait => self.acquire(&claim).await,
                 WaitPolicy::Wait => {
                     self.acquire_and_wait_unless_draining(&claim, &mut outage, attempts > 0)
                         .await
@@ -240,7 +240,7 @@ impl AcquireCall {
     /// Ends the wait: removes the claim and returns the reason.
     async fn end_wait(&self, undo: &mut Undo, outage: &Outage) -> Error {
         match timeout(REMOVAL_WAIT, undo.run()).await {
-            Ok(Ok(undone)) if undone.found == Released::Adopted => Error::Superseded,
+            Ok(Ok(undone)) if undone.released == Released::Adopted => Error::Superseded,
             Ok(Ok(_)) => Error::WaitTimeout {
                 waited: self.arrived.elapsed(),
             },
@@ -320,7 +320,7 @@ impl Outage {
     fn tolerates(&mut self, error: &BackendError) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.last = Some(error.clone());
-        error.is_passing() && since.elapsed() < OUTAGE_TOLERANCE
+        error.is_transient() && since.elapsed() < OUTAGE_TOLERANCE
     }
 
     fn end(&mut self) {

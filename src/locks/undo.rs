@@ -2,18 +2,39 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use super::NamespaceState;
 use crate::backend::{Health, NewClaim, ReleaseOutcome, ReleaseTarget};
+use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
 
-/// The delays between attempts on a failed store whose health does not change: the first one, and the longest one.
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const MAX_RETRY: Duration = Duration::from_secs(10);
+/// The pauses between attempts on a failed store whose health does not change.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+
+/// How many undos of a namespace may have failed before Acquires are refused. More than the calls that a server has
+/// open by default, so that an outage alone does not reach it.
+pub(super) const MAX_FAILED_UNDOS: usize = if cfg!(test) { 100 } else { 100_000 };
+
+/// Counts an undo that has failed at least once, until it is dropped.
+struct FailedUndo<'a>(&'a AtomicUsize);
+
+impl<'a> FailedUndo<'a> {
+    fn count(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for FailedUndo<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Undoes a call when dropped: removes its claim from the queue or releases its grant, unless a retry has adopted it.
 /// The undo runs in a task of its own, so that it outlives the call.
@@ -79,21 +100,22 @@ async fn release(state: &Arc<NamespaceState>, call: &CallToUndo) -> Result<Relea
 }
 
 /// Undoes a call. Retries until it succeeds or the namespace is closed, because a store that recovers may still have
-/// the claim. The number of these tasks is bounded by the calls in flight when the store became unavailable: later
-/// calls are refused without effect. When the runtime ends, the tasks end with it.
+/// the claim. The number of these tasks is bounded: while [`MAX_FAILED_UNDOS`] have failed, Acquires are refused
+/// without effect. When the runtime ends, the tasks end with it.
 async fn retry_undo(state: Arc<NamespaceState>, call: CallToUndo) {
     let mut health = state.backend.health();
-    let mut retry_after = FIRST_RETRY;
+    let mut backoff = BACKOFF;
+    let mut failed = None;
     while let Err(error) = release(&state, &call).await {
+        failed.get_or_insert_with(|| FailedUndo::count(&state.failed_undos));
         tokio::select! {
             () = state.closed.cancelled() => {
                 tracing::warn!(lock = %call.lock, %error, "closed before a call was undone");
                 return;
             }
             () = recovered(&mut health) => {}
-            () = tokio::time::sleep(retry_after) => {}
+            () = tokio::time::sleep(backoff.pause()) => {}
         }
-        retry_after = (retry_after * 2).min(MAX_RETRY);
     }
 }
 

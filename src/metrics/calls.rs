@@ -49,7 +49,7 @@ impl Method {
     }
 
     /// The value of the label.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match METHODS.get(self.0) {
             Some(own) => own.name,
             None => OTHER_METHODS[self.0 - METHODS.len()].1,
@@ -77,7 +77,7 @@ impl Reason {
         Self(all.position(|known| *known == word).unwrap_or(OTHER_REASONS.len() - 1))
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match OTHER_REASONS.get(self.0) {
             Some(word) => word,
             None => reason::ALL[self.0 - OTHER_REASONS.len()],
@@ -117,14 +117,14 @@ impl NamespaceCalls {
     }
 
     fn counter(&self, method: Method, reason: Reason) -> &IntCounter {
-        let labels = [self.namespace.as_str(), method.word(), reason.word()];
+        let labels = [self.namespace.as_str(), method.as_str(), reason.as_str()];
         self.methods[method.0].reasons[reason.0].get_or_init(|| self.requests.with_label_values(&labels))
     }
 
     /// Counts a call that took `took`.
     pub fn ended(&self, method: Method, reason: Reason, took: Duration) {
         self.counter(method, reason).inc();
-        let labels = [self.namespace.as_str(), method.word()];
+        let labels = [self.namespace.as_str(), method.as_str()];
         let seconds = &self.methods[method.0].seconds;
         let seconds = seconds.get_or_init(|| self.seconds.with_label_values(&labels));
         seconds.observe(took.as_secs_f64());

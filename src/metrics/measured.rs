@@ -156,7 +156,7 @@ impl Series {
         sent: Instant,
     ) {
         let mut observer = self.observer();
-        match (target, outcome.found) {
+        match (target, outcome.released) {
             (ReleaseTarget::Hold(lease), Released::Ended(_)) => {
                 observer.ended(&lease.secret);
                 observer.released(lock, sent);
@@ -170,9 +170,9 @@ impl Series {
             _ => {}
         }
         drop(observer);
-        match (target, outcome.found) {
+        match (target, outcome.released) {
             // A claim that only waited had no lease.
-            (_, Released::Ended(Cause::Left)) => {}
+            (_, Released::Ended(Cause::Cancelled)) => {}
             (_, Released::Ended(cause)) => self.ended[cause_index(Some(cause))].inc(),
             (ReleaseTarget::Hold(_), Released::EndedBefore(Cause::Released)) => {}
             (ReleaseTarget::Hold(_), Released::EndedBefore(cause)) => self.lost[cause_index(Some(cause))].inc(),
@@ -203,8 +203,8 @@ fn cause_index(cause: Option<Cause>) -> usize {
         Some(Cause::Expired) => 0,
         Some(Cause::Released) => 1,
         Some(Cause::Forced) => 2,
-        Some(Cause::TakenBack) => 3,
-        Some(Cause::Left) | None => 4,
+        Some(Cause::Undone) => 3,
+        Some(Cause::Cancelled) | None => 4,
     }
 }
 

@@ -72,7 +72,7 @@ impl Mode {
     }
 
     /// The name of this mode: `exclusive`, `shared` or `semaphore`.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Exclusive => "exclusive",
             Self::Shared => "shared",
@@ -93,7 +93,7 @@ impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Semaphore { permits, limit } => write!(f, "semaphore {permits} of {limit}"),
-            plain => f.write_str(plain.word()),
+            plain => f.write_str(plain.as_str()),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Checks the credentials that this server presents to stores before they are used.
+//! Parses certificates and keys in PEM: those of the listeners, and those that this server presents to stores.
 
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 pub enum CredentialsError {
     /// It is not PEM, or incomplete.
     #[error("no PEM can be read: {0}")]
-    Unreadable(rustls::pki_types::pem::Error),
+    Unreadable(#[from] pem::Error),
     /// It contains no certificate.
     #[error("there is no certificate in it")]
     NoCertificate,
@@ -35,19 +35,22 @@ pub fn check_authorities(certificates: &[u8]) -> Result<(), CredentialsError> {
 /// # Errors
 /// [`CredentialsError`] if they do not belong together, as when only one of the two files was replaced yet.
 pub fn check_pair(certificates: &[u8], key: &[u8]) -> Result<(), CredentialsError> {
-    let chain = read(certificates)?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(CredentialsError::Unreadable)?;
-    CertifiedKey::from_der(chain, key, &default_provider())?;
+    CertifiedKey::from_der(read(certificates)?, read_key(key)?, &default_provider())?;
     Ok(())
 }
 
-fn read(certificates: &[u8]) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
-    let all = all.map_err(CredentialsError::Unreadable)?;
+/// The certificates in PEM, at least one.
+pub(super) fn read(certificates: &[u8]) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let all = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>()?;
     if all.is_empty() {
         return Err(CredentialsError::NoCertificate);
     }
     Ok(all)
+}
+
+/// The key in PEM.
+pub(super) fn read_key(key: &[u8]) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    Ok(PrivateKeyDer::from_pem_slice(key)?)
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 
+use super::credentials::{self, CredentialsError};
 use super::{ClientAuth, H2, HTTP1, TlsSettings};
 use crate::files;
 
@@ -25,27 +26,13 @@ pub enum TlsError {
         /// The cause.
         source: std::io::Error,
     },
-    /// A file is not PEM.
-    #[error("{}: no PEM can be read: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: pem::Error,
-    },
-    /// A file contains no certificate.
-    #[error("{}: there is no certificate in it", path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A certificate cannot be used, or the key does not belong to it.
+    /// A file contains no usable certificates, or no key that belongs to them.
     #[error("{}: {source}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        source: rustls::Error,
+        source: CredentialsError,
     },
     /// The CA certificates for clients cannot be used.
     #[error("{}: {source}", path.display())]
@@ -64,11 +51,7 @@ impl TlsError {
     /// The file that cannot be used.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Unread { path, .. }
-            | Self::Unreadable { path, .. }
-            | Self::NoCertificate { path }
-            | Self::Unusable { path, .. }
-            | Self::Authorities { path, .. } => Some(path),
+            Self::Unread { path, .. } | Self::Unusable { path, .. } | Self::Authorities { path, .. } => Some(path),
             Self::NoAuthorities => None,
         }
     }
@@ -81,11 +64,10 @@ pub(super) type Clients = Arc<dyn ClientCertVerifier>;
 
 /// Reads the server's certificate and key.
 pub(super) fn own(settings: &TlsSettings) -> Result<Own, TlsError> {
-    let chain = certificates(&settings.certificate)?;
-    let path = &settings.key;
-    let key = PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|source| unreadable(path, source))?;
-    let own = CertifiedKey::from_der(chain, key, &default_provider());
-    let own = own.map_err(|source| unusable(settings, source))?;
+    let (certificate, key) = (&settings.certificate, &settings.key);
+    let chain = credentials::read(&read(certificate)?).map_err(unusable(certificate))?;
+    let key = credentials::read_key(&read(key)?).map_err(unusable(key))?;
+    let own = CertifiedKey::from_der(chain, key, &default_provider()).map_err(unusable(certificate))?;
     Ok(Arc::new(own.into()))
 }
 
@@ -99,7 +81,7 @@ pub(super) fn configs(
     let config = |clients, protocol: &[u8]| {
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|source| unusable(settings, source))?
+            .map_err(unusable(&settings.certificate))?
             .with_client_cert_verifier(clients)
             .with_cert_resolver(Arc::<SingleCertAndKey>::clone(own));
         config.alpn_protocols = vec![protocol.to_vec()];
@@ -126,19 +108,13 @@ pub(super) fn usable_clients(settings: &TlsSettings) -> Result<(Clients, Vec<Tls
     let path = settings.client_ca.as_ref().ok_or(TlsError::NoAuthorities)?;
     let (mut roots, mut errors) = (RootCertStore::empty(), Vec::new());
     for authority in CertificateDer::pem_slice_iter(&read(path)?) {
-        let authority = authority.map_err(|source| unreadable(path, source));
-        let added = authority.and_then(|authority| {
-            roots.add(authority).map_err(|source| TlsError::Unusable {
-                path: path.clone(),
-                source,
-            })
-        });
-        errors.extend(added.err());
+        let authority = authority.map_err(CredentialsError::from);
+        let added = authority.and_then(|authority| Ok(roots.add(authority)?));
+        errors.extend(added.map_err(unusable(path)).err());
     }
     if roots.is_empty() {
-        return Err(errors
-            .pop()
-            .unwrap_or_else(|| TlsError::NoCertificate { path: path.clone() }));
+        let none = || unusable(path)(CredentialsError::NoCertificate);
+        return Err(errors.pop().unwrap_or_else(none));
     }
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -160,25 +136,9 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-    let all = all.map_err(|source| unreadable(path, source))?;
-    if all.is_empty() {
-        return Err(TlsError::NoCertificate { path: path.into() });
-    }
-    Ok(all)
-}
-
-fn unusable(settings: &TlsSettings, source: rustls::Error) -> TlsError {
-    TlsError::Unusable {
-        path: settings.certificate.clone(),
-        source,
-    }
-}
-
-fn unreadable(path: &Path, source: pem::Error) -> TlsError {
-    TlsError::Unreadable {
+fn unusable<E: Into<CredentialsError>>(path: &Path) -> impl Fn(E) -> TlsError {
+    move |source| TlsError::Unusable {
         path: path.into(),
-        source,
+        source: source.into(),
     }
 }

@@ -15,6 +15,7 @@ mod server;
 #[allow(dead_code, reason = "one kind of key is enough here")]
 #[path = "../secure/signer.rs"]
 mod signer;
+mod unread;
 mod untaken;
 
 /// What the signer writes its files with.

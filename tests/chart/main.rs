@@ -6,6 +6,7 @@
 mod hardened;
 mod helm;
 mod image;
+mod keys;
 mod memory;
 mod production;
 mod refused;

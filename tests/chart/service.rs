@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::helm::{KUBERNETES, chart, helm, objects, of_kind, render, root, shipped, shipped_objects, tool};
 
 /// The configuration in rendered objects.
-fn configuration(objects: &[Value]) -> String {
+pub fn configuration(objects: &[Value]) -> String {
     let maps = of_kind(objects, "ConfigMap").filter_map(|map| map["data"]["fencepost.toml"].as_str());
     maps.map(str::to_owned).next().expect("the configuration")
 }
@@ -19,7 +19,7 @@ fn configuration(objects: &[Value]) -> String {
 const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
 /// What the program says against a configuration.
-fn check(config: &str) -> Result<(), String> {
+pub fn check(config: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let home = folder.path().to_str().expect("a path");
     // The files that a pod would have mounted.

@@ -75,7 +75,7 @@ impl Asking for NewClaim {
 
     fn trying(self) -> Self {
         Self {
-            wait_policy: WaitPolicy::Try,
+            wait_policy: WaitPolicy::NoWait,
             ..self
         }
     }

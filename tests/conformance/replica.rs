@@ -117,7 +117,7 @@ impl<'a> Replica<'a> {
 
     /// Releases a lease.
     pub async fn release(&self, held: &Held) -> Released {
-        self.end(ReleaseTarget::Hold(&held.lease), None).await.found
+        self.end(ReleaseTarget::Hold(&held.lease), None).await.released
     }
 
     /// Releases a lease and hands over to `next`.
@@ -127,12 +127,14 @@ impl<'a> Replica<'a> {
 
     /// Undoes what a call entered.
     pub async fn undo(&self, claim: &NewClaim) -> Released {
-        self.end(ReleaseTarget::Call(&claim.id, claim.call), None).await.found
+        self.end(ReleaseTarget::Call(&claim.id, claim.call), None)
+            .await
+            .released
     }
 
     /// Removes whoever holds a token.
     pub async fn force(&self, token: FencingToken) -> Released {
-        self.end(ReleaseTarget::Forced(token), None).await.found
+        self.end(ReleaseTarget::Forced(token), None).await.released
     }
 
     /// Renews a lease, or tries to.

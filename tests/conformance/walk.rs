@@ -31,7 +31,7 @@ const PASS: Duration = Duration::from_secs(2);
 
 fn step() -> impl Strategy<Value = Step> {
     let at = || any::<prop::sample::Index>();
-    let wait_policy = || prop_oneof![Just(WaitPolicy::Wait), Just(WaitPolicy::Try)];
+    let wait_policy = || prop_oneof![Just(WaitPolicy::Wait), Just(WaitPolicy::NoWait)];
     let mode = prop_oneof![
         4 => Just(Mode::Exclusive),
         4 => Just(Mode::Shared),
@@ -203,7 +203,7 @@ impl Walk {
                 self.model.grant(index, held);
             }
             (false, WaitPolicy::Wait, AcquireOutcome::Waiting(_)) => {}
-            (false, WaitPolicy::Try, AcquireOutcome::Busy(_)) => {
+            (false, WaitPolicy::NoWait, AcquireOutcome::Busy(_)) => {
                 self.model.queue.remove(index);
             }
             (eligible, wait_policy, other) => panic!("eligible {eligible}, {wait_policy:?}: {other:?}"),
@@ -259,8 +259,8 @@ impl Walk {
         let found = self.fixture.here().undo(&placed.claim).await;
         let expected = match placed.held {
             Some(Holds { adopted: true, .. }) => Released::Adopted,
-            Some(_) => Released::Ended(Cause::TakenBack),
-            None => Released::Ended(Cause::Left),
+            Some(_) => Released::Ended(Cause::Undone),
+            None => Released::Ended(Cause::Cancelled),
         };
         assert_eq!(found, expected);
         if let Released::Ended(cause) = found {

@@ -57,7 +57,7 @@ async fn remove(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>
         .release(&name("a"), ReleaseTarget::Call(&claim.id, claim.call), next)
         .await
         .expect("etcd answers");
-    assert!(matches!(left.found, Released::Ended(_)), "{left:?}");
+    assert!(matches!(left.released, Released::Ended(_)), "{left:?}");
     left.next.is_some()
 }
 
@@ -140,7 +140,7 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
         assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
         // Its name is free for the next claim.
         let tried = NewClaim {
-            wait_policy: WaitPolicy::Try,
+            wait_policy: WaitPolicy::NoWait,
             ..claim(Mode::Exclusive)
         };
         let entered = locks.acquire(&name("a"), &tried).await.expect("etcd answers");
@@ -171,7 +171,7 @@ async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
     let entered = other.acquire(&name("a"), &waits).await.expect("etcd answers");
     assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
     for there in [&held, &waits] {
-        for wait_policy in [WaitPolicy::Try, WaitPolicy::Wait] {
+        for wait_policy in [WaitPolicy::NoWait, WaitPolicy::Wait] {
             let new = NewClaim {
                 id: there.id,
                 wait_policy,

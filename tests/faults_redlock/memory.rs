@@ -66,6 +66,19 @@ async fn a_node_that_forgot_does_not_vote_until_the_longest_ttl_has_passed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_ttl_in_the_markers_is_rounded_up() {
+    if !available() {
+        return;
+    }
+    let servers = nodes::<3>();
+    // With the drift allowance 1,013.01 ms.
+    let _locks = replica(&of(&servers, Duration::from_millis(1_001))).await;
+    for server in &servers {
+        assert_eq!(server.cli(&["HGET", "fencepost:voter", "longest"]), "1014");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_majority_that_forgot_is_a_quarantine_that_says_how_long_and_ends_in_time() {
     if !available() {
         return;

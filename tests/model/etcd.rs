@@ -10,6 +10,7 @@ use crate::explorer::{Model, Walked, walk};
 
 mod deciding;
 mod renewal;
+mod requests;
 mod steps;
 mod store;
 mod tokens;
@@ -33,8 +34,12 @@ pub enum Flaw {
     PoolsAfterUnknown,
     /// A used lease gets no sign of life before its grant counts.
     NoSignOfLife,
-    /// Two claims that may be granted go together in one transaction.
+    /// Two newcomers that may be granted go together in one request.
     TwoGrantsInOneBatch,
+    /// A newcomer is appended in the request that grants its own retry at once.
+    TailsBesideNewcomers,
+    /// A cancel mark goes in one request with the step that it is to keep out.
+    MarksShare,
     /// An undo takes the place of a claim whichever call waits for it.
     UndoIgnoresCall,
     /// An undo takes out what is at its key, though that was written since.
@@ -129,6 +134,10 @@ impl Model for Running {
         if let Some(wrong) = state.wrong {
             return Some(wrong);
         }
+        let waits = |claim| state.store.waiter(claim).is_some();
+        if state.store.holders.iter().any(|holder| waits(holder.claim)) {
+            return Some("a claim waits behind itself");
+        }
         let mut held = 0;
         for (claim, lease) in state.believes.iter().enumerate() {
             let Some(lease) = lease else { continue };
@@ -196,6 +205,12 @@ const BESIDE: World = World {
     ..RETRIED
 };
 
+/// A claim, and another one whose retry comes to the same replica while it is on its way.
+const CROWDED: World = World {
+    calls: &[(0, 0), (1, 0), (1, 0)],
+    ..BESIDE
+};
+
 /// Three claims, two of one replica, which may hand over.
 const HANDED: World = World {
     calls: &[(0, 0), (1, 0), (2, 1)],
@@ -215,6 +230,17 @@ fn a_claim_and_its_retry_beside_another_are_safe() {
 #[test]
 fn hand_overs_are_safe() {
     explore(HANDED).is_sound(1_000);
+}
+
+#[test]
+fn newcomers_and_their_retries_that_share_requests_are_safe() {
+    explore(CROWDED).is_sound(1_000);
+    let semaphore = World {
+        permits: &[1, 2],
+        limit: 2,
+        ..CROWDED
+    };
+    explore(semaphore).is_sound(1_000);
 }
 
 #[test]
@@ -340,6 +366,18 @@ fn a_used_lease_without_a_sign_of_life_is_noticed() {
 fn two_grants_in_one_batch_are_noticed() {
     let flaw = Flaw::TwoGrantsInOneBatch;
     explore(World { flaw, ..HANDED }).is_noticed("than fit");
+}
+
+#[test]
+fn a_newcomer_in_the_request_that_grants_its_retry_is_noticed() {
+    let flaw = Flaw::TailsBesideNewcomers;
+    explore(World { flaw, ..CROWDED }).is_noticed("behind itself");
+}
+
+#[test]
+fn a_mark_in_one_request_with_what_it_keeps_out_is_noticed() {
+    let flaw = Flaw::MarksShare;
+    explore(World { flaw, ..CROWDED }).is_noticed("took effect");
 }
 
 #[test]

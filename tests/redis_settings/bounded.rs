@@ -101,7 +101,7 @@ async fn turns_that_were_given_back_cost_nothing() {
             let left = backend
                 .release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None)
                 .await;
-            left.unwrap().found == Released::Ended(Cause::Left)
+            left.unwrap().released == Released::Ended(Cause::Cancelled)
         }
     });
     let gave_back = polled
@@ -130,7 +130,7 @@ async fn turns_that_were_given_back_cost_nothing() {
     let left = backend
         .release(&lock(), ReleaseTarget::Call(&claim(2).id, claim(2).call), None)
         .await;
-    assert_eq!(left.unwrap().found, Released::Ended(Cause::TakenBack));
+    assert_eq!(left.unwrap().released, Released::Ended(Cause::Undone));
     let next = backend.promote(&lock(), &claim(3)).await.unwrap();
     assert!(matches!(next, AcquireOutcome::Held(_)), "{next:?}");
 }
@@ -159,7 +159,7 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
         let left = backend
             .release(&lock(), ReleaseTarget::Call(&late.id, late.call), None)
             .await;
-        assert_eq!(left.unwrap().found, Released::Ended(Cause::Left));
+        assert_eq!(left.unwrap().released, Released::Ended(Cause::Cancelled));
     })
     .await;
     longest(&server, "take_up of the last", async || {
@@ -184,7 +184,7 @@ async fn one_of_thousands_of_waiters_costs_what_one_of_few_does() {
         .unwrap();
     let (thread, script) = (worked(&server) - before, slow(&server));
     println!("release: {script:?}, {thread:?}");
-    assert_eq!(left.found, Released::Ended(Cause::Released));
+    assert_eq!(left.released, Released::Ended(Cause::Released));
     assert!(script.min(thread) < LONGEST, "{script:?}, {thread:?}");
     let mut held = 0;
     for round in 0..1_000 {
@@ -236,7 +236,7 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
             .release(&lock(), ReleaseTarget::Hold(&lease), None)
             .await
             .unwrap();
-        assert_eq!(left.found, Released::Ended(Cause::Released));
+        assert_eq!(left.released, Released::Ended(Cause::Released));
     })
     .await;
     longest(&server, "force", async || {
@@ -245,13 +245,13 @@ async fn one_of_thousands_of_holders_costs_what_one_of_few_does() {
             .release(&lock(), ReleaseTarget::Forced(grant.token), None)
             .await
             .unwrap();
-        assert_eq!(left.found, Released::Ended(Cause::Forced));
+        assert_eq!(left.released, Released::Ended(Cause::Forced));
     })
     .await;
     longest(&server, "force of nobody", async || {
         let nobody = ReleaseTarget::Forced(FencingToken::new(1).unwrap());
         let left: ReleaseOutcome = backend.release(&lock(), nobody, None).await.unwrap();
-        assert_eq!(left.found, Released::Nothing);
+        assert_eq!(left.released, Released::Nothing);
     })
     .await;
     longest(&server, "look", async || {
@@ -288,7 +288,7 @@ async fn thousands_that_expire_at_once_leave_a_few_at_a_time() {
     let (before, called) = (worked(&server), server.scripts());
     // One that cannot share it, and does not wait, gets it all the same: nobody holds it any more.
     let writer = NewClaim {
-        wait_policy: WaitPolicy::Try,
+        wait_policy: WaitPolicy::NoWait,
         ..claim(1_000_000)
     };
     let place = backend.acquire(&lock(), &writer).await.unwrap();
@@ -317,7 +317,7 @@ async fn a_holder_whose_place_changed_still_expires_in_time() {
         let left = backend
             .release(&lock(), ReleaseTarget::Call(&gone.id, gone.call), None)
             .await;
-        assert!(matches!(left.unwrap().found, Released::Ended(_)));
+        assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
     acquire_all_in_turn(&backend, [20, 21].map(lives)).await;
     for (passed, left) in [(150, 5), (350, 4)] {

@@ -67,21 +67,21 @@ async fn release(backend: &dyn Backend, grant: &fencepost::backend::Grant, next:
         .release(&lock(), ReleaseTarget::Hold(&lease), next)
         .await
         .unwrap();
-    assert_eq!(left.found, Released::Ended(Cause::Released));
+    assert_eq!(left.released, Released::Ended(Cause::Released));
 }
 
 async fn undo(backend: &dyn Backend, claim: &NewClaim) {
     let left = backend
         .release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None)
         .await;
-    assert_eq!(left.unwrap().found, Released::Ended(Cause::TakenBack));
+    assert_eq!(left.unwrap().released, Released::Ended(Cause::Undone));
 }
 
 async fn undo_waiting(backend: &dyn Backend, claim: &NewClaim) {
     let left = backend
         .release(&lock(), ReleaseTarget::Call(&claim.id, claim.call), None)
         .await;
-    assert_eq!(left.unwrap().found, Released::Ended(Cause::Left));
+    assert_eq!(left.unwrap().released, Released::Ended(Cause::Cancelled));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -203,7 +203,7 @@ async fn the_marks_of_a_lock_are_bounded() {
         let (backend, gone) = (&backend, claim(number));
         async move {
             let who = ReleaseTarget::Call(&gone.id, gone.call);
-            backend.release(&lock(), who, None).await.unwrap().found
+            backend.release(&lock(), who, None).await.unwrap().released
         }
     });
     let found: Vec<Released> = left.buffer_unordered(100).collect().await;
@@ -225,7 +225,7 @@ async fn a_lock_of_another_layout_is_left_alone() {
     let backend = open(&server).await;
     hold(&*backend, &claim(1)).await;
     let mut trying = claim(2);
-    trying.wait_policy = WaitPolicy::Try;
+    trying.wait_policy = WaitPolicy::NoWait;
     // Version 2 was an array; of a later version only the first value is known.
     for another in ["cmsgpack.pack({2, 1, 1})", "cmsgpack.pack(9, 1, 'new')"] {
         let another = format!("return redis.call('HSET', KEYS[1], 'm', {another})");
@@ -269,7 +269,7 @@ async fn a_release_whose_next_is_gone_tells_it_and_whoever_stands_first() {
         .release(&lock(), ReleaseTarget::Hold(&lease), Some(&gone))
         .await
         .unwrap();
-    assert_eq!(left.found, Released::EndedBefore(Cause::Released));
+    assert_eq!(left.released, Released::EndedBefore(Cause::Released));
     assert_eq!(published(), before + 1);
     let told = async {
         while let Some(wake) = notifications.next().await {

@@ -34,7 +34,7 @@ async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Rel
         name: lock(name),
     });
     let left = backend.release(&lock(name), ReleaseTarget::Hold(&lease), None).await;
-    left.map(|departure| departure.found)
+    left.map(|departure| departure.released)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,7 +56,7 @@ async fn a_user_that_loses_its_channels_leaves_locks_whole() {
     let left = backend
         .release(&lock("a"), ReleaseTarget::Call(&claim(2).id, claim(2).call), None)
         .await;
-    assert!(matches!(left.unwrap().found, Released::Ended(_)));
+    assert!(matches!(left.unwrap().released, Released::Ended(_)));
     hold(&*backend, "a", &claim(3)).await;
 }
 
@@ -128,7 +128,7 @@ async fn a_damaged_record_is_refused_and_hurts_no_other_lock() {
         let before = server.cli(&["DUMP", KEY]);
         let released = release(&*backend, "a", &held).await;
         let mut trying = claim(100);
-        trying.wait_policy = WaitPolicy::Try;
+        trying.wait_policy = WaitPolicy::NoWait;
         let tried = backend.acquire(&lock("a"), &trying).await;
         // Whoever cannot know whether the lock is held is not given it.
         assert!(!matches!(tried, Ok(AcquireOutcome::Held(_))), "{damage}: {tried:?}");

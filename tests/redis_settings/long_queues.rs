@@ -117,7 +117,7 @@ async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopp
         let left = backend
             .release(&lock, ReleaseTarget::Call(&claim.id, claim.call), None)
             .await;
-        assert!(matches!(left.unwrap().found, Released::Ended(_)));
+        assert!(matches!(left.unwrap().released, Released::Ended(_)));
     }
     let before = worked(&server);
     // The oldest that is remembered, and one that never was.
@@ -125,10 +125,10 @@ async fn the_cause_of_a_forced_tokens_end_is_found_among_thousands_without_stopp
         .release(&lock, ReleaseTarget::Forced(first.unwrap()), None)
         .await
         .unwrap();
-    assert!(matches!(oldest.found, Released::EndedBefore(_)), "{oldest:?}");
+    assert!(matches!(oldest.released, Released::EndedBefore(_)), "{oldest:?}");
     let never = ReleaseTarget::Forced(FencingToken::new(1).unwrap());
     let never = backend.release(&lock, never, None).await.unwrap();
-    assert_eq!(never.found, Released::Nothing);
+    assert_eq!(never.released, Released::Nothing);
     let longest = worked(&server) - before;
     println!("both searches took {longest:?}");
     assert!(longest < LONGEST, "{longest:?}");

@@ -20,7 +20,7 @@ fn page() -> PageRequest {
 
 fn trying(number: u128) -> NewClaim {
     NewClaim {
-        wait_policy: WaitPolicy::Try,
+        wait_policy: WaitPolicy::NoWait,
         ..claim(number)
     }
 }
@@ -63,7 +63,7 @@ async fn refusals_and_reads_write_nothing() {
                 .release(&lock(), ReleaseTarget::Hold(&gone), None)
                 .await
                 .unwrap();
-            assert!(matches!(left.found, Released::EndedBefore(_)), "{left:?}");
+            assert!(matches!(left.released, Released::EndedBefore(_)), "{left:?}");
             let place = backend.promote(&lock(), &claim(50)).await.unwrap();
             assert!(matches!(place, AcquireOutcome::Gone), "{place:?}");
             assert_eq!(

@@ -214,6 +214,21 @@ async fn forgotten_scripts_are_sent_again_in_the_turns_that_are_confirmed() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn functions_that_confirmed_calls_find_forgotten_are_loaded_again() {
+    if !available() {
+        return;
+    }
+    let (master, _copies) = master_with::<1>();
+    let locks = replica(&confirmed_by(1, &master)).await;
+    let loaded = || master.cli(&["FUNCTION", "LIST"]).contains("library_name").then_some(());
+    loaded().expect("the functions are loaded at the start");
+    assert_eq!(master.cli(&["FUNCTION", "FLUSH"]), "OK");
+    // A grant, which replicas confirm, is the only call.
+    let _held = take(&locks, "a", TTL).await;
+    eventually("the functions are loaded again", Duration::from_secs(5), loaded);
+}
+
 /// Takes one lock and gives it back, again and again, longer where there were few grants; none of that
 /// may fail.
 async fn repeat(locks: Locks, until: Instant, granted: Arc<AtomicUsize>) -> Vec<u64> {

@@ -41,7 +41,7 @@ fn unproven<T>(answer: Result<T, Status>, cause: Unproven) {
     let status = answer.err().expect("an error");
     assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
     assert_eq!(reason(&status), "UNAUTHENTICATED");
-    assert_eq!(detail(&status, "cause"), cause.word(), "{status:?}");
+    assert_eq!(detail(&status, "cause"), cause.as_str(), "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -165,7 +165,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
     assert!(
         matches!(
             shown(good.clone(), unchanged()),
-            Ok(PresentedCredentials::UnverifiedToken(_))
+            Ok(PresentedCredentials::Unverified(_))
         ),
         "only its signature is bad"
     );

@@ -52,7 +52,7 @@ impl Signer {
         )
     }
 
-    fn word(&self) -> &'static str {
+    fn as_str(&self) -> &'static str {
         match self {
             Self::Es256(..) => "ES256",
             Self::EdDsa(..) => "EdDSA",
@@ -101,7 +101,7 @@ impl Signer {
 
     /// A token with these claims.
     pub fn token(&self, claims: &Value) -> String {
-        self.token_under(&json!({ "alg": self.word(), "kid": self.id() }), claims)
+        self.token_under(&json!({ "alg": self.as_str(), "kid": self.id() }), claims)
     }
 
     /// A token that says this of itself.

@@ -129,6 +129,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells the log of closed connections now and then",
     ),
     (
+        "src/api/transport/calls.rs",
+        Clock::Running,
+        "lets other connections run after a millisecond",
+    ),
+    (
         "src/reload.rs",
         Clock::Running,
         "reads a file again that could not be read some time ago",

@@ -45,6 +45,7 @@ fn a_share_is_rounded_up_and_at_least_one() {
     assert_eq!(share(10_000, 50), 5_000);
     assert_eq!(share(3, 50), 2);
     assert_eq!(share(1, 1), 1);
+    assert_eq!(share(4, 0), 1);
     assert!(share(usize::MAX, 100) > 1 << 50);
 }
 
@@ -77,10 +78,14 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
         ..settings()
     };
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
-    let first = answer(&one, None, 5_000).expect("the limit is checked before the answer is added");
+    // Less than the share of an address.
+    let first = answer(&one, None, 3_000).expect("the limit is checked before the answer is added");
     assert!(answer(&one, None, 10).is_err(), "the connection is at its limit");
     drop(first);
     assert!(answer(&one, None, 10).is_ok());
+    let tiny: Vec<_> = (0..100).filter_map(|_| answer(&one, None, 1).ok()).collect();
+    assert!(tiny.len() < 10, "{} answers of one byte, each with a call", tiny.len());
+    drop(tiny);
 
     for by_identity in [true, false] {
         let capacity = Capacity::new(&unlimited, None);
@@ -126,6 +131,7 @@ fn sent_bytes_no_longer_count() {
     assert_eq!(capacity.unsent.load(Ordering::Relaxed), before - 1_500);
     sent.advance(500);
     drop(sent);
+    one.answers.note_step();
     assert_eq!(capacity.unsent.load(Ordering::Relaxed), 0);
     assert_eq!(one.peer.unsent.load(Ordering::Relaxed), 0);
     assert_eq!(one.answers.of_whole_connection(), Some(0));
@@ -152,6 +158,7 @@ async fn a_connection_without_progress_for_fifteen_seconds_is_closed_and_a_slow_
     }
     assert!(!idle_cut.is_cancelled() && !slow_cut.is_cancelled() && stalled_cut.is_cancelled());
     drop((idle, held, taken));
+    sleep(STALL_LIMIT).await;
 
     // The time starts anew for an answer after all earlier ones were sent.
     let late = answer(slow.as_ref().unwrap(), None, 10).unwrap();
@@ -191,6 +198,57 @@ async fn a_stalled_stream_ends_first_and_its_connection_if_it_stays_stalled() {
     drop((held, other));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_connection_outlasts_its_only_stalled_stream() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (connection, cut) = connect(&capacity, "10.0.0.1:1");
+    let stream_cut = CancellationToken::new();
+    let to = ChargeTo {
+        answers: connection.as_ref().unwrap().stream(stream_cut.clone()),
+        identity: None,
+    };
+    let held = Charged::new(Bytes::from_static(b"change"), Some(&to)).unwrap();
+    stream_cut.cancelled().await;
+    assert!(!cut.is_cancelled());
+    // The end of the stream drops what it had not sent.
+    drop(held);
+    sleep(STALL_LIMIT).await;
+    assert!(!cut.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_the_process_is_no_stall_of_its_clients() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    sleep(STEP).await;
+    let (connection, cut) = connect(&capacity, "10.0.0.1:1");
+    let held = answer(connection.as_ref().unwrap(), None, 10).unwrap();
+    tokio::time::advance(4 * STALL_LIMIT).await;
+    sleep(STEP).await;
+    assert!(!cut.is_cancelled());
+    cut.cancelled().await;
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_kept_who_uses_nothing() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let kept = || (lock(&capacity.peers.0).len(), lock(&capacity.identities.0).len());
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    one.identified(&Identity::proven("token:a")).unwrap();
+    drop(connect(&capacity, "10.0.0.2:1"));
+    sleep(STALL_LIMIT).await;
+    assert_eq!(kept(), (1, 1));
+    drop(one);
+    sleep(STALL_LIMIT).await;
+    assert_eq!(kept(), (0, 0));
+}
+
 /// The step of the test's clock.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -215,4 +273,68 @@ async fn the_connection_with_the_most_unsent_bytes_ends_at_the_limit_of_the_serv
     sleep(STEP).await;
     assert!(large_cut.is_cancelled() && !small_cut.is_cancelled() && !last_cut.is_cancelled());
     drop(held);
+    // What was too much is gone before anybody looks.
+    let held = answer(small.as_ref().unwrap(), None, 10).unwrap();
+    capacity.too_many.notify_one();
+    sleep(STEP).await;
+    assert!(!small_cut.is_cancelled());
+    drop(held);
+}
+
+#[test]
+fn headers_count_until_the_connection_has_written_everything() {
+    let capacity = Capacity::new(&settings(), None);
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    let unsent = || capacity.unsent.load(Ordering::Relaxed);
+    one.answers.count_headers();
+    let of_one = unsent();
+    assert!(of_one > 0);
+    one.answers.note_writing(true);
+    one.answers.note_step();
+    assert_eq!(unsent(), of_one, "the socket did not accept them");
+    one.answers.note_flushed();
+    one.answers.note_step();
+    assert_eq!(unsent(), 0);
+    assert_eq!(one.peer.unsent.load(Ordering::Relaxed), 0);
+
+    // The trailers that follow an answer count too.
+    let mut sent = answer(&one, None, 100).unwrap();
+    one.answers.note_writing(true);
+    sent.advance(100);
+    drop(sent);
+    one.answers.note_step();
+    assert_eq!(unsent(), of_one);
+
+    // Where the client does not read, they close the connection. They are no reason to refuse a small answer.
+    for _ in 0..10 {
+        one.answers.count_headers();
+    }
+    assert!(cut.is_cancelled());
+    assert!(answer(&one, None, 100).is_ok());
+}
+
+#[test]
+fn headers_close_no_connection_whose_client_reads() {
+    let capacity = Capacity::new(&settings(), None);
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    one.answers.note_writing(false);
+    for _ in 0..10 {
+        one.answers.count_headers();
+    }
+    assert!(!cut.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_headers_are_unread_for_fifteen_seconds_is_closed() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    one.answers.note_writing(true);
+    one.answers.count_headers();
+    sleep(STALL_LIMIT).await;
+    assert!(cut.is_cancelled());
 }

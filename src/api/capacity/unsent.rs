@@ -3,9 +3,12 @@
 //! A client that opens no HTTP/2 window receives no answer, and each answer stays in the server's memory for as long as
 //! the connection is open. Therefore the bytes are limited per connection, identity, peer address and server, and
 //! [`super::Capacity::watch`] closes a connection that makes no progress for too long.
+//!
+//! The transport does not say when it has written headers or trailers, and no HTTP/2 window delays them. The state of a
+//! call therefore counts until everything that the connection had to write has been written.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use bytes::Buf;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +17,7 @@ use super::{Capacity, Usage, lock, overloaded};
 use crate::error::Error;
 
 /// The memory in bytes that an unsent answer takes in addition to its own: the state of its call.
-const OVERHEAD: usize = 512;
+const OVERHEAD: usize = 1 << 10;
 /// The size in bytes up to which an answer is always accepted if its connection has no other unsent answer.
 const ALWAYS_ACCEPTED: usize = 4 << 10;
 /// After how many seconds without progress a stream or a connection is ended. [`super::Capacity::watch`] notices it
@@ -32,6 +35,12 @@ pub(in crate::api) struct Answers {
     /// When the client last made progress, or when the first unsent answer was added.
     progressed: AtomicU32,
     cut: CancellationToken,
+    /// The part of `unsent` for calls of which only headers or trailers may be unsent.
+    headers: AtomicUsize,
+    /// Whether the connection has data that it has not written yet.
+    is_writing: AtomicBool,
+    /// Whether its socket did not accept data.
+    is_blocked: AtomicBool,
     /// The answers of the whole connection, if these are the answers of a stream.
     connection: Option<Arc<Answers>>,
 }
@@ -60,6 +69,9 @@ impl Answers {
             of_streams: AtomicUsize::new(0),
             progressed: AtomicU32::new(0),
             cut,
+            headers: AtomicUsize::new(0),
+            is_writing: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
             connection,
         });
         lock(&capacity.answers).push(Arc::downgrade(&answers));
@@ -91,19 +103,73 @@ impl Answers {
         is_new
     }
 
+    /// Notes that the connection has data to write, and whether its socket refused to accept it.
+    pub(in crate::api) fn note_writing(&self, is_blocked: bool) {
+        self.is_writing.store(true, Ordering::Relaxed);
+        self.is_blocked.store(is_blocked, Ordering::Relaxed);
+    }
+
+    /// Notes that the connection has written all its data.
+    pub(in crate::api) fn note_flushed(&self) {
+        self.is_writing.store(false, Ordering::Relaxed);
+        self.is_blocked.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts a call on this connection of which only headers or trailers are unsent, such as a refusal. They cannot be
+    /// replaced by anything smaller, so a limit closes the connection if its client does not read.
+    pub(in crate::api) fn count_headers(&self) {
+        let exceeded = self.add_to_all(OVERHEAD);
+        self.headers.fetch_add(OVERHEAD, Ordering::Relaxed);
+        let is_unread =
+            self.is_blocked.load(Ordering::Relaxed) && self.unsent.load(Ordering::Relaxed) > ALWAYS_ACCEPTED;
+        if exceeded.is_some() && is_unread {
+            self.cut.cancel();
+        }
+    }
+
+    /// Called after each step of this connection: if it has written everything, the headers and trailers that were
+    /// passed to the transport before the step have been sent. One that another thread passes during the step may be
+    /// counted as sent too early.
+    pub(super) fn note_step(&self) {
+        if self.is_writing.load(Ordering::Relaxed) || self.headers.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let bytes = self.headers.swap(0, Ordering::Relaxed);
+        self.note_progress();
+        self.subtract_from_all(bytes);
+    }
+
+    /// Adds to the counters of this connection, its peer and the server. Returns which of their limits had been reached
+    /// before.
+    fn add_to_all(&self, bytes: usize) -> Option<&'static str> {
+        let capacity = &self.capacity;
+        let of_connection = self.add(bytes);
+        let of_peer = self.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
+        let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
+        if of_connection >= capacity.connection_unsent_limit {
+            Some("too many unsent answers on this connection")
+        } else if of_peer >= capacity.peer_share(capacity.unsent_limit) {
+            Some("too many unsent answers to this address")
+        } else if of_server >= capacity.unsent_limit {
+            capacity.too_many.notify_one();
+            Some("too many unsent answers")
+        } else {
+            None
+        }
+    }
+
+    fn subtract_from_all(&self, bytes: usize) {
+        self.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        self.peer.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        self.capacity.unsent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn add(&self, bytes: usize) -> usize {
         // A client without unsent answers was not stalled.
         if self.unsent.load(Ordering::Relaxed) == 0 {
             self.note_progress();
         }
         self.unsent.fetch_add(bytes, Ordering::Relaxed)
-    }
-
-    fn subtract(&self, bytes: usize, is_sent: bool) {
-        if is_sent {
-            self.note_progress();
-        }
-        self.unsent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn note_progress(&self) {
@@ -132,7 +198,9 @@ impl ChargeTo {
             is_sent: false,
         };
         let exceeded = charge.add();
-        let alone = charge.connection().unsent.load(Ordering::Relaxed) <= charge.left;
+        let connection = charge.connection();
+        let alone =
+            connection.unsent.load(Ordering::Relaxed) <= charge.left + connection.headers.load(Ordering::Relaxed);
         match exceeded {
             Some(what) if !(alone && bytes <= ALWAYS_ACCEPTED) => Err(overloaded(what)),
             _ => Ok(charge),
@@ -158,54 +226,47 @@ impl Charge {
     /// Adds the bytes to all counters. Returns the reason for a refusal if a limit had been reached before.
     fn add(&self) -> Option<&'static str> {
         let (bytes, answers) = (self.left, &self.to.answers);
-        let capacity = &answers.capacity;
         if answers.connection.is_some() {
             answers.add(bytes);
             // Added before the bytes count as unsent, so that the difference is never too large.
             self.connection().of_streams.fetch_add(bytes, Ordering::Relaxed);
         }
-        let of_connection = self.connection().add(bytes);
-        let of_peer = answers.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
+        let exceeded = self.connection().add_to_all(bytes);
         let identity = self.to.identity.as_ref();
         let of_identity = identity.map_or(0, |usage| usage.unsent.fetch_add(bytes, Ordering::Relaxed));
-        let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
-        let limit = capacity.unsent_limit;
-        if of_connection >= capacity.connection_unsent_limit {
-            Some("too many unsent answers on this connection")
-        } else if of_identity >= capacity.identity_share(limit) {
-            Some("too many unsent answers to this identity")
-        } else if of_peer >= capacity.peer_share(limit) {
-            Some("too many unsent answers to this address")
-        } else if of_server >= limit {
-            capacity.too_many.notify_one();
-            Some("too many unsent answers")
-        } else {
-            None
-        }
+        let is_identity_over = of_identity >= answers.capacity.identity_share(answers.capacity.unsent_limit);
+        exceeded.or(is_identity_over.then_some("too many unsent answers to this identity"))
     }
 
-    fn subtract(&mut self, bytes: usize, is_sent: bool) {
-        let bytes = bytes.min(self.left);
+    fn subtract(&mut self, bytes: usize) {
         self.left -= bytes;
-        let answers = &self.to.answers;
-        if answers.connection.is_some() {
-            answers.subtract(bytes, is_sent);
-        }
-        self.connection().subtract(bytes, is_sent);
-        if answers.connection.is_some() {
-            self.connection().of_streams.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        answers.peer.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        let (answers, connection) = (&self.to.answers, self.connection());
         if let Some(usage) = &self.to.identity {
             usage.unsent.fetch_sub(bytes, Ordering::Relaxed);
         }
-        answers.capacity.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        connection.subtract_from_all(bytes);
+        if answers.connection.is_some() {
+            answers.unsent.fetch_sub(bytes, Ordering::Relaxed);
+            connection.of_streams.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn note_progress(&self) {
+        self.to.answers.note_progress();
+        self.connection().note_progress();
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.subtract(self.left, self.is_sent);
+        if self.is_sent {
+            self.note_progress();
+            if self.to.answers.connection.is_none() {
+                // The trailers of the call follow.
+                self.connection().count_headers();
+            }
+        }
+        self.subtract(self.left);
     }
 }
 
@@ -243,7 +304,8 @@ impl<D: Buf> Buf for Charged<D> {
         // An answer that was sent completely is dropped next, which subtracts its bytes.
         charge.is_sent = !self.data.has_remaining();
         if !charge.is_sent {
-            charge.subtract(bytes, true);
+            charge.note_progress();
+            charge.subtract(bytes.min(charge.left));
         }
     }
 }

@@ -25,7 +25,13 @@ where
         })
     });
     let request = Request::new(TonicBody::new(bytes.to_owned()));
-    let response = CatchPanic::new(inner, REQUEST_BYTES).oneshot(request).await.unwrap();
+    let response = CatchPanic {
+        request_bytes: REQUEST_BYTES,
+    }
+    .around(inner)
+    .oneshot(request)
+    .await
+    .unwrap();
     Status::from_header_map(response.headers()).unwrap()
 }
 

@@ -95,6 +95,22 @@ async fn open_calls_of_other_kinds_do_not_block_a_release() {
 }
 
 #[tokio::test]
+async fn each_kind_has_permits_of_its_own() {
+    let kinds = [ACQUIRE, WATCH, HEALTH_WATCH, RENEW, CHECK, GET];
+    for full in kinds {
+        let server = TestServer::new(1);
+        let _open = server.open(full);
+        for method in kinds {
+            assert_eq!(
+                server.refusal(method).await.is_some(),
+                method == full,
+                "{method} beside {full}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answered_call_returns_its_permit_before_its_client_reads_the_answer() {
     let server = TestServer::new(1);
     for method in [ACQUIRE, RENEW, RELEASE, CHECK, GET] {

@@ -47,10 +47,9 @@ async fn a_cut_ends_open_connections() {
 async fn a_connection_without_any_byte_is_closed() {
     let (terms, _cut) = terms(1);
     let (_client, connection) = pair(&terms).await;
-    assert_eq!(
-        connection.unwrap().read_u8().await.unwrap_err().kind(),
-        io::ErrorKind::TimedOut
-    );
+    let mut connection = connection.unwrap();
+    let read = tokio::time::timeout(Duration::from_secs(60), connection.read_u8()).await;
+    assert_eq!(read.expect("in time").unwrap_err().kind(), io::ErrorKind::TimedOut);
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,8 +59,8 @@ async fn a_connection_without_a_complete_preface_is_closed() {
     let mut connection = connection.unwrap();
     client.write_all(&[7; PREFACE - 1]).await.unwrap();
     let mut heard = [0; PREFACE];
-    let read = connection.read_exact(&mut heard).await;
-    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    let read = tokio::time::timeout(Duration::from_secs(60), connection.read_exact(&mut heard)).await;
+    assert_eq!(read.expect("in time").unwrap_err().kind(), io::ErrorKind::TimedOut);
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,6 +151,49 @@ async fn a_connection_whose_client_does_not_read_its_socket_is_closed() {
     assert_eq!(written.expect("in time").unwrap_err().kind(), io::ErrorKind::TimedOut);
     assert!(began.elapsed() < Duration::from_secs(15));
     drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_client_reads_slowly_stays_open() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    begin(&mut client, &mut connection).await;
+    let reads = async {
+        let mut part = vec![0; 1 << 20];
+        for _ in 0..16 {
+            tokio::time::sleep(UNREAD_LIMIT / 2).await;
+            client.read_exact(&mut part).await.unwrap();
+        }
+    };
+    let bytes = vec![0; 16 << 20];
+    let written = tokio::time::timeout(Duration::from_secs(3600), async {
+        tokio::join!(connection.write_all(&bytes), reads)
+    });
+    written.await.expect("all is read").0.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_past_the_share_of_its_identity_stays_unauthenticated() {
+    let (terms, _cut) = terms(4);
+    let terms = terms.asking();
+    let prove = |connection: &mut Connection| connection.remote.proven(&Identity::proven("token:a")).map(drop);
+    let mut proven = Vec::new();
+    for _ in 0..2 {
+        let (client, connection) = pair(&terms).await;
+        let mut connection = connection.unwrap();
+        prove(&mut connection).unwrap();
+        proven.push((client, connection));
+    }
+    let (_client, third) = pair(&terms).await;
+    let mut third = third.unwrap();
+    assert!(prove(&mut third).is_err(), "the share of an identity is two");
+    // One connection may be unauthenticated.
+    let _fourth = pair(&terms).await;
+    assert_eq!(
+        third.read_u8().await.unwrap_err().kind(),
+        io::ErrorKind::ConnectionAborted
+    );
 }
 
 #[tokio::test]

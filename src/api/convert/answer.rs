@@ -245,7 +245,7 @@ fn change_kind(kind: ChangeKind) -> proto::ChangeKind {
         ChangeKind::Ended(Cause::Released) => proto::ChangeKind::Released,
         ChangeKind::Ended(Cause::Expired) => proto::ChangeKind::Expired,
         ChangeKind::Ended(Cause::Forced) => proto::ChangeKind::Forced,
-        ChangeKind::Ended(Cause::TakenBack | Cause::Left) => proto::ChangeKind::Left,
+        ChangeKind::Ended(Cause::Undone | Cause::Cancelled) => proto::ChangeKind::Left,
     }
 }
 

@@ -69,7 +69,7 @@ async fn answered(ends: &Arc<Ends>) -> Response<GrantBody<TonicBody, Grant>> {
             Ok::<_, Status>(tonic::server::Grpc::new(codec).unary(handler, request).await)
         })
     });
-    GrantDelivery::new(unary).oneshot(request()).await.unwrap()
+    GrantDelivery::default().around(unary).oneshot(request()).await.unwrap()
 }
 
 async fn next<B: Body + Unpin>(body: &mut B) -> Option<Frame<B::Data>> {
@@ -119,7 +119,7 @@ async fn an_answer_without_a_grant_passes_unchanged() {
     let refusing = service_fn(|_: http::Request<TonicBody>| {
         futures::future::ok::<_, Status>(Status::aborted("held").into_http::<TonicBody>())
     });
-    let layer: GrantDelivery<_, Grant> = GrantDelivery::new(refusing);
+    let layer = GrantDelivery::<Grant>::default().around(refusing);
     let response = layer.oneshot(request()).await.unwrap();
     let status = Status::from_header_map(response.headers()).unwrap();
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));

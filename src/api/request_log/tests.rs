@@ -18,7 +18,7 @@ fn a_callers_id_is_accepted_if_it_is_short_and_plain() {
 
 #[test]
 fn generated_ids_differ() {
-    let log = RequestLog::new(());
+    let log = RequestLog::new();
     let (first, second) = (log.name(&HeaderMap::new()), log.name(&HeaderMap::new()));
     assert_ne!(first, second);
     assert!(HeaderValue::try_from(first.to_string()).is_ok());
@@ -31,6 +31,6 @@ async fn an_error_returns_the_id_of_its_call() {
     });
     let mut request = Request::new(TonicBody::empty());
     *request.headers_mut() = headers("mine");
-    let response = RequestLog::new(refusing).oneshot(request).await.unwrap();
+    let response = RequestLog::new().around(refusing).oneshot(request).await.unwrap();
     assert_eq!(response.headers()[REQUEST_ID], "mine");
 }

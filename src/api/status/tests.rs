@@ -94,7 +94,7 @@ fn table() -> Vec<Row> {
             Some(("cause", "released")),
         ),
         (
-            lost(Some(Cause::TakenBack)),
+            lost(Some(Cause::Undone)),
             FailedPrecondition,
             "LEASE_LOST",
             Some(("cause", "released")),
@@ -153,13 +153,13 @@ fn table() -> Vec<Row> {
         ),
         (Error::AlreadyReleased, FailedPrecondition, "ALREADY_RELEASED", None),
         (
-            Error::LimitMismatch { there: semaphore },
+            Error::LimitMismatch { existing: semaphore },
             FailedPrecondition,
             "LIMIT_MISMATCH",
             Some(("limit", "5")),
         ),
         (
-            Error::LimitMismatch { there: Mode::Shared },
+            Error::LimitMismatch { existing: Mode::Shared },
             FailedPrecondition,
             "LIMIT_MISMATCH",
             Some(("mode", "shared")),

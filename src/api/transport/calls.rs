@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use hyper::rt::Executor;
@@ -16,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::request;
 
-/// How many calls are started before the connection's task yields.
-const BATCH: usize = 256;
+/// After which time the connection's task yields to other tasks.
+const START_LIMIT: Duration = Duration::from_millis(1);
 
 /// A call on the server.
 struct Call {
@@ -74,10 +75,12 @@ impl Calls {
         self.executor.clone()
     }
 
-    /// Starts up to [`BATCH`] queued calls and returns whether the queue is empty. If it is not, the task is woken
-    /// again at once. The connection must not be read meanwhile, because the queue would grow without bound.
+    /// Starts the calls that have arrived, for up to [`START_LIMIT`], and returns whether all have started. If not, the
+    /// task is woken again at once. The connection must not be read meanwhile, because the queue would grow without
+    /// bound.
     pub(super) fn start(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..BATCH {
+        let began = Instant::now();
+        loop {
             while let Poll::Ready(Some(call)) = self.without_message.poll_next_unpin(cx) {
                 call.into_iter().for_each(spawn);
             }
@@ -90,9 +93,11 @@ impl Calls {
                 Polled::WithoutMessage => self.without_message.push(AwaitMessage(Some(call))),
                 Polled::Waits => spawn(call),
             }
+            if began.elapsed() >= START_LIMIT {
+                cx.waker().wake_by_ref();
+                return false;
+            }
         }
-        cx.waker().wake_by_ref();
-        false
     }
 }
 

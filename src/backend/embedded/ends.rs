@@ -39,16 +39,16 @@ impl NamespaceState {
         let claim = self.locks.get(name).and_then(|lock| lock.get(position));
         match claim.map(|claim| &claim.stage) {
             Some(Stage::Waiting(waiting)) if waiting.hold.call == call => {
-                self.end_claim(ctx, name, position, Cause::Left);
-                Released::Ended(Cause::Left)
+                self.end_claim(ctx, name, position, Cause::Cancelled);
+                Released::Ended(Cause::Cancelled)
             }
             Some(Stage::Holding(holding)) => {
                 let own = |hold: &Hold| hold.id == *id && hold.call == call && !hold.adopted;
                 let Some(index) = holding.holds.iter().position(own) else {
                     return self.mark_adopted(ctx, call);
                 };
-                self.end_hold(ctx, name, position, index, Cause::TakenBack);
-                Released::Ended(Cause::TakenBack)
+                self.end_hold(ctx, name, position, index, Cause::Undone);
+                Released::Ended(Cause::Undone)
             }
             _ => self.mark_adopted(ctx, call),
         }

@@ -9,7 +9,8 @@ use super::history::{CancelMarks, Finished};
 use super::lock::{Claim, Hold, Lock, Stage};
 use super::record;
 use super::txn_context::{NamespaceId, RecordKey, TxnContext};
-use super::watching::{NotificationSender, Watchers};
+use super::watching::Watchers;
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{
     AcquireOutcome, Change, ChangeKind, Grant, InspectLimit, LockPage, LockSummary, NewClaim, Notification,
     PageRequest, Refusal, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
@@ -82,11 +83,11 @@ impl NamespaceState {
         if let Some(position) = lock.reentry_target(new) {
             return self.reenter(ctx, name, position, new);
         }
-        if let Some(there) = lock.mismatch(new.mode) {
-            return AcquireOutcome::Refused(Refusal::LimitMismatch { there });
+        if let Some(existing) = lock.mismatch(new.mode) {
+            return AcquireOutcome::Refused(Refusal::LimitMismatch { existing });
         }
         let fits = lock.admits(new.mode);
-        if !fits && new.wait_policy == WaitPolicy::Try {
+        if !fits && new.wait_policy == WaitPolicy::NoWait {
             return AcquireOutcome::Busy(lock.first_holder(ctx.now).map(Box::new));
         }
         if lock.len() >= new.limits.queue as usize {
@@ -142,14 +143,14 @@ impl NamespaceState {
         target: ReleaseTarget<'_>,
         next: Option<IncomingClaim<'_>>,
     ) -> ReleaseOutcome {
-        let found = match target {
+        let released = match target {
             ReleaseTarget::Hold(lease) => self.release_hold(ctx, name, lease),
             ReleaseTarget::Call(id, call) => self.undo(ctx, name, id, call),
             ReleaseTarget::Forced(token) => self.force(ctx, name, token),
         };
         let next = next.and_then(|next| self.promote_next(ctx, name, &next));
         self.after_step(ctx, name);
-        ReleaseOutcome { found, next }
+        ReleaseOutcome { released, next }
     }
 
     /// Promotes the named waiter, if its call still owns it and it is eligible.

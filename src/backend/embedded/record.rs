@@ -174,7 +174,7 @@ pub fn cause_record(cause: Cause) -> Option<CauseRecord> {
         Cause::Released => Some(CauseRecord::Released),
         Cause::Expired => Some(CauseRecord::Expired),
         Cause::Forced => Some(CauseRecord::Forced),
-        Cause::TakenBack | Cause::Left => None,
+        Cause::Undone | Cause::Cancelled => None,
     }
 }
 

@@ -45,7 +45,7 @@ impl NamespaceState {
         }
         let first = lock.first_holder(ctx.now).map(Box::new);
         self.marks.insert(older.call, ctx.now);
-        self.end_claim(ctx, name, position, Cause::Left);
+        self.end_claim(ctx, name, position, Cause::Cancelled);
         self.after_step(ctx, name);
         AcquireOutcome::Busy(first)
     }

@@ -9,15 +9,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::admission::CallQueue;
-use self::notifications::NotificationSender;
 use super::cluster::client::ClusterClient;
 use super::data::keys::Keys;
 use super::data::view::{Entry, View};
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName};
 
 pub mod admission;
-pub mod notifications;
 #[cfg(test)]
 mod tests;
 pub mod watch;

@@ -135,8 +135,8 @@ pub fn cause(letter: &str) -> Option<Cause> {
         "R" => Some(Cause::Released),
         "E" => Some(Cause::Expired),
         "F" => Some(Cause::Forced),
-        "T" => Some(Cause::TakenBack),
-        "L" => Some(Cause::Left),
+        "T" => Some(Cause::Undone),
+        "L" => Some(Cause::Cancelled),
         _ => None,
     }
 }
@@ -168,7 +168,9 @@ pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Acqui
         "waiting" => return waiting(&mut values),
         "busy" => AcquireOutcome::Busy(values.any().ok().map(holder).transpose()?.map(Box::new)),
         "full" => AcquireOutcome::Refused(Refusal::Full { limit: values.next()? }),
-        "mismatch" => AcquireOutcome::Refused(Refusal::LimitMismatch { there: values.mode()? }),
+        "mismatch" => AcquireOutcome::Refused(Refusal::LimitMismatch {
+            existing: values.mode()?,
+        }),
         "other" => AcquireOutcome::Refused(other(&mut values, claim)?),
         "finished" => AcquireOutcome::Finished(values.cause()?.ok_or_else(|| broken("no such cause"))?),
         "left" => AcquireOutcome::Cancelled,
@@ -227,7 +229,7 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
 pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
     let mut values = Values::of(answer)?;
     let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
-    let found = match (word.as_str(), cause) {
+    let released = match (word.as_str(), cause) {
         ("ended", Some(cause)) => Released::Ended(cause),
         ("before", Some(cause)) => Released::EndedBefore(cause),
         ("adopted", _) => Released::Adopted,
@@ -240,7 +242,7 @@ pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer
         None | Some(AcquireOutcome::Waiting(_)) => (None, false),
         Some(_) => (None, true),
     };
-    Ok((ReleaseOutcome { found, next }, is_unknown))
+    Ok((ReleaseOutcome { released, next }, is_unknown))
 }
 
 /// Parses the reply of `renew.lua`.

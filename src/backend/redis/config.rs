@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::redis_server::config::{self, Keys, Login, SettingError, Tls, unusable};
-use crate::backend::redis_server::credentials::{Access, Credentials};
+use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
+use crate::backend::redis_server::credentials::Credentials;
 use crate::backend::redis_server::settings::{Replicas, Servers, Settings};
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -73,12 +73,7 @@ pub struct RedisDriver;
 pub struct RedisConfig {
     urls: Vec<String>,
     mode: Mode,
-    login: Login,
-    sentinel_login: Login,
-    database: u32,
-    tls: Tls,
-    prefix: String,
-    admit_first: bool,
+    servers: ServerConfig,
     replicas: u32,
     replicas_timeout: Duration,
 }
@@ -104,24 +99,17 @@ impl Driver for RedisDriver {
             let problem = "must be one URL, or several where mode is \"sentinel\" or \"cluster\"";
             return Err(InvalidSetting::new("urls", problem));
         }
-        let keys = keys_of(section);
-        keys.check_urls()?;
         Ok(RedisConfig {
             urls: section.urls.clone(),
-            login: keys.login()?,
-            sentinel_login: sentinel_login(section, &mode)?,
+            servers: config::keys!(section.urls).check(|| sentinel_login(section, &mode))?,
             mode,
-            database: section.database.get(),
-            tls: keys.tls()?,
-            prefix: section.prefix.clone(),
-            admit_first: keys.admits_first()?,
             replicas: section.wait_replicas.get(),
             replicas_timeout: section.wait_replicas_timeout.get(),
         })
     }
 
     fn check_files(settings: &RedisConfig) -> Result<(), InvalidSetting> {
-        settings.credentials().map(drop).map_err(InvalidSetting::from)
+        settings.servers.credentials().map(drop).map_err(InvalidSetting::from)
     }
 
     fn guarantee(_: &RedisConfig) -> Guarantee {
@@ -131,16 +119,16 @@ impl Driver for RedisDriver {
     fn open(settings: &RedisConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Opened {
             store: Store::open(settings.settings(longest_ttl)?),
-            config: settings.clone(),
+            servers: settings.servers.clone(),
         }))
     }
 }
 
-/// An open store, with the settings that contain the paths of its files.
+/// An open store, with the paths of the files of its credentials.
 #[derive(Debug)]
 struct Opened {
     store: Store,
-    config: RedisConfig,
+    servers: ServerConfig,
 }
 
 impl OpenStore for Opened {
@@ -149,16 +137,12 @@ impl OpenStore for Opened {
     }
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, access) = (self.store.clone(), self.config.credentials()?);
-        Ok(Some(Box::new(move || store.prove_by(access))))
+        let (store, access) = (self.store.clone(), self.servers.credentials()?);
+        Ok(Some(Box::new(move || store.set_credentials(access))))
     }
 }
 
 impl RedisConfig {
-    fn credentials(&self) -> Result<Access, SettingError> {
-        config::credentials(&self.login, self.database, &self.sentinel_login, &self.tls)
-    }
-
     fn settings(&self, longest_ttl: Duration) -> Result<Settings, SettingError> {
         let servers = match &self.mode {
             Mode::Standalone => Servers::standalone(&self.urls[0]),
@@ -168,29 +152,15 @@ impl RedisConfig {
         // The URLs have been checked in `check`.
         let servers = servers.map_err(|error| unusable("urls", error))?;
         let mut settings = Settings::new(servers);
-        settings.proof = Credentials::new(self.credentials()?);
-        settings.prefix.clone_from(&self.prefix);
+        settings.credentials = Credentials::new(self.servers.credentials()?);
+        settings.prefix.clone_from(&self.servers.prefix);
         settings.longest_ttl = longest_ttl;
-        settings.on_empty_store = config::on_empty_store(self.admit_first);
+        settings.on_empty_store = self.servers.on_empty_store;
         settings.replicas = (self.replicas > 0).then_some(Replicas {
             count: self.replicas,
             timeout: self.replicas_timeout,
         });
         Ok(settings)
-    }
-}
-
-fn keys_of(section: &RedisSection) -> Keys<'_> {
-    Keys {
-        servers: ("urls", &section.urls),
-        user: &section.user,
-        password_file: &section.password_file,
-        password_env: &section.password_env,
-        ca_file: &section.ca_file,
-        cert_file: &section.cert_file,
-        key_file: &section.key_file,
-        prefix: &section.prefix,
-        on_empty_store: &section.on_empty_store,
     }
 }
 

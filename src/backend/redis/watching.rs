@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::answer::cause;
 use super::{Core, answer::InspectAnswer};
 use crate::backend::redis_server::description::ClaimDescription;
-use crate::backend::redis_server::failure::away;
+use crate::backend::redis_server::failure::unavailable;
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::name::{FencingToken, LockName, Owner};
@@ -93,7 +93,7 @@ impl Watching {
     async fn state(&mut self) -> Result<WatchEvent, BackendError> {
         if self.events.is_none() {
             let subscribed = timeout(SUBSCRIBE_TIMEOUT, self.subscribe()).await;
-            self.events = Some(subscribed.map_err(|_| away("the subscription timed out"))??);
+            self.events = Some(subscribed.map_err(|_| unavailable("the subscription timed out"))??);
         }
         let answer = self.inspect().await?;
         Ok(self.take(answer))

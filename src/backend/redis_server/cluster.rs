@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::connect;
 use super::credentials::located;
 use super::empty_masters::empty_masters;
-use super::failure::{away, of_script, unsent};
+use super::failure::{not_sent, of_script, unavailable};
 use super::library::Scripts;
 use super::marker::Marker;
 use super::node::Node;
@@ -105,7 +105,7 @@ impl Cluster {
     /// NotSent while there is none.
     pub fn any(&self) -> Result<Arc<Node>, BackendError> {
         let live = self.all().into_iter().find(|node| node.live().is_ok());
-        live.ok_or_else(|| unsent("no node of the cluster can be reached"))
+        live.ok_or_else(|| not_sent("no node of the cluster can be reached"))
     }
 
     /// Whether this is the address of a master that serves slots.
@@ -155,7 +155,7 @@ impl Cluster {
             }
         }
         // A redirected call had no effect.
-        Err(unsent("redirected too often"))
+        Err(not_sent("redirected too often"))
     }
 
     /// Sends a command to the master of its key's slot.
@@ -166,14 +166,14 @@ impl Cluster {
         let mut route = self.route(slot(key))?;
         for _ in 0..REDIRECTS {
             if route.asking {
-                return Err(away("the slot is migrating"));
+                return Err(unavailable("the slot is migrating"));
             }
             match route.node.command(command).await? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => route = self.redirect(route, slot(key), &error).await?,
             }
         }
-        Err(away("redirected too often"))
+        Err(unavailable("redirected too often"))
     }
 
     /// Whether the master of this key may grant leases.
@@ -188,7 +188,7 @@ impl Cluster {
         let node = self.map().master(slot);
         let node = node.ok_or_else(|| {
             self.stale.notify_one();
-            unsent(format!("no node is known to serve slot {slot}"))
+            not_sent(format!("no node is known to serve slot {slot}"))
         })?;
         Ok(Route { node, asking: false })
     }
@@ -275,7 +275,7 @@ impl Cluster {
             .command(&command)
             .await?
             .map_err(|error| of_script(&error))?;
-        let nodes: String = redis::from_redis_value(answer).map_err(away)?;
+        let nodes: String = redis::from_redis_value(answer).map_err(unavailable)?;
         let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
         let host = host_of(&self.seeds[0]);
         Ok(empty_masters(&nodes, is_served, host.as_deref()).into_iter().collect())
@@ -295,10 +295,12 @@ impl Cluster {
     async fn widest<'a>(&self, sources: impl Iterator<Item = MapSource<'a>>) -> Result<Ranges, BackendError> {
         let mut command = redis::cmd("CLUSTER");
         command.arg("SLOTS");
-        let (mut widest, mut last) = (Ranges::new(), away("no node returned a slot map"));
+        let (mut widest, mut last) = (Ranges::new(), unavailable("no node returned a slot map"));
         for source in sources {
             let map = match source.query(&self.settings, &command).await {
-                Ok(answer) => ranges(&answer, &self.seeds[0]).ok_or_else(|| away("CLUSTER SLOTS cannot be read")),
+                Ok(answer) => {
+                    ranges(&answer, &self.seeds[0]).ok_or_else(|| unavailable("CLUSTER SLOTS cannot be read"))
+                }
                 Err(error) => Err(error),
             };
             match map {
@@ -375,7 +377,7 @@ impl MapSource<'_> {
         let answer = match self {
             Self::Node(node) => node.command(command).await?,
             Self::Seed(seed) => {
-                let mut connection = connect(settings, settings.proof.at_server(seed), |_| {}).await?;
+                let mut connection = connect(settings, settings.credentials.at_server(seed), |_| {}).await?;
                 let answer = connection.send_packed_command(command).await;
                 answer.and_then(Value::extract_error)
             }

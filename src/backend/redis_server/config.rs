@@ -142,23 +142,30 @@ impl Tls {
     }
 }
 
-/// Reads the credentials for the servers and the sentinels.
-///
-/// # Errors
-/// [`SettingError`] for the first file or variable that cannot be used.
-pub fn credentials(login: &Login, database: u32, sentinel_login: &Login, tls: &Tls) -> Result<Access, SettingError> {
-    Ok(Access {
-        login: login.read(database)?,
-        sentinel_login: sentinel_login.read(0)?,
-        tls: tls.read()?,
-    })
+/// The checked settings of the connection to the servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    login: Login,
+    sentinel_login: Login,
+    database: u32,
+    tls: Tls,
+    /// The prefix of every key on the servers.
+    pub prefix: String,
+    /// How an empty server is treated.
+    pub on_empty_store: OnEmptyStore,
 }
 
-/// How an empty server is treated.
-pub fn on_empty_store(admit: bool) -> OnEmptyStore {
-    match admit {
-        true => OnEmptyStore::Admit,
-        false => OnEmptyStore::Quarantine,
+impl ServerConfig {
+    /// Reads the credentials for the servers and the sentinels.
+    ///
+    /// # Errors
+    /// [`SettingError`] for the first file or variable that cannot be used.
+    pub fn credentials(&self) -> Result<Access, SettingError> {
+        Ok(Access {
+            login: self.login.read(self.database)?,
+            sentinel_login: self.sentinel_login.read(0)?,
+            tls: self.tls.read()?,
+        })
     }
 }
 
@@ -178,18 +185,55 @@ pub struct Keys<'a> {
     pub cert_file: &'a Option<PathBuf>,
     /// The key of the client certificate.
     pub key_file: &'a Option<PathBuf>,
+    /// The number of the database.
+    pub database: u32,
     /// The prefix of every key on the servers.
     pub prefix: &'a str,
     /// How an empty server is treated.
     pub on_empty_store: &'a str,
 }
 
+/// The [`Keys`] of a section, with the name of its key of the servers.
+macro_rules! keys {
+    ($section:ident.$servers:ident) => {
+        $crate::backend::redis_server::config::Keys {
+            servers: (stringify!($servers), &$section.$servers),
+            user: &$section.user,
+            password_file: &$section.password_file,
+            password_env: &$section.password_env,
+            ca_file: &$section.ca_file,
+            cert_file: &$section.cert_file,
+            key_file: &$section.key_file,
+            database: $section.database.get(),
+            prefix: &$section.prefix,
+            on_empty_store: &$section.on_empty_store,
+        }
+    };
+}
+pub(crate) use keys;
+
 impl Keys<'_> {
-    /// Checks the prefix and the URLs.
+    /// Checks the keys, and after the login that for the sentinels.
     ///
     /// # Errors
     /// [`InvalidSetting`] for the first invalid value.
-    pub fn check_urls(&self) -> Result<(), InvalidSetting> {
+    pub fn check(
+        &self,
+        sentinel_login: impl FnOnce() -> Result<Login, InvalidSetting>,
+    ) -> Result<ServerConfig, InvalidSetting> {
+        self.check_urls()?;
+        let password_file = ("password_file", self.password_file);
+        Ok(ServerConfig {
+            login: Login::new(self.user, password_file, ("password_env", self.password_env))?,
+            sentinel_login: sentinel_login()?,
+            tls: self.tls()?,
+            database: self.database,
+            prefix: self.prefix.to_owned(),
+            on_empty_store: self.on_empty_store()?,
+        })
+    }
+
+    fn check_urls(&self) -> Result<(), InvalidSetting> {
         if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
             let problem = "must be at least one character, and no brace";
             return Err(InvalidSetting::new("prefix", problem));
@@ -209,23 +253,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// The login for the servers.
-    ///
-    /// # Errors
-    /// Those of [`Login::new`].
-    pub fn login(&self) -> Result<Login, InvalidSetting> {
-        Login::new(
-            self.user,
-            ("password_file", self.password_file),
-            ("password_env", self.password_env),
-        )
-    }
-
-    /// The files with certificates and keys.
-    ///
-    /// # Errors
-    /// [`InvalidSetting`] for a file that would not be used, or for one of a pair without the other.
-    pub fn tls(&self) -> Result<Tls, InvalidSetting> {
+    /// The files with certificates and keys. Refuses one that would not be used, and one of a pair without the other.
+    fn tls(&self) -> Result<Tls, InvalidSetting> {
         let files = [
             ("ca_file", self.ca_file),
             ("cert_file", self.cert_file),
@@ -250,14 +279,10 @@ impl Keys<'_> {
         })
     }
 
-    /// Whether an empty server is treated as a new one.
-    ///
-    /// # Errors
-    /// [`InvalidSetting`] for a value other than "admit" and "quarantine".
-    pub fn admits_first(&self) -> Result<bool, InvalidSetting> {
+    fn on_empty_store(&self) -> Result<OnEmptyStore, InvalidSetting> {
         match self.on_empty_store {
-            "admit" => Ok(true),
-            "quarantine" => Ok(false),
+            "admit" => Ok(OnEmptyStore::Admit),
+            "quarantine" => Ok(OnEmptyStore::Quarantine),
             other => Err(InvalidSetting::new(
                 "on_empty_store",
                 format!("must be \"admit\" or \"quarantine\", not {other:?}"),

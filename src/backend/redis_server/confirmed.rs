@@ -5,10 +5,12 @@
 //! connection. WAIT blocks the connection, so steps that arrive meanwhile go into the next batch.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError, RedisResult, Value};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connection::WRITE_BUFFER;
@@ -33,6 +35,8 @@ pub struct ConfirmedConnection {
 
 struct Step {
     script: &'static Script,
+    /// How the server knows the script.
+    by: ScriptRef,
     key: Vec<u8>,
     args: Vec<Vec<u8>>,
     asking: bool,
@@ -40,10 +44,20 @@ struct Step {
 
 impl ConfirmedConnection {
     /// Runs the batches over a connection until the last clone is dropped. `batch_limit` is the
-    /// connection's response timeout: it bounds each batch. Scripts are called `by` what the server knows them.
-    pub fn over(connection: MultiplexedConnection, replicas: Replicas, batch_limit: Duration, by: ScriptRef) -> Self {
+    /// connection's response timeout: it bounds each batch. `forgotten` is notified when the server does not know a
+    /// function.
+    pub fn over(
+        connection: MultiplexedConnection,
+        replicas: Replicas,
+        batch_limit: Duration,
+        forgotten: Arc<Notify>,
+    ) -> Self {
         let (sender, receiver) = batch(BOUNDS);
-        tokio::spawn(receiver.run_many(move |steps: Vec<Step>| run_batch(connection.clone(), replicas, by, steps)));
+        tokio::spawn(
+            receiver.run_many(move |steps: Vec<Step>| {
+                run_batch(connection.clone(), replicas, Arc::clone(&forgotten), steps)
+            }),
+        );
         // The batch in flight, then the step's own batch.
         Self {
             sender,
@@ -51,7 +65,7 @@ impl ConfirmedConnection {
         }
     }
 
-    /// Calls a script, and reports whether enough replicas have received its writes.
+    /// Calls a script `by` what the server knows it, and reports whether enough replicas have received its writes.
     ///
     /// # Cancellation safety
     /// If the future is dropped before its batch begins, the step is removed; if later, its outcome
@@ -59,9 +73,10 @@ impl ConfirmedConnection {
     ///
     /// # Errors
     /// The server's error, or a timeout.
-    pub async fn call(&self, script: &'static Script, ask: &Ask<'_>) -> RedisResult<Answer> {
+    pub async fn call(&self, script: &'static Script, by: ScriptRef, ask: &Ask<'_>) -> RedisResult<Answer> {
         let step = Step {
             script,
+            by,
             key: ask.key.to_vec(),
             args: ask.args.to_vec(),
             asking: ask.asking,
@@ -79,16 +94,20 @@ impl ConfirmedConnection {
 async fn run_batch(
     mut connection: MultiplexedConnection,
     replicas: Replicas,
-    by: ScriptRef,
+    forgotten: Arc<Notify>,
     steps: Vec<Step>,
 ) -> Vec<RedisResult<Answer>> {
     let all: Vec<&Step> = steps.iter().collect();
-    let mut answers = send(&mut connection, replicas, &all, by).await;
+    let mut answers = send(&mut connection, replicas, &all, None).await;
     let is_unknown = |at: &usize| answers[*at].as_ref().is_err_and(is_unknown);
     let unknown: Vec<usize> = (0..steps.len()).filter(is_unknown).collect();
     if !unknown.is_empty() {
         let again: Vec<&Step> = unknown.iter().map(|at| &steps[*at]).collect();
-        let repeated = send(&mut connection, replicas, &again, ScriptRef::Text).await;
+        let repeated = send(&mut connection, replicas, &again, Some(ScriptRef::Text)).await;
+        // Text serves until the functions are loaded again.
+        if again.iter().any(|step| step.by == ScriptRef::Function) {
+            forgotten.notify_one();
+        }
         for (at, answer) in unknown.into_iter().zip(repeated) {
             answers[at] = answer;
         }
@@ -96,11 +115,12 @@ async fn run_batch(
     answers
 }
 
+/// Sends the steps and a WAIT. Scripts are called `by` this, or by what each step says.
 async fn send(
     connection: &mut MultiplexedConnection,
     replicas: Replicas,
     steps: &[&Step],
-    script_ref: ScriptRef,
+    by: Option<ScriptRef>,
 ) -> Vec<RedisResult<Answer>> {
     let mut pipeline = Pipeline::with_capacity(steps.len() + 1);
     for step in steps {
@@ -113,7 +133,7 @@ async fn send(
             args: &step.args,
             asking: step.asking,
         };
-        pipeline.add_command(step.script.command(&ask, script_ref));
+        pipeline.add_command(step.script.command(&ask, by.unwrap_or(step.by)));
     }
     let timeout_ms = u64::try_from(replicas.timeout.as_millis()).unwrap_or(u64::MAX);
     pipeline.cmd("WAIT").arg(replicas.count).arg(timeout_ms);

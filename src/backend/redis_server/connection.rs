@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::credentials::CredentialedServer;
-use super::failure::{away, of_script};
+use super::failure::{of_script, unavailable};
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -27,7 +27,7 @@ pub async fn open(
     closed: &Arc<Notify>,
 ) -> Result<MultiplexedConnection, BackendError> {
     let notify = Arc::clone(closed);
-    let connection = connect(settings, settings.proof.at_server(info), move |push| {
+    let connection = connect(settings, settings.credentials.at_server(info), move |push| {
         if push.kind == PushKind::Disconnection {
             notify.notify_one();
         }
@@ -52,14 +52,14 @@ pub async fn connect(
             pushed(push);
             Ok::<(), ()>(())
         });
-    let client = Client::open(to.into_info()).map_err(away)?;
+    let client = Client::open(to.into_info()).map_err(unavailable)?;
     let connection = timeout(
         settings.connect_timeout + settings.response_timeout,
         client.get_multiplexed_async_connection_with_config(&config),
     );
     connection
         .await
-        .map_err(|_| away("no connection in time"))?
+        .map_err(|_| unavailable("no connection in time"))?
         .map_err(|error| of_script(&error))
 }
 

@@ -5,14 +5,14 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::backend::BackendError;
 
 /// The store is unavailable for this reason; the outcome of the step is unknown.
-pub fn away(reason: impl ToString) -> BackendError {
+pub fn unavailable(reason: impl ToString) -> BackendError {
     BackendError::Unavailable {
         reason: reason.to_string(),
     }
 }
 
 /// The store is unavailable for this reason and the step was not sent: it had no effect.
-pub fn unsent(reason: impl ToString) -> BackendError {
+pub fn not_sent(reason: impl ToString) -> BackendError {
     BackendError::NotSent {
         reason: reason.to_string(),
     }
@@ -61,11 +61,11 @@ pub fn of_script(error: &RedisError) -> BackendError {
     if is_script_error {
         broken(error)
     } else if is_refusal(error) {
-        unsent(error)
+        not_sent(error)
     } else if error.code().is_some_and(|code| RECORDS.contains(&code)) {
-        away(format!("{UNREADABLE}: {error}"))
+        unavailable(format!("{UNREADABLE}: {error}"))
     } else {
-        away(error)
+        unavailable(error)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use super::failure::away;
+use super::failure::unavailable;
 use crate::backend::BackendError;
 
 /// The properties that a server reports.
@@ -34,9 +34,9 @@ impl Facts {
     pub async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, BackendError> {
         let mut info = redis::cmd("INFO");
         info.arg(&["server", "memory", "persistence", "replication"]);
-        let text: String = info.query_async(connection).await.map_err(away)?;
-        let append = append_policy(connection).await.map_err(away)?;
-        Self::read(&text, &append).ok_or_else(|| away("INFO lacks run_id, uptime, role or maxmemory_policy"))
+        let text: String = info.query_async(connection).await.map_err(unavailable)?;
+        let append = append_policy(connection).await.map_err(unavailable)?;
+        Self::read(&text, &append).ok_or_else(|| unavailable("INFO lacks run_id, uptime, role or maxmemory_policy"))
     }
 
     fn read(info: &str, append: &AppendPolicy) -> Option<Self> {
@@ -67,11 +67,11 @@ impl Facts {
     /// Unavailable, with the reason.
     pub fn check(&self) -> Result<(), BackendError> {
         if self.role != "master" {
-            return Err(away(format!("the server is a {}, not a master", self.role)));
+            return Err(unavailable(format!("the server is a {}, not a master", self.role)));
         }
         if self.policy != "noeviction" {
             let policy = &self.policy;
-            return Err(away(format!(
+            return Err(unavailable(format!(
                 "maxmemory-policy is {policy}: locks could be evicted; set it to noeviction"
             )));
         }
@@ -86,7 +86,7 @@ impl Facts {
 pub async fn check_pubsub(connection: &mut MultiplexedConnection, prefix: &str) -> Result<(), BackendError> {
     let channel = format!("{prefix}:handshake");
     let refused = |error| {
-        away(format!(
+        unavailable(format!(
             "messages on the channels {prefix}:* cannot be published and received: {error}"
         ))
     };

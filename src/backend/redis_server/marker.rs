@@ -18,9 +18,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
-use super::failure::{away, broken, of_script};
+use super::failure::{broken, of_script, unavailable};
 use super::handshake::Facts;
-use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember};
+use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember, whole_ms};
 use super::script::{Ask, Script};
 use super::settings::OnEmptyStore;
 use super::slots::slot;
@@ -110,7 +110,11 @@ impl MarkerKey {
             Self::Slot(prefix) => prefix,
         };
         let mut command = redis::cmd("CLUSTER");
-        let nodes: String = command.arg("NODES").query_async(connection).await.map_err(away)?;
+        let nodes: String = command
+            .arg("NODES")
+            .query_async(connection)
+            .await
+            .map_err(unavailable)?;
         Ok(stable_slot(&nodes).map(|slot| key_in_slot(prefix, slot)))
     }
 
@@ -118,7 +122,7 @@ impl MarkerKey {
     /// chooses another slot.
     fn call_error(&self, error: &RedisError) -> BackendError {
         match (self, error.redirect_node()) {
-            (Self::Slot(_), Some(_)) => away(MOVED),
+            (Self::Slot(_), Some(_)) => unavailable(MOVED),
             _ => of_script(error),
         }
     }
@@ -231,7 +235,7 @@ impl Marker {
                 Ok(self.admitted(facts, longest))
             }
             "pending" => Ok(self.pending(facts, nonce, longest)),
-            _ => Err(away("the marker cannot be read")),
+            _ => Err(unavailable("the marker cannot be read")),
         }
     }
 
@@ -310,7 +314,7 @@ impl Marker {
             flag(absent_is_new),
             nonce.to_vec(),
             known.waited_for(facts),
-            number(self.longest(&known, facts).as_nanos().div_ceil(1_000_000)),
+            number(whole_ms(self.longest(&known, facts))),
             number(known.written_ms.into()),
         ]
     }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::confirmed::ConfirmedConnection;
 use super::connection::{jitter, open};
-use super::failure::{away, is_suspect, unsent};
+use super::failure::{is_suspect, not_sent, unavailable};
 use super::handshake::{Facts, check_pubsub};
 use super::library::{Scripts, load};
 use super::marker::{MOVED, Marker, Trust};
@@ -24,6 +24,7 @@ use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown
 use super::sentinel::Finder;
 use super::settings::{Replicas, Settings};
 use crate::backend::{BackendError, Health};
+use crate::backoff::Backoff;
 
 /// How often a server is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ impl Node {
     /// NotSent, with the reason, while there is none.
     pub fn live(&self) -> Result<Arc<LiveConnection>, BackendError> {
         match &*self.state.borrow() {
-            State::Unavailable(reason) => Err(unsent(reason)),
+            State::Unavailable(reason) => Err(not_sent(reason)),
             State::Live(live) => Ok(Arc::clone(live)),
         }
     }
@@ -150,7 +151,7 @@ impl Node {
         let call = async {
             match (&live.confirmed, needs) {
                 (Some(confirmed), StepRequirements::Grant | StepRequirements::Replicas) => {
-                    confirmed.call(script, ask).await
+                    confirmed.call(script, live.by, ask).await
                 }
                 _ => self.call_on(&live, script, ask).await.map(Answer::from),
             }
@@ -237,7 +238,7 @@ impl LiveConnection {
     /// Whether the server may grant leases.
     fn check(&self) -> Result<(), BackendError> {
         if let Some(reason) = &self.too_few_replicas {
-            return Err(unsent(reason));
+            return Err(not_sent(reason));
         }
         match self.trust {
             Trust::Admitted => Ok(()),
@@ -267,18 +268,17 @@ struct Watcher {
 
 impl Watcher {
     async fn run(self) {
-        let mut pause = Duration::from_millis(20);
+        let mut backoff = Backoff::new(Duration::from_millis(20), self.finder.longest_pause());
         loop {
             let reason = match self.connect().await {
                 Ok(link) => {
-                    pause = Duration::from_millis(20);
+                    backoff.reset();
                     self.monitor(link).await
                 }
                 Err(error) => error,
             };
             self.report_unavailable(&reason);
-            sleep(jitter(pause)).await;
-            pause = (pause * 2).min(self.finder.back_off());
+            sleep(jitter(backoff.pause())).await;
         }
     }
 
@@ -287,10 +287,10 @@ impl Watcher {
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
         let (facts, trust) = self.handshake(&mut connection).await?;
-        let by = load(&mut connection, self.scripts).await.map_err(away)?;
+        let by = load(&mut connection, self.scripts).await.map_err(unavailable)?;
         check_pubsub(&mut connection, &self.settings.prefix).await?;
         let confirmed = match self.settings.replicas {
-            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed, by).await?),
+            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed).await?),
             None => None,
         };
         let live = LiveConnection {
@@ -313,7 +313,6 @@ impl Watcher {
         info: &ConnectionInfo,
         facts: &Facts,
         closed: &Arc<Notify>,
-        by: ScriptRef,
     ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
@@ -321,13 +320,13 @@ impl Watcher {
         let other = Facts::ask(&mut connection).await?;
         other.check()?;
         if other.run_id != facts.run_id {
-            return Err(away("the server was replaced while it was connected to"));
+            return Err(unavailable("the server was replaced while it was connected to"));
         }
         Ok(ConfirmedConnection::over(
             connection,
             replicas,
             settings.response_timeout,
-            by,
+            Arc::clone(&self.forgotten),
         ))
     }
 
@@ -354,12 +353,12 @@ impl Watcher {
         loop {
             self.report_live(&link.live);
             tokio::select! {
-                () = link.closed.notified() => return away("the connection was closed"),
-                () = self.finder.moved(&self.settings, &link.live.info) => return away("another server is master now"),
+                () = link.closed.notified() => return unavailable("the connection was closed"),
+                () = self.finder.moved(&self.settings, &link.live.info) => return unavailable("another server is master now"),
                 () = self.recheck.notified() => {}
                 () = self.forgotten.notified() => match load(&mut link.live.connection, self.scripts).await {
                     Ok(by) => link.live.by = by,
-                    Err(error) => return away(error),
+                    Err(error) => return unavailable(error),
                 },
                 () = sleep(recheck_after(&link.live.trust)) => {}
             }
@@ -374,7 +373,7 @@ impl Watcher {
                     (link.live.facts, link.live.trust) = (facts, trust);
                 }
                 Ok(Err(error)) => return error,
-                Err(_) => return away("no answer in time"),
+                Err(_) => return unavailable("no answer in time"),
             }
         }
     }

@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::from_redis_value;
 use tokio::time::Instant;
 
-use super::failure::{away, broken, of_script};
+use super::failure::{broken, of_script, unavailable};
 use super::script::{Ask, Script};
 use crate::backend::BackendError;
 
@@ -155,6 +155,11 @@ pub enum MemberState {
     Pending,
 }
 
+/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
+pub fn whole_ms(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
 impl QuorumMember {
     /// Reads the marker and updates it.
     ///
@@ -168,7 +173,7 @@ impl QuorumMember {
         query: &MarkerQuery,
     ) -> Result<MarkerVerdict, BackendError> {
         if self.members.is_duplicate(self.at, &query.run_id) {
-            return Err(away("another of the nodes is the same server"));
+            return Err(unavailable("another of the nodes is the same server"));
         }
         let absent = if query.may_be_new { "2" } else { "0" };
         let mut answer = self.query_marker(connection, key, query, absent).await?;
@@ -178,7 +183,9 @@ impl QuorumMember {
                 Verdict::New => "1",
                 Verdict::Forgot => "0",
                 Verdict::Unknown => {
-                    return Err(away("the server is empty, and not all nodes have been reached yet"));
+                    return Err(unavailable(
+                        "the server is empty, and not all nodes have been reached yet",
+                    ));
                 }
             };
             answer = self.query_marker(connection, key, query, absent).await?;
@@ -190,7 +197,7 @@ impl QuorumMember {
         let state = match state.as_str() {
             "admitted" => MemberState::Admitted,
             "pending" => MemberState::Pending,
-            _ => return Err(away("the marker cannot be read")),
+            _ => return Err(unavailable("the marker cannot be read")),
         };
         Ok(MarkerVerdict {
             state,
@@ -208,14 +215,14 @@ impl QuorumMember {
     ) -> Result<(String, Vec<u8>, u64, String), BackendError> {
         let mut nonce = [0; 16];
         // Without random bytes, two admissions of one run could get the same id.
-        getrandom::fill(&mut nonce).map_err(away)?;
+        getrandom::fill(&mut nonce).map_err(unavailable)?;
         let args = [
             query.run_id.clone().into_bytes(),
             u8::from(query.by_hand).to_string().into_bytes(),
             absent.as_bytes().to_vec(),
             nonce.to_vec(),
             query.waited_for.clone(),
-            query.longest_ttl.as_millis().to_string().into_bytes(),
+            whole_ms(query.longest_ttl).to_string().into_bytes(),
             (self.floor)().to_string().into_bytes(),
             (self.past_all)().to_string().into_bytes(),
         ];

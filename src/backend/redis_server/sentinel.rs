@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::connect;
 use super::credentials::located;
-use super::failure::away;
+use super::failure::unavailable;
 use super::settings::Settings;
 use crate::backend::BackendError;
 
@@ -89,7 +89,7 @@ impl Sentinel {
                 return Ok(open.connection.clone());
             }
         }
-        let connection = connect(settings, settings.proof.at_sentinel(&self.info), |_| {}).await?;
+        let connection = connect(settings, settings.credentials.at_sentinel(&self.info), |_| {}).await?;
         *self.open() = Some(Open {
             connection: connection.clone(),
             waiting_since: Some(Instant::now()),
@@ -127,7 +127,7 @@ impl Finder {
     }
 
     /// The longest pause between two attempts to reach the server.
-    pub fn back_off(&self) -> Duration {
+    pub fn longest_pause(&self) -> Duration {
         match self {
             Self::Fixed(_) => BACK_OFF,
             Self::Sentinels { .. } => QUERY_INTERVAL,
@@ -169,7 +169,7 @@ async fn query_all(
 ) -> Result<(String, u16), BackendError> {
     let mut queries: FuturesUnordered<_> = sentinels.iter().map(|one| query_one(settings, one, master)).collect();
     let mut newest: Option<Reported> = None;
-    let mut last = away("there are no sentinels");
+    let mut last = unavailable("there are no sentinels");
     loop {
         let next = match newest {
             None => queries.next().await,
@@ -192,10 +192,10 @@ async fn query_one(settings: &Settings, sentinel: &Sentinel, master: &str) -> Re
     both.cmd("SENTINEL").arg("MASTER").arg(master);
     let answers: RedisResult<(Address, HashMap<String, String>)> = both.query_async(&mut connection).await;
     sentinel.record_result(!answers.as_ref().is_err_and(RedisError::is_io_error));
-    let (at, fields) = answers.map_err(|error| away(format!("a sentinel on master {master:?}: {error}")))?;
+    let (at, fields) = answers.map_err(|error| unavailable(format!("a sentinel on master {master:?}: {error}")))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
     match (at, epoch) {
         (Some(at), Some(epoch)) => Ok(Reported { at, epoch }),
-        _ => Err(away(format!("the sentinels know no master {master:?}"))),
+        _ => Err(unavailable(format!("the sentinels know no master {master:?}"))),
     }
 }

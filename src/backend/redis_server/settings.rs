@@ -58,7 +58,7 @@ pub struct Settings {
     /// Which ones.
     pub servers: Servers,
     /// What proves this server to them.
-    pub proof: Credentials,
+    pub credentials: Credentials,
     /// What every key begins with.
     pub prefix: String,
     /// What a store without a marker means.
@@ -79,7 +79,7 @@ impl Settings {
     pub fn new(servers: Servers) -> Self {
         Self {
             servers,
-            proof: Credentials::default(),
+            credentials: Credentials::default(),
             prefix: "fencepost".into(),
             on_empty_store: OnEmptyStore::default(),
             longest_ttl: Duration::from_secs(24 * 3600),
@@ -96,7 +96,7 @@ pub struct Quorum {
     /// The masters: 3, 5 or 7.
     pub nodes: Vec<ConnectionInfo>,
     /// What proves this server to them.
-    pub proof: Credentials,
+    pub credentials: Credentials,
     /// What every key begins with.
     pub prefix: String,
     /// What a node without a marker means.
@@ -112,7 +112,7 @@ impl Quorum {
     pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
         Self {
             nodes,
-            proof: Credentials::default(),
+            credentials: Credentials::default(),
             prefix: "fencepost".into(),
             on_empty_store: OnEmptyStore::default(),
             longest_ttl: Duration::from_secs(24 * 3600),

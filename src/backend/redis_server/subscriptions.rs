@@ -14,19 +14,19 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
 use super::connection::{connect, jitter};
-use super::failure::away;
+use super::failure::unavailable;
 use super::node::Node;
 use super::settings::Settings;
 use super::topology::Topology;
 use crate::backend::BackendError;
+use crate::backoff::Backoff;
 
 /// How many events can wait to be read before further ones count as lost.
 const BUFFER: usize = 16_384;
 /// How often the connection is checked with a PING.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a reconnection: the first, and the longest while reconnections fail.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
 
 /// An event for a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +71,10 @@ impl Subscriptions {
     pub async fn listen(&self, channel: String) -> Result<mpsc::Receiver<SubscriptionEvent>, BackendError> {
         let (out, events) = mpsc::channel(BUFFER);
         let subscriber = Subscriber { channel, out };
-        self.subscribers.send(subscriber).await.map_err(|_| away("closed"))?;
+        self.subscribers
+            .send(subscriber)
+            .await
+            .map_err(|_| unavailable("closed"))?;
         Ok(events)
     }
 }
@@ -108,7 +111,7 @@ enum End {
 
 impl Reader {
     async fn run(mut self) {
-        let (mut pause, mut warned) = (FIRST_PAUSE, false);
+        let (mut backoff, mut warned) = (BACKOFF, false);
         while let Some(topology) = self.topology.upgrade() {
             let source = topology.message_source();
             drop(topology);
@@ -116,18 +119,23 @@ impl Reader {
                 let (out, pushes) = mpsc::channel(BUFFER);
                 let lost = Arc::new(AtomicBool::new(false));
                 let missed = Arc::clone(&lost);
-                let opened = connect(&self.settings, self.settings.proof.at_server(&info), move |push| {
-                    if out.try_send(push).is_err() {
-                        missed.store(true, Ordering::Relaxed);
-                    }
-                });
+                let opened = connect(
+                    &self.settings,
+                    self.settings.credentials.at_server(&info),
+                    move |push| {
+                        if out.try_send(push).is_err() {
+                            missed.store(true, Ordering::Relaxed);
+                        }
+                    },
+                );
                 if let Ok(connection) = opened.await {
                     let end = tokio::select! {
                         end = self.read(connection, pushes, &lost, &info) => end,
                         () = moved(&node, &info) => End::Lost,
                     };
                     if std::mem::take(&mut self.was_useful) {
-                        (pause, warned) = (FIRST_PAUSE, false);
+                        backoff.reset();
+                        warned = false;
                     }
                     match end {
                         End::Closed => return,
@@ -141,8 +149,7 @@ impl Reader {
                     }
                 }
             }
-            sleep(jitter(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(jitter(backoff.pause())).await;
         }
     }
 

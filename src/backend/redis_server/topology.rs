@@ -7,7 +7,7 @@ use redis::{ConnectionInfo, Value};
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
-use super::failure::{away, of_script};
+use super::failure::{of_script, unavailable};
 use super::library::Scripts;
 use super::marker::Marker;
 use super::node::Node;
@@ -115,7 +115,7 @@ impl Topology {
             let foreign = BackendError::Unsupported {
                 what: "admitting a node that is none of this store's masters",
             };
-            return Err(node.map_or_else(|| away("no master is known yet"), |_| foreign));
+            return Err(node.map_or_else(|| unavailable("no master is known yet"), |_| foreign));
         }
         let all = join_all(nodes.iter().map(|node| node.admit())).await;
         all.into_iter().collect()

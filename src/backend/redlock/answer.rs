@@ -136,8 +136,8 @@ pub fn cause(letter: &str) -> Option<Cause> {
         "R" => Some(Cause::Released),
         "E" => Some(Cause::Expired),
         "F" => Some(Cause::Forced),
-        "T" => Some(Cause::TakenBack),
-        "L" => Some(Cause::Left),
+        "T" => Some(Cause::Undone),
+        "L" => Some(Cause::Cancelled),
         _ => None,
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::redis_server::config::{self, Keys, Login, SettingError, Tls, unusable};
-use crate::backend::redis_server::credentials::{Access, Credentials};
+use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
+use crate::backend::redis_server::credentials::Credentials;
 use crate::backend::redis_server::settings::{Quorum, connection_info};
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
@@ -58,11 +58,7 @@ pub struct RedlockDriver;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedlockConfig {
     nodes: Vec<String>,
-    login: Login,
-    database: u32,
-    tls: Tls,
-    prefix: String,
-    admit_first: bool,
+    servers: ServerConfig,
     node_timeout: Duration,
 }
 
@@ -81,21 +77,15 @@ impl Driver for RedlockDriver {
         if section.nodes.iter().collect::<BTreeSet<_>>().len() < section.nodes.len() {
             return refuse("must be different servers: a node must not vote twice");
         }
-        let keys = keys_of(section);
-        keys.check_urls()?;
         Ok(RedlockConfig {
             nodes: section.nodes.clone(),
-            login: keys.login()?,
-            database: section.database.get(),
-            tls: keys.tls()?,
-            prefix: section.prefix.clone(),
-            admit_first: keys.admits_first()?,
+            servers: config::keys!(section.nodes).check(|| Ok(Login::default()))?,
             node_timeout: section.node_timeout.get(),
         })
     }
 
     fn check_files(settings: &RedlockConfig) -> Result<(), InvalidSetting> {
-        settings.credentials().map(drop).map_err(InvalidSetting::from)
+        settings.servers.credentials().map(drop).map_err(InvalidSetting::from)
     }
 
     fn guarantee(_: &RedlockConfig) -> Guarantee {
@@ -105,16 +95,16 @@ impl Driver for RedlockDriver {
     fn open(settings: &RedlockConfig, longest_ttl: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
         Ok(Arc::new(Opened {
             store: Store::open(settings.quorum(longest_ttl)?),
-            config: settings.clone(),
+            servers: settings.servers.clone(),
         }))
     }
 }
 
-/// An open store, with the settings that contain the paths of its files.
+/// An open store, with the paths of the files of its credentials.
 #[derive(Debug)]
 struct Opened {
     store: Store,
-    config: RedlockConfig,
+    servers: ServerConfig,
 }
 
 impl OpenStore for Opened {
@@ -123,16 +113,12 @@ impl OpenStore for Opened {
     }
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, access) = (self.store.clone(), self.config.credentials()?);
-        Ok(Some(Box::new(move || store.prove_by(access))))
+        let (store, access) = (self.store.clone(), self.servers.credentials()?);
+        Ok(Some(Box::new(move || store.set_credentials(access))))
     }
 }
 
 impl RedlockConfig {
-    fn credentials(&self) -> Result<Access, SettingError> {
-        config::credentials(&self.login, self.database, &Login::default(), &self.tls)
-    }
-
     fn quorum(&self, longest_ttl: Duration) -> Result<Quorum, SettingError> {
         let nodes = self.nodes.iter().map(|node| connection_info(node));
         // The URLs have been checked in `check`.
@@ -140,25 +126,11 @@ impl RedlockConfig {
             .collect::<Result<_, _>>()
             .map_err(|error| unusable("nodes", error))?;
         let mut quorum = Quorum::new(nodes);
-        quorum.proof = Credentials::new(self.credentials()?);
-        quorum.prefix.clone_from(&self.prefix);
+        quorum.credentials = Credentials::new(self.servers.credentials()?);
+        quorum.prefix.clone_from(&self.servers.prefix);
         quorum.longest_ttl = longest_ttl;
         quorum.node_timeout = self.node_timeout;
-        quorum.on_empty_store = config::on_empty_store(self.admit_first);
+        quorum.on_empty_store = self.servers.on_empty_store;
         Ok(quorum)
-    }
-}
-
-fn keys_of(section: &RedlockSection) -> Keys<'_> {
-    Keys {
-        servers: ("nodes", &section.nodes),
-        user: &section.user,
-        password_file: &section.password_file,
-        password_env: &section.password_env,
-        ca_file: &section.ca_file,
-        cert_file: &section.cert_file,
-        key_file: &section.key_file,
-        prefix: &section.prefix,
-        on_empty_store: &section.on_empty_store,
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Values, cause, micros, with_drift};
+use super::answer::{Values, cause, micros};
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::{BackendError, MARKS_KEPT, ReleaseTarget, Released};
@@ -75,7 +75,7 @@ impl Core {
     /// If the future is dropped, the requests are sent all the same.
     pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
         let nodes = &self.shared.nodes;
-        let longest = with_drift(self.shared.longest_ttl);
+        let longest = self.shared.longest_ttl;
         let args = match target {
             ReleaseTarget::Hold(lease) => args(
                 "H",
@@ -133,7 +133,7 @@ impl Core {
 
     /// The request that ends all attempts of a secret, whatever their numbers.
     fn end_of_attempts(&self, lock: &LockName, secret: &[u8]) -> Request {
-        let longest = with_drift(self.shared.longest_ttl);
+        let longest = self.shared.longest_ttl;
         let args = args("A", secret, &[], PAST_ALL_ROUNDS, 0, longest);
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
@@ -159,6 +159,17 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::redis_server::settings::{Quorum, connection_info};
+    use crate::backend::redlock::Store;
+    use crate::backend::redlock::answer::with_drift;
+
+    #[tokio::test]
+    async fn nodes_keep_marks_for_as_long_as_a_node_may_hold() {
+        let mut quorum = Quorum::new(vec![connection_info("redis://127.0.0.1:1").unwrap()]);
+        quorum.longest_ttl = std::time::Duration::from_millis(1_001);
+        let store = Store::open(quorum.clone());
+        assert_eq!(store.inner.longest_ttl, with_drift(quorum.longest_ttl));
+    }
 
     #[test]
     fn a_release_ended_the_lease_if_a_majority_still_had_it() {

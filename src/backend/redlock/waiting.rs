@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Core;
 use super::answer::{with_drift, without_drift};
-use crate::backend::redis_server::notifications::NotificationSender;
+use crate::backend::notifications::NotificationSender;
 use crate::backend::{AcquireOutcome, CLAIM_LIMIT, Grant, NewClaim, Notification, QueuePosition, Refusal};
 use crate::claim::{Queue, Waiter};
 use crate::name::{CallId, ClaimId, LockName, Mode};
@@ -326,7 +326,11 @@ impl AttemptPermit<'_> {
         }
         let limit = claim.limits.queue;
         if !known && u32::try_from(waiters.queue.len() + 1).is_ok_and(|count| count >= limit) {
+            // The first waiter may attempt next: this call was the one that the nodes knew of.
+            let next = waiters.first();
             remove_if_idle(&mut state, &self.lock);
+            drop(state);
+            self.waiting.notify(&self.lock, next);
             return AcquireOutcome::Refused(Refusal::Full { limit });
         }
         waiters.queue.entry(self.position).or_insert_with(|| entry(claim, true));

@@ -169,7 +169,7 @@ fn changes(before: &Snapshot, now: &Snapshot) -> Option<Vec<Change>> {
     for gone in before.queue.waiters.iter().filter(|waiter| missing(waiter, &now.queue)) {
         log.waiters = log.waiters.saturating_sub(1);
         if is.is_none_or(|is| is.claim != gone.claim) {
-            log.push(ChangeKind::Ended(Cause::Left), &gone.owner, None);
+            log.push(ChangeKind::Ended(Cause::Cancelled), &gone.owner, None);
         }
     }
     if let Some(is) = is.filter(|_| !same) {

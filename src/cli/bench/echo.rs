@@ -3,10 +3,10 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
-use fencepost::api::echo::Echo;
 use fencepost::client::Address;
 use tokio::runtime::Runtime;
 
+use super::echo_server::Echo;
 use crate::cli::output::print;
 use crate::cli::server::finish;
 use crate::cli::{Failure, Role};

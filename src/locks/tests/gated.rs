@@ -300,6 +300,31 @@ async fn a_wait_that_ended_in_an_outage_is_undone_after_the_outage() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_answers_nothing_collects_undos_up_to_a_bound() {
+    let store = Arc::new(BlockingStore::serving());
+    let locks = locks_over(&store);
+    *store.refusal.lock().unwrap() = Some(unplugged());
+    store.fail(Some(unplugged()));
+    let mut refused_unsent = 0;
+    for number in 0..2 * undo::MAX_FAILED_UNDOS {
+        let refused = locks.acquire(request(&number.to_string(), Duration::ZERO)).await;
+        match refused.map(Granted::delivered).unwrap_err() {
+            Error::Backend(BackendError::NotSent { .. }) => refused_unsent += 1,
+            error => assert_eq!(error, Error::Backend(unplugged())),
+        }
+        // The undo of a refused call runs, and fails.
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(refused_unsent, undo::MAX_FAILED_UNDOS);
+    assert_eq!(locks.state.undos.len(), undo::MAX_FAILED_UNDOS);
+    *store.refusal.lock().unwrap() = None;
+    store.fail(None);
+    sleep(11 * SECOND).await;
+    assert_eq!(locks.state.undos.len(), 0);
+    hold(&locks, "a").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn pending_undos_end_when_the_locks_are_closed() {
     let store = Arc::new(BlockingStore::serving());
     let locks = locks_over(&store);

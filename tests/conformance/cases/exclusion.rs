@@ -144,7 +144,7 @@ pub async fn a_waiter_that_leaves_lets_nobody_overtake(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     let c = fixture.here().queue(claim("c")).await;
     let d = fixture.here().queue(claim("d")).await;
-    assert_eq!(fixture.here().undo(&c).await, Released::Ended(Cause::Left));
+    assert_eq!(fixture.here().undo(&c).await, Released::Ended(Cause::Cancelled));
     fixture.here().release(&a).await;
     waiting(fixture.here().promote(&d).await);
     let b = fixture.here().take(&b).await;

@@ -11,7 +11,7 @@ pub async fn a_release_hands_over_to_the_next(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     let departure = fixture.here().release_to(&a, &b).await;
-    assert_eq!(departure.found, Released::Ended(Cause::Released));
+    assert_eq!(departure.released, Released::Ended(Cause::Released));
     let grant = departure.next.expect("handed over");
     assert_eq!((grant.claim, grant.secret), (b.id, b.secret));
     assert!(grant.ttl >= b.ttl.get() && grant.token > a.token());
@@ -23,11 +23,11 @@ pub async fn a_force_and_an_undo_hand_over_too(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     let departure = fixture.here().end(ReleaseTarget::Forced(a.token()), Some(&b)).await;
-    assert_eq!(departure.found, Released::Ended(Cause::Forced));
+    assert_eq!(departure.released, Released::Ended(Cause::Forced));
     assert_eq!(departure.next.expect("handed over").claim, b.id);
     let c = fixture.here().queue(claim("c")).await;
     let departure = fixture.here().end(ReleaseTarget::Call(&b.id, b.call), Some(&c)).await;
-    assert_eq!(departure.found, Released::Ended(Cause::TakenBack));
+    assert_eq!(departure.released, Released::Ended(Cause::Undone));
     assert_eq!(departure.next.expect("handed over").claim, c.id);
 }
 
@@ -37,7 +37,7 @@ pub async fn a_next_that_is_not_first_is_passed(fixture: &Fixture) {
     let c = fixture.here().queue(claim("c")).await;
     let departure = fixture.here().release_to(&a, &c).await;
     assert_eq!(
-        (departure.found, departure.next),
+        (departure.released, departure.next),
         (Released::Ended(Cause::Released), None)
     );
     waiting(fixture.here().promote(&c).await);
@@ -50,7 +50,7 @@ pub async fn a_next_that_another_call_adopted_is_passed(fixture: &Fixture) {
     let newer = fixture.there().queue(older.again()).await;
     let departure = fixture.here().release_to(&a, &older).await;
     assert_eq!(
-        (departure.found, departure.next),
+        (departure.released, departure.next),
         (Released::Ended(Cause::Released), None)
     );
     fixture.there().take(&newer).await;
@@ -89,7 +89,7 @@ pub async fn a_hold_that_leaves_its_claim_hands_nothing_over(fixture: &Fixture) 
     let b = fixture.here().queue(claim("b")).await;
     let departure = fixture.here().release_to(&more, &b).await;
     assert_eq!(
-        (departure.found, departure.next),
+        (departure.released, departure.next),
         (Released::Ended(Cause::Released), None)
     );
     waiting(fixture.here().promote(&b).await);
@@ -104,7 +104,11 @@ pub async fn a_false_lease_hands_nothing_over(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     for (what, lease) in super::release::forgeries(&a) {
         let departure = fixture.here().end(ReleaseTarget::Hold(&lease), Some(&b)).await;
-        assert_eq!((departure.found, departure.next), (Released::Nothing, None), "{what}");
+        assert_eq!(
+            (departure.released, departure.next),
+            (Released::Nothing, None),
+            "{what}"
+        );
     }
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }
@@ -114,7 +118,7 @@ pub async fn a_release_sent_twice_grants_its_next_once(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     let grant = fixture.here().release_to(&a, &b).await.next.expect("handed over");
     let again = fixture.here().release_to(&a, &b).await;
-    assert_eq!(again.found, Released::EndedBefore(Cause::Released));
+    assert_eq!(again.released, Released::EndedBefore(Cause::Released));
     assert_eq!(fixture.here().tokens().await, [grant.token]);
     assert_eq!(fixture.here().take(&b).await.grant.token, grant.token);
 }
@@ -150,6 +154,6 @@ pub async fn what_was_handed_over_can_be_undone(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     fixture.here().release_to(&a, &b).await;
-    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::Undone));
     assert!(fixture.here().is_free().await);
 }

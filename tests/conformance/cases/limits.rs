@@ -24,7 +24,7 @@ pub async fn a_store_that_answers_is_serving(fixture: &Fixture) {
 pub async fn a_mode_is_offered_or_refused(fixture: &Fixture) {
     for mode in [Mode::Shared, semaphore(1, 3)] {
         let asking = fencepost::backend::NewClaim { mode, ..claim("a") };
-        let lock = fixture.here().on(mode.word());
+        let lock = fixture.here().on(mode.as_str());
         let answer = fixture.first.acquire(lock.name(), &asking).await;
         match fixture.capabilities().sharing {
             true => assert!(matches!(answer, Ok(AcquireOutcome::Held(_))), "{answer:?}"),

@@ -201,7 +201,7 @@ pub async fn a_watch_shows_every_kind_of_end(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     watching.sees(ChangeKind::Queued, "b").await;
     fixture.here().undo(&b).await;
-    assert_eq!(watching.sees(ChangeKind::Ended(Cause::Left), "b").await.waiters, 0);
+    assert_eq!(watching.sees(ChangeKind::Ended(Cause::Cancelled), "b").await.waiters, 0);
     fixture.here().force(a.token()).await;
     assert_eq!(
         watching.sees(ChangeKind::Ended(Cause::Forced), "a").await.token,
@@ -210,7 +210,7 @@ pub async fn a_watch_shows_every_kind_of_end(fixture: &Fixture) {
     let c = fixture.here().hold(claim("c")).await;
     watching.sees(ChangeKind::Granted, "c").await;
     fixture.here().undo(&c.claim).await;
-    watching.sees(ChangeKind::Ended(Cause::TakenBack), "c").await;
+    watching.sees(ChangeKind::Ended(Cause::Undone), "c").await;
     fixture.here().hold(claim("d").living(fixture.short())).await;
     watching.sees(ChangeKind::Granted, "d").await;
     assert_eq!(watching.sees(ChangeKind::Ended(Cause::Expired), "d").await.holders, 0);

@@ -100,7 +100,10 @@ async fn refuses(fixture: &Fixture, lock: &str, there: Mode, comes: Mode) {
     let of = |owner, mode| fencepost::backend::NewClaim { mode, ..claim(owner) };
     let a = lock.hold(of("a", there)).await;
     for patient in [of("b", comes), of("b", comes).trying()] {
-        assert_eq!(refused(lock.acquire(&patient).await), Refusal::LimitMismatch { there });
+        assert_eq!(
+            refused(lock.acquire(&patient).await),
+            Refusal::LimitMismatch { existing: there }
+        );
     }
     assert_eq!(lock.owners().await, (vec!["a".into()], vec![]));
     lock.release(&a).await;
@@ -111,7 +114,7 @@ pub async fn a_mismatch_with_a_waiter_is_refused_too(fixture: &Fixture) {
     let x = fixture.here().hold(claim("x")).await;
     let reader = fixture.here().queue(claim("r").shared()).await;
     let permit = claim("p").semaphore(1, 5);
-    let mismatch = Refusal::LimitMismatch { there: Mode::Shared };
+    let mismatch = Refusal::LimitMismatch { existing: Mode::Shared };
     assert_eq!(refused(fixture.there().acquire(&permit).await), mismatch);
     fixture.here().release(&x).await;
     let reader = fixture.here().take(&reader).await;

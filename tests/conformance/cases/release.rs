@@ -52,7 +52,7 @@ pub async fn a_release_after_a_force_frees_nobody_else(fixture: &Fixture) {
 pub async fn a_lease_with_a_false_part_releases_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     for (what, lease) in forgeries(&a) {
-        let found = fixture.here().end(ReleaseTarget::Hold(&lease), None).await.found;
+        let found = fixture.here().end(ReleaseTarget::Hold(&lease), None).await.released;
         assert_eq!(found, Released::Nothing, "{what}");
     }
     assert_eq!(fixture.here().tokens().await, [a.token()]);
@@ -90,14 +90,14 @@ pub async fn a_lease_of_another_lock_releases_nothing(fixture: &Fixture) {
         ..a.lease.clone()
     };
     assert_eq!(
-        other.end(ReleaseTarget::Hold(&mixed), None).await.found,
+        other.end(ReleaseTarget::Hold(&mixed), None).await.released,
         Released::Nothing
     );
     assert_eq!(other.tokens().await, [b.token()]);
     assert_eq!(fixture.here().tokens().await, [a.token()]);
     fixture.here().release(&a).await;
     assert_eq!(
-        other.end(ReleaseTarget::Hold(&mixed), None).await.found,
+        other.end(ReleaseTarget::Hold(&mixed), None).await.released,
         Released::Nothing
     );
 }
@@ -106,7 +106,7 @@ pub async fn a_released_lease_with_another_token_is_unknown(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
     let [_, _, (_, lease)] = forgeries(&a);
-    let found = fixture.here().end(ReleaseTarget::Hold(&lease), None).await.found;
+    let found = fixture.here().end(ReleaseTarget::Hold(&lease), None).await.released;
     assert_eq!(found, Released::Nothing);
 }
 

@@ -182,7 +182,7 @@ pub async fn a_retry_with_other_parameters_is_refused(fixture: &Fixture) {
     }
     waiting(fixture.here().promote(&b).await);
     assert_eq!(fixture.here().owners().await, (vec!["a".into()], vec!["b".into()]));
-    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::Undone));
 }
 
 pub async fn a_retry_with_other_permits_or_limit_is_refused(fixture: &Fixture) {

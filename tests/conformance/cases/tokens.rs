@@ -38,7 +38,7 @@ pub async fn tokens_rise_across_every_end(fixture: &Fixture) {
     fixture.outlive(fixture.short()).await;
     let d = there.hold(claim("d")).await;
     rises(&mut last, d.token());
-    assert_eq!(there.undo(&d.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(there.undo(&d.claim).await, Released::Ended(Cause::Undone));
     rises(&mut last, here.hold(claim("e")).await.token());
 }
 

@@ -20,7 +20,7 @@ async fn is_over(fixture: &Fixture, call: &NewClaim) {
 pub async fn a_waiter_that_is_undone_leaves_the_queue(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
-    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::Left));
+    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::Cancelled));
     assert!(fixture.here().waiters().await.is_empty());
     fixture.here().release(&a).await;
     is_over(fixture, &b).await;
@@ -29,7 +29,7 @@ pub async fn a_waiter_that_is_undone_leaves_the_queue(fixture: &Fixture) {
 
 pub async fn a_grant_that_is_undone_frees_the_lock(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
-    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::Undone));
     assert!(fixture.here().is_free().await);
     assert!(matches!(fixture.here().renew(&a, None).await, RenewOutcome::Gone(_)));
 }
@@ -39,7 +39,7 @@ pub async fn a_grant_that_was_waited_for_is_undone_too(fixture: &Fixture) {
     let b = fixture.here().queue(claim("b")).await;
     fixture.here().release(&a).await;
     fixture.here().take(&b).await;
-    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&b).await, Released::Ended(Cause::Undone));
     assert!(fixture.here().is_free().await);
 }
 
@@ -102,7 +102,7 @@ pub async fn an_undo_of_the_newer_call_takes_an_adopted_waiter_out(fixture: &Fix
     fixture.here().hold(claim("a")).await;
     let older = fixture.here().queue(claim("b")).await;
     let newer = fixture.there().queue(older.again()).await;
-    assert_eq!(fixture.there().undo(&newer).await, Released::Ended(Cause::Left));
+    assert_eq!(fixture.there().undo(&newer).await, Released::Ended(Cause::Cancelled));
     assert!(fixture.here().waiters().await.is_empty());
     let place = fixture.here().promote(&older).await;
     assert!(
@@ -131,7 +131,7 @@ pub async fn a_hold_granted_to_the_adopter_of_a_waiter_is_undone_by_it(fixture: 
     let newer = fixture.here().queue(older.again()).await;
     fixture.here().release(&a).await;
     fixture.here().take(&newer).await;
-    assert_eq!(fixture.here().undo(&newer).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&newer).await, Released::Ended(Cause::Undone));
     assert!(fixture.here().is_free().await);
 }
 
@@ -150,10 +150,7 @@ pub async fn an_undo_that_comes_first_keeps_its_retry_from_adopting(fixture: &Fi
         fixture.there().acquire(&newer).await,
         AcquireOutcome::Cancelled
     ));
-    assert_eq!(
-        fixture.here().undo(&held.claim).await,
-        Released::Ended(Cause::TakenBack)
-    );
+    assert_eq!(fixture.here().undo(&held.claim).await, Released::Ended(Cause::Undone));
 }
 
 pub async fn a_try_that_takes_its_claim_out_ends_the_older_call(fixture: &Fixture) {
@@ -231,10 +228,7 @@ pub async fn an_undo_of_a_failed_try_harms_nobody(fixture: &Fixture) {
 pub async fn a_reentry_that_is_undone_takes_only_its_hold(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;
-    assert_eq!(
-        fixture.here().undo(&more.claim).await,
-        Released::Ended(Cause::TakenBack)
-    );
+    assert_eq!(fixture.here().undo(&more.claim).await, Released::Ended(Cause::Undone));
     let holders = fixture.here().holders().await;
     assert_eq!((holders[0].token, holders[0].holds), (a.token(), 1));
     assert!(matches!(fixture.here().renew(&more, None).await, RenewOutcome::Gone(_)));
@@ -244,7 +238,7 @@ pub async fn a_reentry_that_is_undone_takes_only_its_hold(fixture: &Fixture) {
 pub async fn a_first_hold_that_is_undone_leaves_the_reentry(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;
-    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::TakenBack));
+    assert_eq!(fixture.here().undo(&a.claim).await, Released::Ended(Cause::Undone));
     let holders = fixture.here().holders().await;
     assert_eq!((holders[0].token, holders[0].holds), (a.token(), 1));
     fixture.here().renewed(&more, None).await;

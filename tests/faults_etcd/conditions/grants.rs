@@ -51,7 +51,7 @@ async fn a_waiter_that_left_meanwhile_is_not_taken_up() {
     let waiter = fixture.here().queue(claim("waiter")).await;
     fixture.there().release(&holder).await;
     let here = fixture.here();
-    let left = async { assert_eq!(fixture.here().undo(&waiter).await, Released::Ended(Cause::Left)) };
+    let left = async { assert_eq!(fixture.here().undo(&waiter).await, Released::Ended(Cause::Cancelled)) };
     let place = fixture
         .while_held(&step(&waiter, "h/x/"), here.promote(&waiter), left)
         .await;

@@ -15,10 +15,10 @@ async fn not_handed_over(
     meanwhile: impl Future<Output = ()>,
 ) {
     let here = fixture.here();
-    let ReleaseOutcome { found, next } = fixture
+    let ReleaseOutcome { released, next } = fixture
         .while_held(&step(next, kind), here.release_to(hold, next), meanwhile)
         .await;
-    assert_eq!(found, Released::Ended(Cause::Released));
+    assert_eq!(released, Released::Ended(Cause::Released));
     assert!(next.is_none(), "{next:?}");
 }
 
@@ -64,7 +64,7 @@ async fn a_waiter_that_left_meanwhile_is_not_handed_the_lock() {
     let Some(fixture) = Fixture::new().await else { return };
     let hold = fixture.here().hold(claim("holder")).await;
     let next = fixture.here().queue(claim("next")).await;
-    let left = async { assert_eq!(fixture.here().undo(&next).await, Released::Ended(Cause::Left)) };
+    let left = async { assert_eq!(fixture.here().undo(&next).await, Released::Ended(Cause::Cancelled)) };
     not_handed_over(&fixture, (&hold, &next), "h/x/", left).await;
     assert!(fixture.there().is_free().await);
 }

@@ -57,10 +57,7 @@ async fn a_grant_that_comes_after_the_undo_of_its_call_and_the_end_of_another_ta
     let late = fixture.acquire_late(&new, "h/x/").await;
     let retry = fixture.there().hold(new.again()).await;
     assert_eq!(fixture.here().undo(&new).await, Released::Adopted);
-    assert_eq!(
-        fixture.there().undo(&retry.claim).await,
-        Released::Ended(Cause::TakenBack)
-    );
+    assert_eq!(fixture.there().undo(&retry.claim).await, Released::Ended(Cause::Undone));
     late.let_go().await;
     assert!(fixture.there().is_free().await);
 }
@@ -73,7 +70,7 @@ async fn an_undo_takes_back_a_grant_that_came_while_it_found_nothing() {
     let undone = fixture
         .while_held(&marking(&fixture, &new), here.undo(&new), late.let_go())
         .await;
-    assert_eq!(undone, Released::Ended(Cause::TakenBack));
+    assert_eq!(undone, Released::Ended(Cause::Undone));
     assert!(fixture.there().is_free().await);
 }
 
@@ -86,7 +83,7 @@ async fn an_undo_takes_out_a_claim_that_was_queued_while_it_found_nothing() {
     let undone = fixture
         .while_held(&marking(&fixture, &new), here.undo(&new), late.let_go())
         .await;
-    assert_eq!(undone, Released::Ended(Cause::Left));
+    assert_eq!(undone, Released::Ended(Cause::Cancelled));
     assert!(fixture.there().waiters().await.is_empty());
 }
 
@@ -100,7 +97,7 @@ async fn an_undo_takes_out_a_claim_that_its_call_adopted_while_it_found_anothers
     let undone = fixture
         .while_held(&marking(&fixture, &new), here.undo(&new), late.let_go())
         .await;
-    assert_eq!(undone, Released::Ended(Cause::Left));
+    assert_eq!(undone, Released::Ended(Cause::Cancelled));
     assert!(fixture.there().waiters().await.is_empty(), "nobody would serve it");
 }
 
@@ -117,7 +114,7 @@ async fn an_undo_takes_back_a_grant_that_came_while_it_found_anothers() {
     let undone = fixture
         .while_held(&marking(&fixture, &new), here.undo(&new), replaced)
         .await;
-    assert_eq!(undone, Released::Ended(Cause::TakenBack));
+    assert_eq!(undone, Released::Ended(Cause::Undone));
     assert!(fixture.there().is_free().await);
 }
 

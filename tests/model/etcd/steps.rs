@@ -4,8 +4,9 @@ use super::deciding::{
     decide, deliver, give_back, hand_over, inspect, leave_settled, leave_unread, release, remove, revoke,
     stop_counting, to,
 };
+use super::requests::together;
 use super::store::{Lease, Step};
-use super::transactions::{act, arrive, give_up, holds, together};
+use super::transactions::{act, arrive, give_up, holds};
 use super::{Flaw, State, World};
 
 /// A call of a client, and where it is.
@@ -78,7 +79,7 @@ pub enum Event {
     LeavesUnread(usize),
     LeavesWithoutAMark(usize),
     Revokes(usize),
-    TwoGoTogether,
+    GoTogether,
     ATtlPasses(u8),
     LeaseEnds(u8),
     SessionEnds(u8),
@@ -135,23 +136,7 @@ pub fn next(world: &World, state: &State) -> Vec<(Event, State)> {
             }
         }
     }
-    if world.flaw == Flaw::TwoGrantsInOneBatch {
-        next.extend(together(world, state, |(_, one), (_, two)| {
-            matches!((one, two), (Step::Enter { .. }, Step::Enter { .. }))
-        }));
-    }
-    next.extend(together(world, state, |(at, removal), (beside, other)| {
-        let claim = |call: usize| state.calls[call].claim;
-        let handed = matches!(other, Step::HandOver { next, .. } if claim(usize::from(next)) == claim(at));
-        matches!(removal, Step::RemoveWaiter { .. }) && claim(at) != claim(beside) && !handed
-    }));
-    next.extend(together(world, state, |(_, tail), (_, host)| {
-        let hosts = matches!(
-            host,
-            Step::TakeUp { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. }
-        );
-        tail == Step::Queue && hosts
-    }));
+    next.extend(together(world, state));
     if state.times > 0 {
         next.extend((0..state.store.leases.len()).filter_map(|lease| time(state, lease)));
     }

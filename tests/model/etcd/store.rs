@@ -117,6 +117,17 @@ impl Step {
         )
     }
 
+    pub fn grants_at_once(self) -> bool {
+        matches!(self, Self::Enter { .. })
+    }
+
+    pub fn marks(self) -> bool {
+        matches!(
+            self,
+            Self::MarkWaiter { .. } | Self::MarkHolder { .. } | Self::MarkAbsent
+        )
+    }
+
     /// The revision of the key that it was judged by.
     pub fn judged_by(mut self) -> Option<u8> {
         match self {

@@ -1,7 +1,7 @@
 //! What was sent: transactions that are judged, take effect and are answered, or are given up.
 
 use super::deciding::next_in_line;
-use super::steps::{Event, Stage};
+use super::steps::Stage;
 use super::store::{Lease, Step};
 use super::{Flaw, State, World};
 
@@ -150,7 +150,7 @@ fn keep(state: &mut State, at: usize, lease: u8) {
     }
 }
 
-fn answered(world: &World, before: &State, after: &mut State, at: usize, step: Step, met: bool) {
+pub fn answered(world: &World, before: &State, after: &mut State, at: usize, step: Step, met: bool) {
     let claim = after.calls[at].claim;
     let released = before.store.holder(claim).copied();
     let held = match step {
@@ -235,37 +235,4 @@ pub fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8)
         }
     }
     Some(after)
-}
-
-/// Two steps in one request, judged together before either is written. A claim for the tail goes with
-/// another step only where no other call is on it.
-pub fn together(
-    world: &World,
-    state: &State,
-    go: impl Fn((usize, Step), (usize, Step)) -> bool,
-) -> Vec<(Event, State)> {
-    let sent = |at: usize| match state.calls[at].stage {
-        Stage::Sent((step, session)) if holds(world, state, at, step, session) => Some((at, step)),
-        _ => None,
-    };
-    let sent: Vec<_> = (0..state.calls.len()).filter_map(sent).collect();
-    let claims = |at: usize| {
-        let claim = state.calls[at].claim;
-        state.calls.iter().filter(|call| call.claim == claim).count()
-    };
-    let mut both = Vec::new();
-    for (one, first) in &sent {
-        for (two, second) in &sent {
-            if one == two || !go((*one, *first), (*two, *second)) || (*first == Step::Queue && claims(*one) > 1) {
-                continue;
-            }
-            let mut after = state.clone();
-            for (at, step) in [(*one, *first), (*two, *second)] {
-                act(world, &mut after, at, step);
-                answered(world, state, &mut after, at, step, true);
-            }
-            both.push((Event::TwoGoTogether, after));
-        }
-    }
-    both
 }

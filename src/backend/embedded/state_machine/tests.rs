@@ -79,7 +79,7 @@ impl Fixture {
 
     fn release(&mut self, who: ReleaseTarget<'_>) -> Released {
         let (state, ctx) = self.machine.at(self.id);
-        state.release(ctx, &self.name, who, None).found
+        state.release(ctx, &self.name, who, None).released
     }
 
     /// The only holder, as the file has it, with its position.

@@ -119,7 +119,7 @@ fn each_record_of_an_end_has_the_bytes_that_the_release_before_reads() {
         secret: Secret::from_bytes([3; 16]),
         base: 1_600_000_000_000_000,
     };
-    let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::TakenBack].map(ended);
+    let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::Undone].map(ended);
     assert_eq!(
         ended.map(|request| hex(&request.encode())),
         ["00", "01", "02", "03"].map(|cause| format!("01{cause}8980f9c0c1c48203"))

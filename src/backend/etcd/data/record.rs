@@ -211,7 +211,7 @@ impl End {
             Cause::Released => CauseRecord::Released,
             Cause::Expired => CauseRecord::Expired,
             Cause::Forced => CauseRecord::Forced,
-            Cause::TakenBack | Cause::Left => CauseRecord::TakenBack,
+            Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
         };
         write(&EndRecord {
             cause,
@@ -226,7 +226,7 @@ impl End {
                 CauseRecord::Released => Cause::Released,
                 CauseRecord::Expired => Cause::Expired,
                 CauseRecord::Forced => Cause::Forced,
-                CauseRecord::TakenBack => Cause::TakenBack,
+                CauseRecord::Undone => Cause::Undone,
                 CauseRecord::Holds => return Err(RecordError::Holds),
             },
             token: FencingToken::new(record.token)?,
@@ -344,7 +344,7 @@ enum CauseRecord {
     Released,
     Expired,
     Forced,
-    TakenBack,
+    Undone,
     Holds,
 }
 

@@ -205,10 +205,10 @@ impl Replica {
     async fn acquire_new(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
         let new = call.new;
         if let Some(there) = view.mismatch(new.mode) {
-            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { there }));
+            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing: there }));
         }
         let fits = view.admits(new.mode);
-        if !fits && new.wait_policy == WaitPolicy::Try {
+        if !fits && new.wait_policy == WaitPolicy::NoWait {
             return Ok(AcquireOutcome::Busy(self.first_holder(view).await?));
         }
         let limit = new.limits.queue;

@@ -324,5 +324,5 @@ async fn ask(batches: &Arc<StepBatcher>, session: &Session, step: Step) -> Resul
 
 /// Whether any one claim of a lock decides a call: each blocks it, and it can join none.
 fn is_plain_try(new: &NewClaim) -> bool {
-    new.wait_policy == WaitPolicy::Try && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
+    new.wait_policy == WaitPolicy::NoWait && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
 }

@@ -148,13 +148,13 @@ impl History {
         for hold in latest(holds) {
             puts.push(self.keys.end(name, &hold.secret));
             // An undo deletes the request record.
-            if hold.retryable && cause != Cause::TakenBack {
+            if hold.retryable && cause != Cause::Undone {
                 puts.push(self.keys.request(hold.id));
             }
         }
         let put = |key: &String| put_on(bucket, key.clone(), end.clone());
         let mut ops: Vec<_> = puts.iter().map(put).collect();
-        if cause == Cause::TakenBack {
+        if cause == Cause::Undone {
             ops.extend(self.forget_requests(holds));
         }
         let requests = holds.iter().map(|hold| self.keys.request(hold.id));

@@ -55,7 +55,7 @@ impl Replica {
             match left {
                 Ok(Some(outcome)) => {
                     if let ReleaseTarget::Call(_, call) = target {
-                        self.revoke_lost(call, &outcome.found);
+                        self.revoke_lost(call, &outcome.released);
                     }
                     return Ok(outcome);
                 }
@@ -154,7 +154,7 @@ impl Replica {
             && self.remove_waiter(removal, *id, queued).await?
         {
             self.locks.part(removal.name, id, call);
-            return Ok(Some(outcome(Released::Ended(Cause::Left))));
+            return Ok(Some(outcome(Released::Ended(Cause::Cancelled))));
         }
         self.locks.part(removal.name, id, call);
         // Settled before the lock is read: then a claim that is not read cannot appear later.
@@ -164,7 +164,7 @@ impl Replica {
         if let Some(entry) = view.waiters.get(id) {
             if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
                 let gone = self.remove_waiter(removal, *id, entry.modified).await?;
-                return Ok(gone.then(|| outcome(Released::Ended(Cause::Left))));
+                return Ok(gone.then(|| outcome(Released::Ended(Cause::Cancelled))));
             }
             let when = vec![unchanged(removal.lock.waiter(*id), entry)];
             let kept_out = settled || self.mark(&removal.lock, when, call).await?;
@@ -178,7 +178,7 @@ impl Replica {
                 let ending = Ending {
                     entry,
                     hold: Some(hold.secret),
-                    cause: Cause::TakenBack,
+                    cause: Cause::Undone,
                 };
                 self.end(removal, ending).await
             }
@@ -302,7 +302,7 @@ impl Replica {
             self.note_ended(removal.name, entry, cause);
             self.history.remember_others(removal.name, entry, &gone, cause).await;
             return Ok(Some(ReleaseOutcome {
-                found: Released::Ended(cause),
+                released: Released::Ended(cause),
                 next: Some(grant),
             }));
         }
@@ -335,7 +335,7 @@ impl Replica {
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
-        if poolable && (cause == Cause::Released || (cause == Cause::TakenBack && settled())) {
+        if poolable && (cause == Cause::Released || (cause == Cause::Undone && settled())) {
             self.leases.put_back(Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
@@ -411,6 +411,6 @@ fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
     (alone && ours).then(|| first.clone())
 }
 
-fn outcome(found: Released) -> ReleaseOutcome {
-    ReleaseOutcome { found, next: None }
+fn outcome(released: Released) -> ReleaseOutcome {
+    ReleaseOutcome { released, next: None }
 }

@@ -103,7 +103,7 @@ impl Watching {
                     self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
                 }
                 Step::LeftQueue(entry) if !granted.contains(&entry.id) => {
-                    self.report(ChangeKind::Ended(Cause::Left), entry.claim.owner.clone(), None);
+                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.owner.clone(), None);
                 }
                 Step::Granted(id) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
                 Step::Queued(id) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),

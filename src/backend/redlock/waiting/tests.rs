@@ -1,6 +1,7 @@
 //! Tests of one queue without a store.
 
-use tokio::sync::mpsc;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 
 use super::*;
 use crate::name::{FencingToken, Ttl};
@@ -18,14 +19,14 @@ fn claim(number: u8) -> NewClaim {
     }
 }
 
-fn waiting() -> (Waiting, mpsc::Receiver<Notification>) {
-    let (notifications, receiver) = NotificationSender::new();
-    (Waiting::new(Arc::new(notifications)), receiver)
+fn waiting() -> (Waiting, BoxStream<'static, Notification>) {
+    let notifications = Arc::new(NotificationSender::default());
+    (Waiting::new(Arc::clone(&notifications)), notifications.open())
 }
 
 /// The notifications since the last call.
-fn received(receiver: &mut mpsc::Receiver<Notification>) -> Vec<Notification> {
-    std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+fn received(receiver: &mut BoxStream<'static, Notification>) -> Vec<Notification> {
+    std::iter::from_fn(|| receiver.next().now_or_never().flatten()).collect()
 }
 
 fn permit(action: NextAction<'_>) -> AttemptPermit<'_> {
@@ -73,6 +74,26 @@ async fn a_call_cancelled_during_its_attempt_is_not_enqueued_again() {
     attempt.finish(None);
     assert!(waiting.state().by_lock.is_empty());
     assert_eq!(waiting.state().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_finds_its_queue_full_after_its_attempt_lets_the_first_waiter_attempt() {
+    let (waiting, mut receiver) = waiting();
+    let mut calls = [claim(1), claim(2), claim(3)];
+    for call in &mut calls {
+        call.limits.queue = 2;
+    }
+    let attempt = permit(waiting.acquire(&lock(), &calls[0]));
+    assert!(matches!(waiting.acquire(&lock(), &calls[1]), NextAction::Wait(_)));
+    assert!(matches!(waiting.acquire(&lock(), &calls[2]), NextAction::Refused(_)));
+    assert_eq!(received(&mut receiver), []);
+    assert!(matches!(
+        attempt.enqueue(&calls[0], Some(LONG)),
+        AcquireOutcome::Refused(Refusal::Full { limit: 2 })
+    ));
+    assert_eq!(received(&mut receiver), [Notification::Next(lock(), calls[1].id)]);
+    permit(waiting.retry(&lock(), calls[1].call)).finish(None);
+    assert!(waiting.state().by_lock.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

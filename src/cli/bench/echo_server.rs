@@ -5,19 +5,17 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use futures::stream::Empty;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
-
-use super::proto::lock_service_server::{LockService, LockServiceServer};
-use super::proto::{
+use fencepost::api::proto::lock_service_server::{LockService, LockServiceServer};
+use fencepost::api::proto::{
     AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse, GetLockRequest, GetLockResponse, Guarantee,
     Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
     WatchLockRequest, WatchLockResponse,
 };
-use super::transport::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS};
-use super::{ServeError, Settings};
+use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
+use futures::stream::Empty;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
 
 /// A token of realistic size.
 const TOKEN: u64 = 1 << 50;
@@ -56,11 +54,11 @@ impl Echo {
     /// Serves until `shutdown` is ready, with the real server's transport settings.
     ///
     /// # Errors
-    /// [`ServeError::Transport`].
+    /// When the transport fails.
     ///
     /// # Cancellation safety
     /// Dropping the future stops accepting.
-    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), tonic::transport::Error> {
         let service = EchoService {
             lease_id: self.lease_id,
         };
@@ -74,8 +72,7 @@ impl Echo {
             .http2_keepalive_timeout(Some(settings.keepalive_timeout))
             .add_service(LockServiceServer::new(service))
             .serve_with_incoming_shutdown(self.listener, shutdown)
-            .await?;
-        Ok(())
+            .await
     }
 }
 

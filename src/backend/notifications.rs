@@ -1,4 +1,4 @@
-//! A bounded channel of notifications for this replica's waiters.
+//! The bounded channel through which every store notifies a replica of its waiting claims.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,56 +12,63 @@ use crate::backend::Notification;
 /// The channel's capacity. Notifications beyond it are replaced by one [`Notification::Gap`].
 const CAPACITY: usize = 16 * 1024;
 
-/// The sending end, and until [`Self::open`] also the receiving end.
+/// Sends a namespace's notifications. Those sent before the stream is opened are buffered.
 #[derive(Debug)]
 pub struct NotificationSender {
-    channel: mpsc::Sender<Notification>,
-    /// None once the stream was opened.
-    unread: Mutex<Option<mpsc::Receiver<Notification>>>,
-    lost: AtomicBool,
+    /// Absent after [`Self::close`].
+    sender: Mutex<Option<mpsc::Sender<Notification>>>,
+    /// Present until [`Self::open`].
+    receiver: Mutex<Option<mpsc::Receiver<Notification>>>,
+    lost: Arc<AtomicBool>,
 }
 
 impl Default for NotificationSender {
     fn default() -> Self {
-        let (channel, unread) = mpsc::channel(CAPACITY);
+        let (sender, receiver) = mpsc::channel(CAPACITY);
         Self {
-            channel,
-            unread: Mutex::new(Some(unread)),
-            lost: AtomicBool::new(false),
+            sender: Mutex::new(Some(sender)),
+            receiver: Mutex::new(Some(receiver)),
+            lost: Arc::default(),
         }
     }
 }
 
 impl NotificationSender {
     /// The stream of all notifications. Only the first call gets it; later ones get an empty stream.
-    pub fn open(self: &Arc<Self>) -> BoxStream<'static, Notification> {
-        let unread = self.unread.lock().take();
-        let Some(unread) = unread else {
+    pub fn open(&self) -> BoxStream<'static, Notification> {
+        let Some(receiver) = self.receiver.lock().take() else {
             return stream::empty().boxed();
         };
-        let next = |(notifications, mut unread): (Arc<Self>, mpsc::Receiver<Notification>)| async move {
+        let next = |(mut receiver, lost): (mpsc::Receiver<Notification>, Arc<AtomicBool>)| async move {
             // Notifications are lost only while the channel is full, so another one is read after each loss.
-            let notification = unread.recv().await?;
-            let lost = notifications.lost.swap(false, Ordering::AcqRel);
-            Some((
-                if lost { Notification::Gap } else { notification },
-                (notifications, unread),
-            ))
+            let notification = receiver.recv().await?;
+            let notification = match lost.swap(false, Ordering::AcqRel) {
+                true => Notification::Gap,
+                false => notification,
+            };
+            Some((notification, (receiver, lost)))
         };
-        stream::unfold((Arc::clone(self), unread), next).boxed()
+        stream::unfold((receiver, Arc::clone(&self.lost)), next).boxed()
     }
 
     /// Sends a notification. If the channel is full, a gap is sent instead, as soon as it fits.
     pub fn send(&self, notification: Notification) {
-        // The loss is noted before the second try: otherwise the reader might empty the channel in between, and not
-        // notice the loss before the next notification.
-        match self.channel.try_reserve() {
-            Ok(slot) => slot.send(notification),
+        let sender = self.sender.lock();
+        let Some(sender) = &*sender else { return };
+        // The loss is recorded before the second attempt: the reader may empty the channel right after it was found
+        // full, and would not notice a loss that is recorded later.
+        match sender.try_reserve() {
+            Ok(permit) => permit.send(notification),
             Err(_) => {
                 self.lost.store(true, Ordering::Release);
-                let _ = self.channel.try_send(Notification::Gap);
+                let _ = sender.try_send(Notification::Gap);
             }
         }
+    }
+
+    /// Ends the stream after the notifications that were sent before.
+    pub fn close(&self) {
+        *self.sender.lock() = None;
     }
 }
 
@@ -84,7 +91,7 @@ mod tests {
 
     #[test]
     fn notifications_beyond_the_capacity_are_replaced_by_one_gap() {
-        let notifications = Arc::new(NotificationSender::default());
+        let notifications = NotificationSender::default();
         let mut read = notifications.open();
         let is_gap = |sent: &Notification| matches!(sent, Notification::Gap);
         (0..CAPACITY).for_each(|number| notifications.send(next(number)));
@@ -96,5 +103,16 @@ mod tests {
             matches!(all(&mut read)[..], [Notification::Next(..)]),
             "the gap is sent once"
         );
+    }
+
+    #[tokio::test]
+    async fn the_stream_is_opened_once_and_ends_after_the_close() {
+        let notifications = NotificationSender::default();
+        notifications.send(next(1));
+        let read = notifications.open();
+        assert_eq!(all(&mut notifications.open()), []);
+        notifications.close();
+        notifications.send(next(2));
+        assert_eq!(read.collect::<Vec<_>>().await, [next(1)]);
     }
 }
