@@ -229,8 +229,8 @@ async fn a_hand_off_with_a_request_id_costs_hardly_more_messages_than_one_withou
         let costs = counted.costs() - before;
         let reads = calls(&counted.cluster, "Range") - reads;
         println!("{lock}: {pairs} hand-offs: {costs:?}, {reads} reads of their own");
-        // A hand-off and an append, which often share a message.
-        assert!(costs.messages <= pairs * 2, "{lock}: {costs:?}");
+        // A hand-off, with which newcomers to the queue go along; some go by themselves.
+        assert!(costs.messages * 2 <= pairs * 3, "{lock}: {costs:?}");
         assert!(costs.ranges + reads <= pairs / 5, "{lock}: {costs:?}, {reads}");
     }
 }

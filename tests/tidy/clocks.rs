@@ -54,7 +54,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "says how long a quarantine still lasts",
     ),
     (
-        "src/backend/etcd/lock_state/admission.rs",
+        "src/backend/etcd/lock_state.rs",
         Clock::Running,
         "counts from when on calls came, to order those that were queued in one transaction",
     ),
@@ -74,14 +74,9 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times what is remembered of ends, and the looks for leases that ran out",
     ),
     (
-        "src/backend/etcd/ops/history/expired.rs",
+        "src/backend/etcd/ops/expiries.rs",
         Clock::Running,
         "times the looks for leases that ran out",
-    ),
-    (
-        "src/backend/etcd/ops/history/grants.rs",
-        Clock::Running,
-        "when this replica heard of a holder last",
     ),
     (
         "src/backend/etcd/ops/acquire.rs",

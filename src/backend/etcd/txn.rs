@@ -194,6 +194,7 @@ impl StepBatcher {
     fn take_appends(&self, lock: &str) -> Option<Vec<Asked>> {
         let mut all = self.appends.lock();
         let appends = all.get_mut(lock).filter(|appends| !appends.in_flight)?;
+        appends.waiting.retain(|(_, caller)| !caller.is_closed());
         let (mut taken, mut written) = (Vec::new(), HashSet::new());
         while let Some((step, _)) = appends.waiting.front()
             && taken.len() < APPENDS
@@ -332,10 +333,13 @@ mod tests {
         assert!(begun.elapsed() < request * 6, "{:?}", begun.elapsed());
     }
 
-    fn append(lock: &str, key: usize) -> Asked {
+    /// Appends a claim with this key. The answer is the caller's.
+    fn append(batches: &Arc<StepBatcher>, lock: &str, key: usize) -> oneshot::Receiver<Answered> {
         let put = TxnOp::put(format!("{lock}/{key}"), "1", None);
         let step = Step::new(lock, BatchClass::Tail, Vec::new(), vec![put], Vec::new());
-        (step, oneshot::channel().0)
+        let (caller, answered) = oneshot::channel();
+        batches.append((step, caller));
+        answered
     }
 
     fn unreachable() -> Arc<StepBatcher> {
@@ -347,8 +351,8 @@ mod tests {
     #[tokio::test]
     async fn the_appends_of_one_lock_are_in_flight_once_at_a_time_and_in_their_order() {
         let batches = unreachable();
-        (0..=APPENDS).for_each(|n| batches.append(append("a", n)));
-        batches.append(append("b", 0));
+        let _callers: Vec<_> = (0..=APPENDS).map(|n| append(&batches, "a", n)).collect();
+        let _other = append(&batches, "b", 0);
         let taken = batches.take_appends("a").unwrap();
         let keys: Vec<_> = taken.iter().map(|(step, _)| step.written[0].clone()).collect();
         assert!(
@@ -368,16 +372,23 @@ mod tests {
     #[tokio::test]
     async fn a_call_and_its_retry_are_not_appended_together() {
         let batches = unreachable();
-        [1, 2, 1].into_iter().for_each(|key| batches.append(append("a", key)));
+        let callers = [1, 2, 1, 3].map(|key| append(&batches, "a", key));
         assert_eq!(batches.take_appends("a").unwrap().len(), 2);
         batches.send_together("a", Vec::new()).await;
-        assert_eq!(batches.take_appends("a").unwrap().len(), 1);
+        let [.., retry, gone] = callers;
+        drop(gone);
+        assert_eq!(
+            batches.take_appends("a").unwrap().len(),
+            1,
+            "a caller that has gone appends nothing"
+        );
+        drop(retry);
     }
 
     #[tokio::test]
     async fn an_append_is_sent_with_the_next_step_on_its_lock() {
         let batches = unreachable();
-        batches.append(append("a", 1));
+        let _caller = append(&batches, "a", 1);
         let host = |lock| Step::new(lock, BatchClass::Host, Vec::new(), Vec::new(), Vec::new());
         batches.overlapped.store(true, Ordering::Relaxed);
         assert!(batches.ask(host("b")).await.is_err());

@@ -11,32 +11,15 @@ use crate::backend::etcd::cluster::Failure;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
 
-/// A record that cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// It is shorter than its version.
-    #[error("the record is empty")]
-    Empty,
-    /// A later release wrote it.
-    #[error("the record has format {found}, and this release reads up to {VERSION}")]
-    Version {
-        /// Its version.
-        found: u8,
-    },
-    /// It is damaged.
-    #[error("the record is damaged")]
-    Damaged(#[from] postcard::Error),
-    /// It describes a hold that has not ended.
-    #[error("the record is of a hold")]
-    Holds,
-    /// It contains a value outside its bounds.
-    #[error("the record holds a bad value")]
-    BadValue(#[from] InvalidField),
+impl From<postcard::Error> for Failure {
+    fn from(error: postcard::Error) -> Self {
+        Self::Refused(format!("etcd: a record is damaged: {error}"))
+    }
 }
 
-impl From<RecordError> for Failure {
-    fn from(error: RecordError) -> Self {
-        Self::Refused(error.to_string())
+impl From<InvalidField> for Failure {
+    fn from(error: InvalidField) -> Self {
+        Self::Refused(format!("etcd: a record holds a bad value: {error}"))
     }
 }
 
@@ -171,7 +154,7 @@ impl Claim {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let (record, rest) = read_first::<ClaimRecord>(bytes)?;
         let memory = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
         Ok(Self {
@@ -219,7 +202,7 @@ impl End {
         })
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let record: EndRecord = read(bytes)?;
         Ok(Self {
             cause: match record.cause {
@@ -227,7 +210,7 @@ impl End {
                 CauseRecord::Expired => Cause::Expired,
                 CauseRecord::Forced => Cause::Forced,
                 CauseRecord::Undone => Cause::Undone,
-                CauseRecord::Holds => return Err(RecordError::Holds),
+                CauseRecord::Holds => return Err(Failure::Refused("etcd: a record is not of an end".into())),
             },
             token: FencingToken::new(record.token)?,
         })
@@ -262,7 +245,7 @@ impl Request {
         }
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let (record, rest) = read_first::<EndRecord>(bytes)?;
         match (record.cause, rest.first_chunk()) {
             (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds {
@@ -359,16 +342,19 @@ fn write(record: &impl Serialize) -> Vec<u8> {
     postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
 }
 
-fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, RecordError> {
+fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, Failure> {
     Ok(read_first(bytes)?.0)
 }
 
 /// The record, and the bytes after it.
-fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), RecordError> {
+fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), Failure> {
     match bytes.split_first() {
-        None => Err(RecordError::Empty),
         Some((&VERSION, body)) => Ok(postcard::take_from_bytes(body)?),
-        Some((&found, _)) => Err(RecordError::Version { found }),
+        found => {
+            let found = found.map_or(0, |(version, _)| *version);
+            let text = format!("etcd: a record has format {found}, and this release reads up to {VERSION}");
+            Err(Failure::Refused(text))
+        }
     }
 }
 

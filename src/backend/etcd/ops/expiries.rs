@@ -19,7 +19,7 @@ use crate::backend::etcd::data::record::{End, Hold, Request};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::txn::Answer;
 use crate::claim::Cause;
-use crate::name::{ClaimId, FencingToken, Kind, LeaseKey, LockName, Secret};
+use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
 
 /// How often leases whose TTL has passed are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -30,10 +30,11 @@ impl History {
     /// How the hold of a lease ended, as far as that is remembered.
     pub async fn of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
         let name = &lease.lock.name;
+        let lock = self.keys.lock(name);
         let reads = [
             self.keys.end(name, &lease.secret),
             self.keys.request(lease.claim),
-            self.keys.lock(name).holder(lease.kind, lease.claim),
+            lock.holder(lease.kind, lease.claim),
             self.keys.sessions.base(),
         ];
         let reads: Vec<_> = reads.map(|key| TxnOp::get(key, None)).into();
@@ -48,8 +49,13 @@ impl History {
             return Ok(None);
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
-        let history_of =
-            |granted| HolderHistory::new(&self.link, self.keys.lock(name), (lease.kind, lease.claim), granted);
+        let history_of = |granted| HolderHistory {
+            link: &self.link,
+            key: lock.holder(lease.kind, lease.claim),
+            lock: lock.clone(),
+            claim: lease.claim,
+            granted,
+        };
         let has_expired = match (request, granted) {
             // The record contains neither the lock nor the token, so the grant is verified in etcd's history.
             (Some(Request::Holds { secret, base }), _) if secret == lease.secret => match revision(lease.token, base) {
@@ -238,25 +244,14 @@ enum RecordAt {
 }
 
 impl<'a> HolderHistory<'a> {
-    /// The holder with this id that was granted at the revision `granted`.
-    fn new(link: &'a ClusterClient, lock: LockKeys, (kind, claim): (Kind, ClaimId), granted: i64) -> Self {
-        let key = lock.holder(kind, claim);
-        Self::at_key(link, lock, (key, claim), granted)
-    }
-
-    /// The same for a holder that was read.
+    /// A holder that was read.
     fn of(link: &'a ClusterClient, lock: LockKeys, entry: &Entry) -> Self {
-        let key = entry.holder_key(&lock);
-        Self::at_key(link, lock, (key, entry.id), entry.created)
-    }
-
-    fn at_key(link: &'a ClusterClient, lock: LockKeys, (key, claim): (String, ClaimId), granted: i64) -> Self {
         Self {
             link,
-            key,
+            key: entry.holder_key(&lock),
             lock,
-            claim,
-            granted,
+            claim: entry.id,
+            granted: entry.created,
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
@@ -66,11 +66,11 @@ struct Call {
 impl Calls {
     /// Registers a step that is about to be sent, and the lease that it names. None if the call was cancelled.
     pub fn begin(self: &Arc<Self>, call: CallId, lease: Option<Lease>) -> Option<Sent> {
-        let cancelled = self.cancelled();
+        let cancelled = self.cancelled.lock();
         if cancelled.calls.contains(&call) {
             return None;
         }
-        self.lock().entry(call).or_default().in_flight += 1;
+        self.with_steps.lock().entry(call).or_default().in_flight += 1;
         drop(cancelled);
         Some(Sent {
             calls: Arc::clone(self),
@@ -82,17 +82,17 @@ impl Calls {
 
     /// Cancels a call: no further step of it is sent.
     pub fn release(&self, call: CallId) {
-        self.cancelled().insert(call);
+        self.cancelled.lock().insert(call);
     }
 
     /// Whether a call was cancelled, as far as that is remembered.
     pub fn has_left(&self, call: CallId) -> bool {
-        self.cancelled().calls.contains(&call)
+        self.cancelled.lock().calls.contains(&call)
     }
 
     /// Makes the outcome of an answered step count as unknown, and with it the use of the lease that it names.
     pub fn doubt(&self, call: CallId, lease: Option<Lease>) {
-        let mut calls = self.lock();
+        let mut calls = self.with_steps.lock();
         let state = calls.entry(call).or_default();
         (state.lost, state.is_over) = (true, false);
         state.leases.extend(lease);
@@ -125,7 +125,7 @@ impl Calls {
     /// Ends the bookkeeping of a call that was undone, or whose outcome is known otherwise. Returns the leases that its
     /// steps of unknown outcome name.
     pub fn over(&self, call: CallId) -> Vec<Lease> {
-        let mut calls = self.lock();
+        let mut calls = self.with_steps.lock();
         let Some(state) = calls.get_mut(&call) else {
             return Vec::new();
         };
@@ -138,20 +138,12 @@ impl Calls {
     }
 
     fn state(&self, call: CallId) -> (State, Option<Arc<Notify>>) {
-        match self.lock().get(&call) {
+        match self.with_steps.lock().get(&call) {
             None => (State::Answered, None),
             Some(state) if state.in_flight > 0 => (State::InFlight, Some(Arc::clone(&state.ended))),
             Some(state) if state.lost => (State::Lost, None),
             Some(_) => (State::Answered, None),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Call>> {
-        self.with_steps.lock()
-    }
-
-    fn cancelled(&self) -> MutexGuard<'_, CancelledCalls> {
-        self.cancelled.lock()
     }
 }
 
@@ -184,7 +176,7 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        let mut calls = self.calls.lock();
+        let mut calls = self.calls.with_steps.lock();
         let Some(state) = calls.get_mut(&self.call) else {
             return;
         };
@@ -233,7 +225,7 @@ mod tests {
         other.answered(&Err::<(), _>(Failure::Unavailable("lost".into())));
         assert!(!calls.settle(call(2), LIMIT).await && !calls.is_settled(call(2)));
         calls.over(call(2));
-        assert!(calls.lock().is_empty(), "nothing is left of them");
+        assert!(calls.with_steps.lock().is_empty(), "nothing is left of them");
     }
 
     #[tokio::test]
