@@ -3,9 +3,10 @@
 //! It fails when a figure misses its requirement.
 //!
 //! `cargo bench --features etcd --bench etcd`; with `-- hot` only the hot locks, with
-//! `-- worn` what a lock costs that was used many times.
+//! `-- worn` what a lock costs that was used many times; with `requests` each call has a request id.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Compare, CompareOp, LockOptions, Txn, TxnOp};
@@ -14,7 +15,7 @@ use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -230,13 +231,24 @@ async fn pairs(locks: Locks, lock: String, until: Instant) -> usize {
         reentrant: false,
         metadata: Metadata::default(),
     };
+    let with_requests = std::env::args().any(|word| word == "requests");
     let mut done = 0;
     while Instant::now() < until {
-        let lease = locks.acquire(ask.clone()).await.expect("a grant").delivered();
+        let request_id = with_requests.then(|| RequestId::new(&unique().to_string()).expect("a good id"));
+        let ask = Acquire {
+            request_id,
+            ..ask.clone()
+        };
+        let lease = locks.acquire(ask).await.expect("a grant").delivered();
         locks.release(&lease.key).await.expect("a release");
         done += 1;
     }
     done
+}
+
+fn unique() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Etcd's own calls; with a lease of its own for each cycle where none is shared.

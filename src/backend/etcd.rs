@@ -4,22 +4,14 @@
 //! lie under `<root>/<namespace>/`. A lock's holders precede its waiters. Each holder is on its own etcd lease; each
 //! waiter is on the session lease of the replica that enqueued it.
 //!
-//! The modules:
+//! The layers, each of which calls only those before it:
 //!
-//! - [`acquire`] with [`queue`] and [`adopt`], [`promote`], [`release`], [`renew`] and [`inspect`] implement the verbs
-//!   of [`Backend`] on one [`Replica`]; [`grant`] is the transaction that every grant ends in.
-//! - [`lock_watch`] follows the locks that local waiters wait for, [`notifications`] carries the resulting
-//!   notifications, and [`watching`] serves watch calls.
-//! - [`admission`] keeps calls in their order of arrival per lock, and [`in_flight`] reserves a slot in the queue per
-//!   append in flight.
-//! - [`batches`] with [`batch_packing`] and [`deferred`] is the group commit of all steps; [`calls`] records which
-//!   steps were answered.
-//! - [`session`] with [`base`], [`leases`] and [`lease_keep_alive`] manages the etcd leases.
-//! - [`history`] remembers how holds ended, and [`holder_history`] reads old revisions of etcd.
-//! - [`key_pool`] chooses the ids that claims have in etcd.
-//! - [`view`], [`snapshot`], [`record`] and [`keys`] are what is read and written.
-//! - [`cluster_client`] connects to the members, [`member_credentials`] replaces this server's credentials, and
-//!   [`cluster_checks`] reads the cluster's status.
+//! - [`cluster`] connects to the members, replaces this server's credentials, and reads the cluster's status.
+//! - [`lease`] manages the etcd leases: those of holders, which are used again, and the session of this replica.
+//! - [`data`] is what is stored: keys, records, and a lock as it was read.
+//! - [`txn`] is the group commit of all steps, and records which steps were answered.
+//! - [`lock_state`] is what this replica knows of each lock: its watched view, its own waiters, and its calls.
+//! - [`ops`] implements the verbs of [`Backend`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,19 +21,20 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::watch;
 
-use self::admission::AdmissionQueue;
-use self::batches::StepBatcher;
-use self::calls::Calls;
-use self::cluster_client::{ClusterClient, Failure};
-use self::history::History;
-use self::in_flight::InFlight;
-use self::key_pool::KeyPool;
-use self::keys::Keys;
-use self::leases::Leases;
-use self::lock_watch::LockWatches;
-use self::session::Session;
-use self::settings::{Credentials, Settings};
-use self::watching::Watching;
+use self::cluster::Failure;
+use self::cluster::client::ClusterClient;
+use self::cluster::settings::Credentials;
+use self::data::key_pool::KeyPool;
+use self::data::keys::Keys;
+use self::lease::Leases;
+use self::lease::session::Session;
+use self::lock_state::LockTable;
+use self::lock_state::admission::Calls;
+use self::ops::Replica;
+use self::ops::history::History;
+use self::ops::watching::Watching;
+use self::settings::Settings;
+use self::txn::StepBatcher;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
@@ -50,39 +43,16 @@ use super::{
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Namespace, Ttl};
 
-mod acquire;
-mod admission;
-mod adopt;
-mod base;
-mod batch_packing;
-mod batches;
-mod calls;
 mod clock;
-mod cluster_checks;
-mod cluster_client;
+mod cluster;
 pub mod config;
-mod deferred;
-mod grant;
-mod history;
-mod holder_history;
-mod in_flight;
-mod inspect;
-mod key_pool;
-mod keys;
-mod lease_keep_alive;
-mod leases;
-mod lock_watch;
-mod member_credentials;
-mod promote;
-mod queue;
-mod record;
-mod release;
-mod renew;
-mod session;
-pub mod settings;
-mod snapshot;
-mod view;
-mod watching;
+mod data;
+mod lease;
+mod lock_state;
+mod ops;
+mod txn;
+
+pub use self::cluster::settings;
 
 /// How long a lost notification may stay unnoticed.
 const RECHECK: Duration = Duration::from_secs(5);
@@ -121,60 +91,46 @@ impl Store {
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
         let key_pool = Arc::new(KeyPool::default());
         let session = Arc::new(Session::new(
-            keys.clone(),
+            keys.sessions.clone(),
             Arc::clone(&link),
-            (Arc::clone(&leases), Arc::clone(&key_pool)),
+            Arc::clone(&leases),
+            Box::new({
+                let (leases, key_pool) = (Arc::clone(&leases), Arc::clone(&key_pool));
+                move || {
+                    leases.abandon();
+                    key_pool.abandon();
+                }
+            }),
             self.settings.session_ttl,
             self.settings.timeout,
         ));
         let history = Arc::new(History::new(keys.clone(), Arc::clone(&link), Arc::clone(&leases)));
         let notifications = Arc::new(NotificationSender::default());
-        let lock_watches = LockWatches::new(
+        let locks = LockTable::new(
             keys.clone(),
             Arc::clone(&link),
             Arc::clone(&notifications),
             session.closed().clone(),
         );
-        let on_session_end = Arc::clone(&lock_watches);
+        let on_session_end = Arc::clone(&locks);
         tokio::spawn(Arc::clone(&session).run(move || on_session_end.lose_all()));
         let expiries = Arc::clone(&history).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
             replica: Arc::new(Replica {
-                batches: Arc::new(StepBatcher::begin(Arc::clone(&link))),
+                batches: StepBatcher::begin(Arc::clone(&link)),
                 calls: Arc::default(),
                 keys,
                 link,
                 leases,
                 session,
                 history,
-                lock_watches,
+                locks,
                 key_pool,
-                admission: AdmissionQueue::default(),
-                promotions: AdmissionQueue::default(),
-                in_flight: InFlight::default(),
             }),
             notifications,
         }
     }
-}
-
-/// This server's state in one namespace of a cluster.
-#[derive(Debug)]
-struct Replica {
-    keys: Keys,
-    link: Arc<ClusterClient>,
-    leases: Arc<Leases>,
-    session: Arc<Session>,
-    history: Arc<History>,
-    lock_watches: Arc<LockWatches>,
-    key_pool: Arc<KeyPool>,
-    admission: AdmissionQueue,
-    /// Orders the promotions of semaphore claims.
-    promotions: AdmissionQueue,
-    in_flight: InFlight,
-    batches: Arc<StepBatcher>,
-    calls: Arc<Calls>,
 }
 
 /// One namespace of a cluster.
@@ -215,11 +171,11 @@ impl Backend for Etcd {
             (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.admission.acquire(lock, false).await?), spare)
+                (Some(replica.locks.admit(lock, Calls::Acquires, false).await?), spare)
             }
             (WaitPolicy::Wait, _) => {
                 let together = replica.goes_together(lock, claim);
-                (Some(replica.admission.acquire(lock, together).await?), None)
+                (Some(replica.locks.admit(lock, Calls::Acquires, together).await?), None)
             }
         };
         let ready = replica.session.ready().await;

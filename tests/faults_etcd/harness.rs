@@ -90,6 +90,14 @@ pub fn sent_bytes(cluster: &Cluster) -> f64 {
     figure.expect("etcd counts what it sends")
 }
 
+/// A figure without labels.
+pub fn figure(cluster: &Cluster, name: &str) -> usize {
+    let text = figures(cluster);
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let figure = line.and_then(|figure| figure.parse::<f64>().ok());
+    figure.expect("etcd counts it") as usize
+}
+
 /// How many calls of this kind etcd has answered.
 pub fn calls(cluster: &Cluster, method: &str) -> usize {
     let text = figures(cluster);

@@ -9,6 +9,7 @@ mod certificates;
 #[allow(dead_code, reason = "each test binary uses its share")]
 mod claims;
 mod conditions;
+mod costs;
 mod crowds;
 mod endings;
 mod fixture;

@@ -79,6 +79,8 @@ struct State {
     traps: Vec<Trap>,
     /// The signs of life that passed, as they were sent.
     signs_of_life: Vec<Bytes>,
+    /// The transactions that came, as they were sent.
+    transactions: Vec<Vec<u8>>,
 }
 
 /// See the module. It ends when it is dropped.
@@ -147,6 +149,12 @@ impl Proxy {
         let state = lock(&self.state);
         let signs = state.signs_of_life.iter().filter(|sent| contains(sent, &wanted));
         signs.count()
+    }
+
+    /// The transactions that came since the last call of this, and the number of all signs of life so far.
+    pub fn transactions(&self) -> (Vec<Vec<u8>>, usize) {
+        let mut state = lock(&self.state);
+        (std::mem::take(&mut state.transactions), state.signs_of_life.len())
     }
 
     /// Breaks every stream of signs of life that is open.
@@ -237,6 +245,9 @@ async fn forward(
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
         content.extend(data);
+    }
+    if method.ends_with("/Txn") {
+        lock(&state).transactions.push(content.clone());
     }
     let Some(trap) = caught(&state, &method, &content) else {
         to.send_data(content.into(), true)?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use super::settings::{Credentials, Login, Settings, Tls};
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
+use crate::backend::etcd::cluster::settings::{Credentials, Login, Settings, Tls};
 use crate::backend::login_files::{self, LoginFileError};
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;

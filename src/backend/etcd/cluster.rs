@@ -1,0 +1,188 @@
+//! The cluster: its members and connections, this server's credentials, and how requests fail.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use etcd_client::Error;
+use futures::future::{BoxFuture, FutureExt};
+use tokio::runtime::Handle;
+
+use crate::backend::BackendError;
+
+pub mod checks;
+pub mod client;
+pub mod credentials;
+pub mod settings;
+
+/// Why a request to the cluster failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A lease that the request named is dead; nothing was written.
+    #[error("the lease is dead")]
+    LeaseGone,
+    /// The cluster refused the request; nothing was written.
+    #[error("{0}")]
+    Refused(String),
+    /// The cluster's space is used up. Whether the request took effect is unknown, because etcd reports the first write
+    /// beyond the limit as failed after executing it.
+    #[error("{0}")]
+    Full(String),
+    /// No leader, or no quorum. Whether the request took effect is unknown.
+    #[error("{0}")]
+    NoQuorum(String),
+    /// No answer. Whether the request took effect is unknown.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The lock changed before each of several attempts. The last one had no effect.
+    #[error("{0}")]
+    Contended(String),
+    /// Nothing with an effect was sent.
+    #[error("{0}")]
+    NotSent(String),
+}
+
+impl Failure {
+    /// An answer lacks what every answer to its request has.
+    pub fn no_answer() -> Self {
+        Self::Refused("etcd: a transaction lacks an answer".into())
+    }
+
+    /// The lock changed before each of several attempts.
+    pub fn contended() -> Self {
+        Self::Contended("etcd: the lock changes too fast".into())
+    }
+
+    /// The same failure of a call for which nothing with an effect was sent.
+    pub fn unsent(self) -> Self {
+        Self::NotSent(self.to_string())
+    }
+}
+
+impl From<Failure> for BackendError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NoQuorum(reason) => Self::NoQuorum { reason, sent: true },
+            Failure::LeaseGone => Self::Unavailable {
+                reason: "etcd: a lease ended".into(),
+            },
+            Failure::NotSent(reason) => Self::NotSent { reason },
+            Failure::Refused(reason)
+            | Failure::Full(reason)
+            | Failure::Contended(reason)
+            | Failure::Unavailable(reason) => Self::Unavailable { reason },
+        }
+    }
+}
+
+/// The gRPC status codes that [`meaning`] distinguishes.
+mod code {
+    pub const INVALID_ARGUMENT: i32 = 3;
+    pub const NOT_FOUND: i32 = 5;
+    pub const PERMISSION_DENIED: i32 = 7;
+    pub const RESOURCE_EXHAUSTED: i32 = 8;
+    pub const OUT_OF_RANGE: i32 = 11;
+    pub const UNAUTHENTICATED: i32 = 16;
+}
+
+/// Classifies an error of the client.
+pub fn failure(error: &Error) -> Failure {
+    match error {
+        Error::GRpcStatus(status) => meaning(status.code() as i32, status.message()),
+        _ => Failure::Unavailable(format!("etcd: {error}")),
+    }
+}
+
+/// Classifies a status. Transports and proxies use the same codes as etcd, even for lost answers after the request took
+/// effect. So only a status with etcd's own prefix counts as a refusal.
+fn meaning(code: i32, message: &str) -> Failure {
+    let refused = || Failure::Refused(format!("etcd: {message}"));
+    match code {
+        _ if !message.starts_with("etcdserver: ") => Failure::Unavailable(format!("etcd: {message}")),
+        code::RESOURCE_EXHAUSTED if message.contains("space exceeded") => Failure::Full(format!("etcd: {message}")),
+        code::PERMISSION_DENIED => Failure::Refused(format!("etcd: this server's account may not do that: {message}")),
+        code::NOT_FOUND if message.contains("lease not found") => Failure::LeaseGone,
+        code::INVALID_ARGUMENT | code::UNAUTHENTICATED | code::RESOURCE_EXHAUSTED | code::OUT_OF_RANGE => refused(),
+        _ if message.contains("no leader")
+            || message.contains("request timed out")
+            || message.contains("leader changed") =>
+        {
+            Failure::NoQuorum(format!("etcd: {message}"))
+        }
+        _ => Failure::Unavailable(format!("etcd: {message}")),
+    }
+}
+
+/// A future that continues in a task of its own if it is dropped before its end.
+pub struct Finishing<T: Send + 'static>(Option<BoxFuture<'static, T>>);
+
+impl<T: Send + 'static> Finishing<T> {
+    pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(work.boxed()))
+    }
+}
+
+impl<T: Send + 'static> Future for Finishing<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let Some(work) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let done = work.as_mut().poll(context);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for Finishing<T> {
+    fn drop(&mut self) {
+        if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(work);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code::{INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAUTHENTICATED};
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_by_etcd_itself_is_known_to_have_written_nothing() {
+        for (code, message) in [
+            (RESOURCE_EXHAUSTED, "etcdserver: too many requests"),
+            (INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request"),
+            (UNAUTHENTICATED, "etcdserver: invalid auth token"),
+            (PERMISSION_DENIED, "etcdserver: permission denied"),
+        ] {
+            assert!(matches!(meaning(code, message), Failure::Refused(_)), "{message}");
+        }
+        let full = meaning(RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(full, Failure::Full(_)));
+        let gone = meaning(NOT_FOUND, "etcdserver: requested lease not found");
+        assert_eq!(gone, Failure::LeaseGone);
+        for (code, message) in [
+            (
+                RESOURCE_EXHAUSTED,
+                "grpc: trying to send message larger than max (5000000 vs. 4194304)",
+            ),
+            (RESOURCE_EXHAUSTED, "h2 protocol error: http2 error: ENHANCE_YOUR_CALM"),
+            (RESOURCE_EXHAUSTED, "proxy: database space exceeded"),
+            (INVALID_ARGUMENT, "transport: malformed header"),
+            (
+                UNAUTHENTICATED,
+                "grpc-status header missing, mapped from HTTP status code 401",
+            ),
+            (
+                PERMISSION_DENIED,
+                "grpc-status header missing, mapped from HTTP status code 403",
+            ),
+            (NOT_FOUND, "proxy: lease not found"),
+        ] {
+            assert!(matches!(meaning(code, message), Failure::Unavailable(_)), "{message}");
+        }
+    }
+}

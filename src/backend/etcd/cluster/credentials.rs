@@ -1,0 +1,140 @@
+//! Replaces this server's credentials for the members while calls are in flight.
+//!
+//! A client keeps the credentials that it was made with. So new credentials need a new client per member. Calls use the
+//! new client after it answered a status request; until then, and while a member rejects the new credentials, calls use
+//! the old client. Open streams stay on their connection, except those of the sessions: they detect broken connections,
+//! so they move to the connection of the calls.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use etcd_client::{Client, StatusResponse};
+use futures::future::join_all;
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::client::{ClusterClient, Connections, Member};
+use super::settings::Credentials;
+use super::{Failure, failure};
+
+/// The first and shortest pause between two tries of new credentials, and the longest one: etcd needs much CPU time to
+/// check a password.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+
+impl ClusterClient {
+    /// Replaces the credentials. Must be called within a tokio runtime.
+    pub fn prove_by(self: &Arc<Self>, proof: Credentials) {
+        if **self.credentials.load() == proof {
+            return;
+        }
+        self.credentials.store(Arc::new(proof));
+        let renewal = tokio::spawn(renew(Arc::downgrade(self), Arc::clone(&self.call_failed)));
+        let mut current = self.renewal.lock();
+        *current = Some(AbortOnDropHandle::new(renewal));
+    }
+
+    /// Replaces a member's client, unless none was made yet.
+    async fn renew(&self, at: usize) -> Result<(), Failure> {
+        let member = &self.members()[at];
+        let place = member.client.load_full();
+        let Some(old) = place.get() else {
+            member.client.store(Arc::default());
+            member.of_sessions.store(Arc::default());
+            return Ok(());
+        };
+        // The old client reads the status first: the new one must not return a lower revision.
+        let known = self.status(old.clone()).await;
+        let new = timeout(self.request_timeout(), self.connect(member)).await;
+        let new = new.map_err(|_| no_answer(member))?.map_err(|error| failure(&error))?;
+        let now = self.status(new.clone()).await?;
+        let is_whole = match known.as_ref().map(|known| compare(known, &now)) {
+            Ok(Comparison::Behind) => {
+                return Err(Failure::Unavailable(format!(
+                    "etcd at {} is at a lower revision than before",
+                    member.url
+                )));
+            }
+            Ok(Comparison::Same) => true,
+            Ok(Comparison::Unrelated) | Err(_) => false,
+        };
+        let is_current = self.is_current(at);
+        let broken = u64::from(is_current && !is_whole);
+        // As after any broken connection, nothing is granted over the next one before the token base was established
+        // over it. The count rises before and after the switch, so that a base that is established over the old
+        // connection in between does not count.
+        self.note_connections(Connections { renewed: 0, broken });
+        member.client.store(Arc::new(OnceCell::new_with(Some(new))));
+        // The member accepts the new credentials, so the keep-alives of sessions use them too.
+        member.of_sessions.store(Arc::default());
+        let renewed = u64::from(is_current);
+        self.note_connections(Connections { renewed, broken });
+        Ok(())
+    }
+
+    fn note_connections(&self, more: Connections) {
+        self.connections.send_if_modified(|all| {
+            all.renewed += more.renewed;
+            all.broken += more.broken;
+            more != Connections::default()
+        });
+    }
+
+    async fn status(&self, mut client: Client) -> Result<StatusResponse, Failure> {
+        let status = timeout(self.request_timeout(), client.status()).await;
+        let status = status.map_err(|_| Failure::Unavailable("etcd did not answer".into()))?;
+        status.map_err(|error| failure(&error))
+    }
+}
+
+fn no_answer(member: &Member) -> Failure {
+    Failure::Unavailable(format!("etcd at {} did not answer", member.url))
+}
+
+/// Replaces the client of each member, with retries until all succeeded.
+async fn renew(link: Weak<ClusterClient>, call_failed: Arc<Notify>) {
+    let (mut left, mut pause, mut warned) = (None, MIN_PAUSE, false);
+    loop {
+        let Some(link) = link.upgrade() else { return };
+        let members = left.unwrap_or_else(|| (0..link.members().len()).collect::<Vec<_>>());
+        let tried = join_all(members.iter().map(|at| link.renew(*at))).await;
+        let failed = members.iter().zip(&tried).filter(|(_, tried)| tried.is_err());
+        left = Some(failed.map(|(at, _)| *at).collect::<Vec<_>>());
+        match tried.into_iter().find_map(Result::err) {
+            None => return tracing::info!("etcd takes what proves this server now"),
+            Some(failure) if !warned => {
+                warned = true;
+                tracing::warn!(%failure, "etcd does not take what proves this server now: the one before is used while it can be");
+            }
+            Some(_) => {}
+        }
+        drop(link);
+        sleep(MIN_PAUSE).await;
+        // The next try follows the pause, or a failed call.
+        let _ = timeout(pause, call_failed.notified()).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+/// How the status over a new connection compares with that over the old one.
+enum Comparison {
+    Same,
+    /// Its revision is lower: it lags behind, or was restored from a snapshot.
+    Behind,
+    /// It is another cluster, or a status without a header.
+    Unrelated,
+}
+
+fn compare(known: &StatusResponse, now: &StatusResponse) -> Comparison {
+    let (Some(known), Some(now)) = (known.header(), now.header()) else {
+        return Comparison::Unrelated;
+    };
+    if known.cluster_id() != now.cluster_id() {
+        return Comparison::Unrelated;
+    }
+    match now.revision() < known.revision() {
+        true => Comparison::Behind,
+        false => Comparison::Same,
+    }
+}

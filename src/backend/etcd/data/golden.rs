@@ -1,0 +1,133 @@
+//! The stored keys and records, byte by byte. Servers of the release before share an etcd with this one during an
+//! upgrade, so a form that changes here needs a way to be read by them.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::backend::NewClaim;
+use crate::backend::etcd::data::keys::Keys;
+use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Metadata, Mode, Namespace, Owner, Secret};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn waiting(mode: Mode) -> Claim {
+    Claim {
+        owner: Owner::new("worker").unwrap(),
+        mode,
+        metadata: Metadata::new(vec![("host".into(), "a".into())]).unwrap(),
+        since: UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_001),
+        ttl: Duration::from_millis(30_500),
+        finished_limit: 300,
+        place: 0x0102,
+        ..Claim::of(&NewClaim::numbered(7))
+    }
+}
+
+fn holding() -> Claim {
+    let mut joined = Hold::of(&NewClaim::numbered(8));
+    (joined.retryable, joined.adopted) = (true, true);
+    let mut claim = Claim {
+        reentrant: true,
+        base: 1_600_000_000_000_000,
+        span_s: 31,
+        moving_to: 0x7fff_0000_0000_0001,
+        not_poolable: true,
+        place: 0,
+        memory: 0x0a0b,
+        ..waiting(Mode::semaphore(2, 3).unwrap())
+    };
+    claim.holds.push(joined);
+    claim
+}
+
+#[test]
+fn each_key_is_where_the_release_before_looks_for_it() {
+    let keys = Keys::new("/fencepost", &Namespace::new("prod").unwrap());
+    let (name, id) = (LockName::new("a/b").unwrap(), ClaimId::from_bytes([0xab; 16]));
+    let lock = keys.lock(&name);
+    let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+    let all = [
+        (keys.sessions.base(), "token_base"),
+        (keys.sessions.earlier_base(), "base"),
+        (keys.sessions.session(0x1f), "session/000000000000001f"),
+        (
+            keys.mark(CallId::from_bytes([1; 16])),
+            "mark/01010101010101010101010101010101",
+        ),
+        (keys.request(id), "request/abababababababababababababababab"),
+        (
+            keys.end(&name, &Secret::from_bytes([2; 16])),
+            "end/a/b\t02020202020202020202020202020202",
+        ),
+        (lock.all().to_owned(), "lock/a/b\t"),
+        (text(&lock.behind()), "lock/a/b\n"),
+        (
+            lock.holder(Kind::Exclusive, id),
+            "lock/a/b\th/x/abababababababababababababababab",
+        ),
+        (
+            lock.holder(Kind::Semaphore, id),
+            "lock/a/b\th/s/abababababababababababababababab",
+        ),
+        (
+            lock.holder(Kind::Shared, id),
+            "lock/a/b\th/r/abababababababababababababababab",
+        ),
+        (
+            lock.earlier_holder(Kind::Shared, id).unwrap(),
+            "lock/a/b\th/s/abababababababababababababababab",
+        ),
+        (lock.waiter(id), "lock/a/b\tq/abababababababababababababababab"),
+    ];
+    for (key, golden) in all {
+        assert_eq!(key, format!("/fencepost/prod/{golden}"));
+    }
+}
+
+#[test]
+fn each_record_has_the_bytes_that_the_release_before_reads() {
+    let [sevens, eights] = ["07", "08"].map(|byte| byte.repeat(3 * 16));
+    let all = [waiting(Mode::Exclusive), waiting(Mode::Shared), holding()];
+    assert_eq!(
+        all.clone().map(|claim| hex(&claim.encode())),
+        [
+            format!(
+                "0106776f726b65720000000104686f737401618180f9c0c1c482031e80cab5ee01ac020000000001{sevens}00000000000000000102"
+            ),
+            format!(
+                "0106776f726b65720001000104686f737401618180f9c0c1c482031e80cab5ee01ac020000000001{sevens}00000000000000000102"
+            ),
+            format!(
+                "0106776f726b657200020203010104686f737401618180f9c0c1c482031e80cab5ee01ac02808090bd90e6eb023e82808080808080ffff010102{sevens}0000{eights}010100000000000000000000000000000a0b"
+            ),
+        ]
+    );
+    assert!(
+        all.iter()
+            .all(|claim| Claim::decode(&claim.encode()).unwrap() == *claim)
+    );
+}
+
+#[test]
+fn each_record_of_an_end_has_the_bytes_that_the_release_before_reads() {
+    let token = FencingToken::new(1_700_000_000_000_009).unwrap();
+    let ended = |cause| Request::Ended(End { cause, token });
+    let holds = Request::Holds {
+        secret: Secret::from_bytes([3; 16]),
+        base: 1_600_000_000_000_000,
+    };
+    let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::Undone].map(ended);
+    assert_eq!(
+        ended.map(|request| hex(&request.encode())),
+        ["00", "01", "02", "03"].map(|cause| format!("01{cause}8980f9c0c1c48203"))
+    );
+    assert_eq!(hex(&holds.encode()), format!("0104808090bd90e6eb02{}", "03".repeat(16)));
+    let all = ended.iter().chain([&holds]);
+    assert!(
+        all.into_iter()
+            .all(|request| Request::decode(&request.encode()).unwrap() == *request)
+    );
+}

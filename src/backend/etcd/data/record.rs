@@ -1,0 +1,409 @@
+//! The values of keys. Each record begins with its format version, so that replicas of two releases can share a store
+//! during an upgrade.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::NewClaim;
+use crate::backend::etcd::clock::{self, micros};
+use crate::backend::etcd::cluster::Failure;
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+
+impl From<postcard::Error> for Failure {
+    fn from(error: postcard::Error) -> Self {
+        Self::Refused(format!("etcd: a record is damaged: {error}"))
+    }
+}
+
+impl From<InvalidField> for Failure {
+    fn from(error: InvalidField) -> Self {
+        Self::Refused(format!("etcd: a record holds a bad value: {error}"))
+    }
+}
+
+const VERSION: u8 = 1;
+
+/// A hold of a claim. A waiting claim has the hold that it will be granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub id: ClaimId,
+    pub call: CallId,
+    pub secret: Secret,
+    pub retryable: bool,
+    /// A second call has adopted it.
+    pub adopted: bool,
+}
+
+impl Hold {
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            id: new.id,
+            call: new.call,
+            secret: new.secret,
+            retryable: new.retryable,
+            adopted: false,
+        }
+    }
+}
+
+/// A claim, waiting or holding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub owner: Owner,
+    pub identity: Identity,
+    pub mode: Mode,
+    pub reentrant: bool,
+    pub metadata: Metadata,
+    /// When a waiter was enqueued, or a holder was granted.
+    pub since: SystemTime,
+    /// The requested TTL, or the last granted one.
+    pub ttl: Duration,
+    /// How many finished calls its namespace remembers.
+    pub finished_limit: u32,
+    /// The token base of its grant; zero while it waits.
+    pub base: u64,
+    /// The TTL that etcd gave its lease, in seconds; zero while it waits.
+    pub span_s: i64,
+    /// The lease that it is about to move to; zero if none.
+    pub moving_to: i64,
+    /// Calls other than its own may use its lease, which is therefore never put into the pool.
+    pub not_poolable: bool,
+    pub holds: Vec<Hold>,
+    /// Its time of arrival at its replica, in nanoseconds of that replica. It orders the claims that were enqueued in
+    /// one transaction.
+    pub place: u64,
+    /// The lease with its request records; zero if none.
+    pub memory: i64,
+}
+
+impl Claim {
+    /// The record of a claim that begins to wait.
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            owner: new.owner.clone(),
+            identity: new.identity.clone(),
+            mode: new.mode,
+            reentrant: new.reentrant,
+            metadata: new.metadata.clone(),
+            since: clock::wall(),
+            ttl: new.ttl.get(),
+            finished_limit: new.limits.finished,
+            base: 0,
+            span_s: 0,
+            moving_to: 0,
+            not_poolable: false,
+            holds: vec![Hold::of(new)],
+            place: 0,
+            memory: 0,
+        }
+    }
+
+    /// The first field in which a call that adopts or joins this claim differs.
+    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
+        if self.mode != new.mode {
+            Some("mode")
+        } else {
+            (self.reentrant != new.reentrant).then_some("reentrant")
+        }
+    }
+
+    /// Whether this call may join it as one more hold.
+    pub fn is_joined_by(&self, new: &NewClaim) -> bool {
+        self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
+    }
+
+    /// The lease with its request records.
+    pub fn memory(&self) -> Option<i64> {
+        (self.memory != 0).then_some(self.memory)
+    }
+
+    pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
+        self.holds.iter().find(|hold| hold.id == *id)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let record = ClaimRecord {
+            owner: self.owner.as_str().into(),
+            identity: self.identity.as_str().into(),
+            mode: match self.mode {
+                Mode::Exclusive => ModeRecord::Exclusive,
+                Mode::Shared => ModeRecord::Shared,
+                Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
+            },
+            reentrant: self.reentrant,
+            metadata: self.metadata.entries().to_vec(),
+            since_micros: micros(self.since),
+            ttl: self.ttl,
+            finished_limit: self.finished_limit,
+            base: self.base,
+            span_s: self.span_s,
+            moving_to: self.moving_to,
+            not_poolable: self.not_poolable,
+            holds: self.holds.iter().map(HoldRecord::from).collect(),
+        };
+        // An earlier release, which has no place or no memory, ignores the bytes after the record.
+        let mut bytes = write(&record);
+        if self.place > 0 || self.memory != 0 {
+            bytes.extend(self.place.to_be_bytes());
+        }
+        if self.memory != 0 {
+            bytes.extend(self.memory.to_be_bytes());
+        }
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let (record, rest) = read_first::<ClaimRecord>(bytes)?;
+        let memory = rest.get(size_of::<u64>()..).and_then(<[u8]>::first_chunk);
+        Ok(Self {
+            place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
+            memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
+            owner: Owner::new(&record.owner)?,
+            identity: Identity::proven(&record.identity),
+            mode: match record.mode {
+                ModeRecord::Exclusive => Mode::Exclusive,
+                ModeRecord::Shared => Mode::Shared,
+                ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
+            },
+            reentrant: record.reentrant,
+            metadata: Metadata::new(record.metadata)?,
+            since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
+            ttl: record.ttl,
+            finished_limit: record.finished_limit,
+            base: record.base,
+            span_s: record.span_s,
+            moving_to: record.moving_to,
+            not_poolable: record.not_poolable,
+            holds: record.holds.into_iter().map(Hold::from).collect(),
+        })
+    }
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    pub cause: Cause,
+    pub token: FencingToken,
+}
+
+impl End {
+    pub fn encode(&self) -> Vec<u8> {
+        let cause = match self.cause {
+            Cause::Released => CauseRecord::Released,
+            Cause::Expired => CauseRecord::Expired,
+            Cause::Forced => CauseRecord::Forced,
+            Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
+        };
+        write(&EndRecord {
+            cause,
+            token: self.token.get(),
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let record: EndRecord = read(bytes)?;
+        Ok(Self {
+            cause: match record.cause {
+                CauseRecord::Released => Cause::Released,
+                CauseRecord::Expired => Cause::Expired,
+                CauseRecord::Forced => Cause::Forced,
+                CauseRecord::Undone => Cause::Undone,
+                CauseRecord::Holds => return Err(Failure::Refused("etcd: a record is not of an end".into())),
+            },
+            token: FencingToken::new(record.token)?,
+        })
+    }
+}
+
+/// The record of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// It was granted this hold, with this token base. If the hold is gone, it expired, because every other end
+    /// overwrites this record.
+    Holds {
+        /// The hold's secret.
+        secret: Secret,
+        /// The grant's token base.
+        base: u64,
+    },
+    /// Its hold has ended.
+    Ended(End),
+}
+
+impl Request {
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Ended(end) => end.encode(),
+            Self::Holds { secret, base } => {
+                let (cause, token) = (CauseRecord::Holds, *base);
+                let mut bytes = write(&EndRecord { cause, token });
+                bytes.extend(secret.as_bytes());
+                bytes
+            }
+        }
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let (record, rest) = read_first::<EndRecord>(bytes)?;
+        match (record.cause, rest.first_chunk()) {
+            (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds {
+                secret: Secret::from_bytes(*secret),
+                base: record.token,
+            }),
+            _ => Ok(Self::Ended(End::decode(bytes)?)),
+        }
+    }
+
+    /// How it ended, if its hold is gone.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Holds { .. } => Cause::Expired,
+            Self::Ended(end) => end.cause,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum ModeRecord {
+    Exclusive,
+    Shared,
+    Semaphore { permits: u32, limit: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct HoldRecord {
+    id: [u8; 16],
+    call: [u8; 16],
+    secret: [u8; 16],
+    retryable: bool,
+    adopted: bool,
+}
+
+impl From<&Hold> for HoldRecord {
+    fn from(hold: &Hold) -> Self {
+        Self {
+            id: *hold.id.as_bytes(),
+            call: *hold.call.as_bytes(),
+            secret: *hold.secret.as_bytes(),
+            retryable: hold.retryable,
+            adopted: hold.adopted,
+        }
+    }
+}
+
+impl From<HoldRecord> for Hold {
+    fn from(record: HoldRecord) -> Self {
+        Self {
+            id: ClaimId::from_bytes(record.id),
+            call: CallId::from_bytes(record.call),
+            secret: Secret::from_bytes(record.secret),
+            retryable: record.retryable,
+            adopted: record.adopted,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    owner: String,
+    identity: String,
+    mode: ModeRecord,
+    reentrant: bool,
+    metadata: Vec<(String, String)>,
+    since_micros: u64,
+    ttl: Duration,
+    finished_limit: u32,
+    base: u64,
+    span_s: i64,
+    moving_to: i64,
+    not_poolable: bool,
+    holds: Vec<HoldRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum CauseRecord {
+    Released,
+    Expired,
+    Forced,
+    Undone,
+    Holds,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EndRecord {
+    cause: CauseRecord,
+    token: u64,
+}
+
+fn write(record: &impl Serialize) -> Vec<u8> {
+    // The serialization of plain structs into memory cannot fail.
+    postcard::to_extend(record, vec![VERSION]).unwrap_or_default()
+}
+
+fn read<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<R, Failure> {
+    Ok(read_first(bytes)?.0)
+}
+
+/// The record, and the bytes after it.
+fn read_first<'a, R: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(R, &'a [u8]), Failure> {
+    match bytes.split_first() {
+        Some((&VERSION, body)) => Ok(postcard::take_from_bytes(body)?),
+        found => {
+            let found = found.map_or(0, |(version, _)| *version);
+            let text = format!("etcd: a record has format {found}, and this release reads up to {VERSION}");
+            Err(Failure::Refused(text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(place: u64, memory: i64) -> Claim {
+        Claim {
+            owner: Owner::new("a").unwrap(),
+            identity: Identity::anonymous(),
+            mode: Mode::semaphore(2, 3).unwrap(),
+            reentrant: false,
+            metadata: Metadata::default(),
+            since: UNIX_EPOCH + Duration::from_secs(1),
+            ttl: Duration::from_secs(30),
+            finished_limit: 9,
+            base: 0,
+            span_s: 0,
+            moving_to: 0,
+            not_poolable: false,
+            holds: Vec::new(),
+            place,
+            memory,
+        }
+    }
+
+    #[test]
+    fn records_with_and_without_a_place_are_read_by_this_release_and_by_earlier_ones() {
+        for (place, memory) in [(0, 0), (1, 0), (u64::MAX, i64::MIN), (0, 1)] {
+            let written = claim(place, memory);
+            assert_eq!(Claim::decode(&written.encode()).unwrap(), written);
+        }
+        let (before, now) = (claim(0, 0).encode(), claim(7, 8).encode());
+        assert!(now.starts_with(&before) && now.len() > before.len());
+        // As an earlier release reads it.
+        assert!(postcard::from_bytes::<ClaimRecord>(&now[1..]).is_ok());
+    }
+
+    #[test]
+    fn a_request_that_holds_is_not_decoded_as_an_end_and_each_request_is_read_as_written() {
+        let holds = Request::Holds {
+            secret: Secret::from_bytes([7; 16]),
+            base: 1_700_000_000_000_000,
+        };
+        assert!(End::decode(&holds.encode()).is_err());
+        let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
+        for request in [holds, Request::Ended(End { cause, token })] {
+            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A call on a lock, and the lock with the other keys that the call depends on, read at one revision.
+
+use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
+
+use super::conditions::{absent, present};
+use super::keys::{Keys, LockKeys};
+use super::record::{End, Request};
+use super::view::View;
+use crate::backend::NewClaim;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::lease::base::Base;
+use crate::backend::etcd::lease::session::SessionEpoch;
+use crate::claim::Cause;
+use crate::name::LockName;
+
+/// How many claims of a lock a step reads at most, the holders first. A queue may be long, and many steps are answered
+/// in one message.
+pub const GLIMPSE: i64 = 8;
+
+/// A call that acquires or promotes a claim, and the session epoch that its next step is sent under.
+pub struct Call<'a> {
+    pub keys: &'a Keys,
+    pub name: &'a LockName,
+    pub lock: LockKeys,
+    pub new: &'a NewClaim,
+    pub epoch: SessionEpoch,
+}
+
+impl<'a> Call<'a> {
+    pub fn new(keys: &'a Keys, name: &'a LockName, new: &'a NewClaim, epoch: SessionEpoch) -> Self {
+        let lock = keys.lock(name);
+        Self {
+            keys,
+            name,
+            lock,
+            new,
+            epoch,
+        }
+    }
+
+    /// The key of its waiting claim.
+    pub fn waiter(&self) -> String {
+        self.lock.waiter(self.new.id)
+    }
+
+    /// The key of its claim once that holds.
+    pub fn holder(&self) -> String {
+        self.lock.holder(self.new.mode.into(), self.new.id)
+    }
+
+    /// The key of its request.
+    pub fn request(&self) -> String {
+        self.keys.request(self.new.id)
+    }
+
+    /// The conditions under which a step of the call may still take effect.
+    pub fn fence(&self) -> Vec<Compare> {
+        vec![
+            present(self.keys.sessions.session(self.epoch.session)),
+            absent(self.keys.mark(self.new.call)),
+        ]
+    }
+
+    /// The reads for [`Snapshot::read`].
+    pub fn reads(&self) -> Vec<TxnOp> {
+        let keys_only = || Some(GetOptions::new().with_keys_only());
+        vec![
+            TxnOp::get(self.keys.sessions.session(self.epoch.session), keys_only()),
+            TxnOp::get(self.keys.sessions.base(), None),
+            TxnOp::get(self.keys.mark(self.new.call), keys_only()),
+            TxnOp::get(self.request(), None),
+            TxnOp::get(self.keys.end(self.name, &self.new.secret), None),
+            self.glimpse(),
+        ]
+    }
+
+    /// The read of the first [`GLIMPSE`] claims of the lock.
+    pub fn glimpse(&self) -> TxnOp {
+        let first = GetOptions::new().with_range(self.lock.behind()).with_limit(GLIMPSE);
+        TxnOp::get(self.lock.all(), Some(first))
+    }
+}
+
+/// A lock, and what decides one call on it.
+#[derive(Debug)]
+pub struct Snapshot {
+    pub view: View,
+    /// The view has all claims of the lock. Otherwise it has only the first [`GLIMPSE`].
+    pub is_whole: bool,
+    /// The session that the call's step was sent under lives.
+    pub in_session: bool,
+    /// The token base.
+    pub base: Base,
+    /// The call has a cancel mark.
+    pub marked: bool,
+    /// How the call's request ended, if it has neither a waiter nor a holder.
+    pub finished: Option<Cause>,
+    /// How the call's hold ended.
+    pub ended: Option<Cause>,
+}
+
+impl Snapshot {
+    /// Decodes the responses to [`Call::reads`], which are complete up to the revision `read_at`.
+    pub fn read(lock: &LockKeys, read_at: i64, reads: &[GetResponse]) -> Result<Self, Failure> {
+        let [session, base, mark, request, end, claims] = reads else {
+            return Err(Failure::no_answer());
+        };
+        let first = |read: &GetResponse| read.kvs().first().map(KeyValue::value).map(<[u8]>::to_vec);
+        let request = first(request).and_then(|value| Request::decode(&value).ok());
+        let end = first(end).and_then(|value| End::decode(&value).ok());
+        Ok(Self {
+            is_whole: !claims.more(),
+            view: View::read(lock, read_at, claims.kvs())?,
+            in_session: !session.kvs().is_empty(),
+            base: Base::read(base.kvs().first()),
+            marked: !mark.kvs().is_empty(),
+            finished: request.map(|request| request.cause()),
+            ended: end.map(|end| end.cause),
+        })
+    }
+}

@@ -1,0 +1,424 @@
+//! A lock's queue at some revision: every holder before every waiter, each in the order of (create revision, place,
+//! claim id). The place is needed because the appends of one batch share a revision.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use etcd_client::{Event, EventType, KeyValue};
+
+use crate::backend::NewClaim;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::data::keys::{KeyRole, LockKeys, behind};
+use crate::backend::etcd::data::record::{Claim, Hold};
+use crate::claim::Prefix;
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Mode};
+
+/// A claim and the metadata of its key.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub id: ClaimId,
+    pub claim: Claim,
+    /// The revision at which the key was created: a waiter's append, or a holder's grant.
+    pub created: i64,
+    /// The revision of its last change.
+    pub modified: i64,
+    /// The etcd lease of the key.
+    pub lease: i64,
+    /// It is a reader that an earlier release wrote among the semaphore claims.
+    pub is_earlier: bool,
+}
+
+impl Entry {
+    fn read(keys: &LockKeys, id: ClaimId, kv: &KeyValue) -> Result<Self, Failure> {
+        let claim = Claim::decode(kv.value())?;
+        Ok(Self {
+            id,
+            is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
+            claim,
+            created: kv.create_revision(),
+            modified: kv.mod_revision(),
+            lease: kv.lease(),
+        })
+    }
+
+    /// The key of this holder.
+    pub fn holder_key(&self, lock: &LockKeys) -> String {
+        let kind = self.claim.mode.into();
+        let earlier = lock.earlier_holder(kind, self.id).filter(|_| self.is_earlier);
+        earlier.unwrap_or_else(|| lock.holder(kind, self.id))
+    }
+
+    /// A holder's token; None for a waiter.
+    pub fn token(&self) -> Option<FencingToken> {
+        let created = u64::try_from(self.created).ok()?;
+        (self.claim.base > 0)
+            .then(|| FencingToken::new(self.claim.base + created).ok())
+            .flatten()
+    }
+
+    /// The token of this holder.
+    pub fn holder_token(&self) -> Result<FencingToken, Failure> {
+        let none = || Failure::Refused("etcd: a holder has no token".into());
+        self.token().ok_or_else(none)
+    }
+
+    /// The hold that a lease names, if it is on this claim.
+    pub fn hold_of(&self, lease: &LeaseKey) -> Option<&Hold> {
+        (self.id == lease.claim && self.token() == Some(lease.token))
+            .then(|| self.claim.holds.iter().find(|hold| hold.secret == lease.secret))
+            .flatten()
+    }
+}
+
+/// The holders or the waiters of a lock, in their order.
+#[derive(Debug, Clone, Default)]
+pub struct OrderedClaims {
+    by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
+    places: HashMap<ClaimId, (i64, u64)>,
+}
+
+impl OrderedClaims {
+    fn insert(&mut self, entry: Entry) {
+        self.remove(&entry.id);
+        let (created, place) = (entry.created, entry.claim.place);
+        self.places.insert(entry.id, (created, place));
+        self.by_place.insert((created, place, entry.id), entry);
+    }
+
+    fn remove(&mut self, id: &ClaimId) -> Option<Entry> {
+        let (created, place) = self.places.remove(id)?;
+        self.by_place.remove(&(created, place, *id))
+    }
+
+    pub fn get(&self, id: &ClaimId) -> Option<&Entry> {
+        let (created, place) = self.places.get(id)?;
+        self.by_place.get(&(*created, *place, *id))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.by_place.values()
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<&Entry> {
+        self.by_place.values().next_back()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_place.len()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// The view is complete up to this revision.
+    pub revision: i64,
+    /// The revision of the read that it began with.
+    read_at: i64,
+    /// The view has every semaphore holder that was granted up to this revision, even before their events.
+    semaphores_up_to: i64,
+    pub holders: OrderedClaims,
+    pub waiters: OrderedClaims,
+    /// Holders that are known to be gone before their events, each with its grant's revision.
+    gone: HashSet<(ClaimId, i64)>,
+}
+
+/// The change of a view by an event.
+#[derive(Debug)]
+pub enum Step {
+    Queued(ClaimId),
+    Granted(ClaimId),
+    /// Its record changed: an adoption, a re-entry, another lease.
+    Changed(ClaimId),
+    LeftQueue(Box<Entry>),
+    Ended(Box<Entry>),
+    Nothing,
+}
+
+impl View {
+    /// The view of a lock whose keys were read.
+    pub fn read(keys: &LockKeys, revision: i64, kvs: &[KeyValue]) -> Result<Self, Failure> {
+        let mut view = Self {
+            revision,
+            read_at: revision,
+            ..Self::default()
+        };
+        for kv in kvs {
+            view.put(keys, kv)?;
+        }
+        Ok(view)
+    }
+
+    /// Reads a lock.
+    pub async fn fetch(link: &ClusterClient, lock: &LockKeys) -> Result<Self, Failure> {
+        let (revision, kvs) = link.range(lock.all(), lock.behind()).await?;
+        Self::read(lock, revision, &kvs)
+    }
+
+    /// Reads the holders of a lock.
+    pub async fn fetch_holders(link: &ClusterClient, lock: &LockKeys) -> Result<Self, Failure> {
+        let holders = lock.holders();
+        let (revision, kvs) = link.range(holders.as_str(), behind(&holders)).await?;
+        Self::read(lock, revision, &kvs)
+    }
+
+    fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
+        Ok(match keys.stand(kv.key()) {
+            Some(KeyRole::Holder(id)) => {
+                let entry = Entry::read(keys, id, kv)?;
+                if self.gone.contains(&(id, entry.created)) {
+                    return Ok(Step::Nothing);
+                }
+                if self.knows_later(&id, entry.modified) {
+                    return Ok(Step::Nothing);
+                }
+                let known = self
+                    .holders
+                    .get(&id)
+                    .is_some_and(|known| known.created == entry.created);
+                self.holders.insert(entry);
+                if known { Step::Changed(id) } else { Step::Granted(id) }
+            }
+            Some(KeyRole::Waiter(id)) => {
+                let entry = Entry::read(keys, id, kv)?;
+                if self.knows_later(&id, entry.modified) {
+                    return Ok(Step::Nothing);
+                }
+                let known = self
+                    .waiters
+                    .get(&id)
+                    .is_some_and(|known| known.created == entry.created);
+                self.waiters.insert(entry);
+                if known { Step::Changed(id) } else { Step::Queued(id) }
+            }
+            None => Step::Nothing,
+        })
+    }
+
+    /// Whether a holder is known that was granted after this revision. It may have the id of an earlier holder, because
+    /// ids are reused.
+    fn knows_later(&self, id: &ClaimId, revision: i64) -> bool {
+        self.holders.get(id).is_some_and(|known| known.created > revision)
+    }
+
+    /// Applies one event of the lock's keys. An event that is in the view already changes nothing.
+    pub fn follow(&mut self, keys: &LockKeys, event: &Event) -> Result<Step, Failure> {
+        let Some(kv) = event.kv() else {
+            return Ok(Step::Nothing);
+        };
+        if kv.mod_revision() <= self.read_at {
+            return Ok(Step::Nothing);
+        }
+        self.revision = self.revision.max(kv.mod_revision());
+        if event.event_type() == EventType::Put {
+            return self.put(keys, kv);
+        }
+        let step = match keys.stand(kv.key()) {
+            Some(KeyRole::Holder(id)) => {
+                let at = kv.mod_revision();
+                self.gone.retain(|(gone, created)| *gone != id || *created > at);
+                if self.knows_later(&id, at) {
+                    return Ok(Step::Nothing);
+                }
+                self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
+            }
+            Some(KeyRole::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
+            None => None,
+        };
+        Ok(step.unwrap_or(Step::Nothing))
+    }
+
+    /// Applies a known grant before its events. It changes nothing if they are in the view already.
+    pub fn grant(&mut self, holder: &Entry) {
+        if self.revision < holder.created {
+            self.waiters.remove(&holder.id);
+            self.holders.insert(holder.clone());
+        }
+    }
+
+    /// The same for a grant with the condition that no semaphore claim was granted after the revision `judged_at`. So
+    /// between that revision and this grant there was none, and a view that has all up to `judged_at` has all up to
+    /// this grant.
+    pub fn grant_alone(&mut self, holder: &Entry, judged_at: i64) {
+        if judged_at <= self.semaphores_up_to() {
+            self.semaphores_up_to = self.semaphores_up_to.max(holder.created);
+        }
+        self.grant(holder);
+    }
+
+    /// The revision up to which the view has all semaphore holders.
+    pub fn semaphores_up_to(&self) -> i64 {
+        self.revision.max(self.semaphores_up_to)
+    }
+
+    /// Removes a holder that is known to be gone, before its event. (Grants may be judged by the view all the same,
+    /// because an end blocks no claim.)
+    pub fn end(&mut self, holder: &Entry) {
+        let known = self
+            .holders
+            .get(&holder.id)
+            .is_some_and(|known| known.created == holder.created);
+        if known || self.revision < holder.created {
+            self.gone.insert((holder.id, holder.created));
+        }
+        if known {
+            self.holders.remove(&holder.id);
+        }
+    }
+
+    /// The holder that has a hold of this id.
+    pub fn holder_with(&self, hold: &ClaimId) -> Option<&Entry> {
+        self.holders
+            .get(hold)
+            .filter(|entry| entry.claim.hold(hold).is_some())
+            .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
+    }
+
+    /// The id that a call's claim has in this view. If no claim has `id`, it is found by the call in its record,
+    /// because a granted claim may have a reused id.
+    pub fn name_of(&self, id: &ClaimId, call: CallId) -> ClaimId {
+        if self.waiters.get(id).is_some() || self.holder_with(id).is_some() {
+            return *id;
+        }
+        let mut all = self.waiters.iter().chain(self.holders.iter());
+        let hold = all.find_map(|entry| entry.claim.holds.iter().find(|hold| hold.call == call));
+        hold.map_or(*id, |hold| hold.id)
+    }
+
+    /// Whether the claim with this call's id is another call's.
+    pub fn is_foreign(&self, new: &NewClaim) -> bool {
+        let there = self.waiters.get(&new.id).or_else(|| self.holder_with(&new.id));
+        there
+            .and_then(|entry| entry.claim.hold(&new.id))
+            .is_some_and(|hold| hold.call != new.call)
+    }
+
+    /// The holder that a reentrant call joins.
+    pub fn joined_by(&self, new: &NewClaim) -> Option<&Entry> {
+        self.holders.iter().find(|entry| entry.claim.is_joined_by(new))
+    }
+
+    pub fn holder_of(&self, token: FencingToken) -> Option<&Entry> {
+        self.holders.iter().find(|entry| entry.token() == Some(token))
+    }
+
+    /// The mode of the first claim that this mode cannot share the lock with.
+    pub fn mismatch(&self, mode: Mode) -> Option<Mode> {
+        self.modes().find(|there| !there.mixes(mode))
+    }
+
+    pub fn len(&self) -> usize {
+        self.holders.len() + self.waiters.len()
+    }
+
+    /// Whether a claim of this mode at the tail would be granted.
+    pub fn admits(&self, mode: Mode) -> bool {
+        let mut prefix = Mixed::default();
+        self.modes().all(|ahead| prefix.push(ahead)) && prefix.push(mode)
+    }
+
+    /// The waiters that can be granted without the holder `gone`.
+    pub fn next_without<'a>(&'a self, gone: Option<&'a ClaimId>) -> impl Iterator<Item = &'a Entry> {
+        let mut prefix = Mixed::default();
+        let ahead = self.holders.iter().filter(move |entry| Some(&entry.id) != gone);
+        let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
+        self.waiters
+            .iter()
+            .take_while(move |entry| !full && prefix.push(entry.claim.mode))
+    }
+
+    /// The first holder, and its lease.
+    pub fn first_holder(&self) -> Option<(ClaimId, i64)> {
+        self.holders.iter().next().map(|first| (first.id, first.lease))
+    }
+
+    /// Whether this claim is the first waiter.
+    pub fn is_first(&self, id: &ClaimId) -> bool {
+        self.waiters.iter().next().is_some_and(|first| first.id == *id)
+    }
+
+    /// Whether this waiter can be granted.
+    pub fn is_next(&self, id: &ClaimId) -> bool {
+        self.next_without(None).any(|entry| entry.id == *id)
+    }
+
+    fn modes(&self) -> impl Iterator<Item = Mode> {
+        self.holders
+            .iter()
+            .chain(self.waiters.iter())
+            .map(|entry| entry.claim.mode)
+    }
+}
+
+/// A prefix of the queue. After a race of calls, a claim may wait in one queue with claims whose mode it cannot be
+/// mixed with. It is granted after they are gone.
+#[derive(Default)]
+struct Mixed {
+    prefix: Prefix,
+    /// The mode of the first claim.
+    first: Option<Mode>,
+}
+
+impl Mixed {
+    /// Adds a claim of this mode if it can be granted with the others. True if it was added.
+    fn push(&mut self, mode: Mode) -> bool {
+        let first = *self.first.get_or_insert(mode);
+        let shared = |mode: Mode| mode == Mode::Shared;
+        let mixes = first == Mode::Exclusive || shared(first) == shared(mode) || mode == Mode::Exclusive;
+        let admitted = mixes && self.prefix.admits(mode);
+        if admitted {
+            self.prefix.push(mode);
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u8, created: i64, mode: Mode) -> Entry {
+        let new = NewClaim::numbered(number);
+        let claim = Claim {
+            mode,
+            ..Claim::of(&new)
+        };
+        Entry {
+            id: new.id,
+            claim,
+            created,
+            modified: created,
+            lease: 1,
+            is_earlier: false,
+        }
+    }
+
+    #[test]
+    fn a_view_has_all_semaphore_holders_up_to_a_grant_that_was_judged_by_it() {
+        let one = |number, created| entry(number, created, Mode::semaphore(1, 9).unwrap());
+        let mut view = View {
+            revision: 5,
+            ..View::default()
+        };
+        // Another claim may have been granted between 5 and 7.
+        view.grant_alone(&one(1, 8), 7);
+        assert_eq!(view.semaphores_up_to(), 5);
+        view.grant_alone(&one(2, 9), 5);
+        assert_eq!(view.semaphores_up_to(), 9);
+        view.grant_alone(&one(3, 12), 9);
+        assert_eq!((view.semaphores_up_to(), view.revision, view.holders.len()), (12, 5, 3));
+    }
+
+    #[test]
+    fn a_reader_that_waits_with_semaphore_claims_is_granted_after_they_are_gone() {
+        let mut view = View::default();
+        view.holders.insert(entry(1, 1, Mode::semaphore(1, 9).unwrap()));
+        let (reader, permit) = (entry(2, 2, Mode::Shared), entry(3, 3, Mode::semaphore(1, 9).unwrap()));
+        view.waiters.insert(reader.clone());
+        view.waiters.insert(permit.clone());
+        assert!(!view.is_next(&reader.id) && !view.is_next(&permit.id));
+        view.holders = OrderedClaims::default();
+        assert!(view.is_next(&reader.id) && !view.is_next(&permit.id));
+    }
+}

@@ -1,0 +1,274 @@
+//! Etcd leases for holders. They come from a pool of used leases if possible, because granting and revoking leases are
+//! the most expensive calls of etcd.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use self::keep_alive::LeaseKeepAlive;
+use crate::backend::FINISHED_KEPT;
+use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::cluster::{Failure, Finishing};
+
+pub mod base;
+mod keep_alive;
+pub mod session;
+
+/// How many leases of one TTL are pooled.
+const POOLED: usize = 1024;
+/// By how much the lease with a holder's request records outlives the holder's own lease.
+const REMEMBERED: Duration = FINISHED_KEPT.saturating_add(Duration::from_secs(5));
+
+/// A lease without keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    pub id: i64,
+    /// The TTL that etcd granted, in seconds.
+    pub span_s: i64,
+    /// When the last answered keep-alive was sent, if known. The lease lives for at least its TTL from then on.
+    pub alive: Option<Instant>,
+    /// It was used before.
+    pub used: bool,
+    /// The lease with the request records of its holder, if any.
+    pub memory: Option<i64>,
+}
+
+/// Leases for holders.
+#[derive(Debug)]
+pub struct Leases {
+    link: Arc<ClusterClient>,
+    keep_alives: LeaseKeepAlive,
+    pool: Mutex<Pool>,
+}
+
+/// Leases for later grants.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Each lease with the time at which it was pooled.
+    kept: HashMap<Kind, Vec<(Lease, Instant)>>,
+    /// How often the pool was abandoned. A lease that was taken before the last time must not come back: a restored
+    /// store may have keys on it.
+    generation: u64,
+}
+
+impl Pool {
+    fn put(&mut self, lease: Lease) {
+        let kept = self.kept.entry((lease.span_s, lease.memory.is_some())).or_default();
+        if kept.len() < POOLED {
+            kept.push((Lease { used: true, ..lease }, Instant::now()));
+        }
+    }
+
+    /// Puts back a lease that was taken in a generation, unless the pool was abandoned since.
+    fn put_of(&mut self, generation: u64, lease: Lease) {
+        if generation == self.generation {
+            self.put(lease);
+        }
+    }
+
+    fn take(&mut self, kind: Kind) -> Option<Lease> {
+        let kept = self.kept.get_mut(&kind)?;
+        while let Some((lease, since)) = kept.pop() {
+            // A lease that may be about to expire would only cost a round trip.
+            if since.elapsed() < span(kind.0) / 2 {
+                return Some(lease);
+            }
+        }
+        self.kept.remove(&kind);
+        None
+    }
+
+    fn abandon(&mut self) {
+        self.kept.clear();
+        self.generation += 1;
+    }
+}
+
+/// The TTL in seconds, and whether there is a lease for request records.
+type Kind = (i64, bool);
+
+/// A reserved lease without keys. Dropping this puts it into the pool.
+#[derive(Debug)]
+pub struct Spare {
+    leases: Arc<Leases>,
+    lease: Option<Lease>,
+    /// The generation of the pool when the lease was taken.
+    generation: u64,
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.leases.pool.lock().put_of(self.generation, lease);
+        }
+    }
+}
+
+/// A time in whole seconds, rounded up.
+pub fn seconds(ttl: Duration) -> i64 {
+    let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    i64::try_from(whole).unwrap_or(i64::MAX)
+}
+
+/// A TTL of etcd, in seconds, as a duration.
+pub fn span(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+impl Leases {
+    /// Must be called within a tokio runtime.
+    pub fn new(link: Arc<ClusterClient>) -> Self {
+        Self {
+            keep_alives: LeaseKeepAlive::begin(&link),
+            link,
+            pool: Mutex::default(),
+        }
+    }
+
+    /// Takes a pooled lease or makes one. It lives for at least `ttl` from its next keep-alive on. With `remembered`,
+    /// it comes with a lease for request records.
+    ///
+    /// # Cancellation safety
+    /// Safe: a lease that is being made when this is dropped is put into the pool.
+    pub async fn take(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
+        let pooled = self.pool.lock().take((seconds(ttl), remembered));
+        match pooled {
+            Some(lease) => Ok(lease),
+            None => self.make(ttl, remembered).await,
+        }
+    }
+
+    /// Reserves a lease for a later grant. Dropping the answer puts it into the pool.
+    ///
+    /// # Cancellation safety
+    /// As [`Self::take`].
+    pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Spare, Failure> {
+        let generation = self.pool.lock().generation;
+        Ok(Spare {
+            lease: Some(self.take(ttl, remembered).await?),
+            leases: Arc::clone(self),
+            generation,
+        })
+    }
+
+    /// Makes a lease, as [`Self::take`] does, that was not used before.
+    pub async fn make(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Lease, Failure> {
+        let leases = Arc::clone(self);
+        let made = Finishing::new(async move {
+            let memory = async {
+                match remembered {
+                    true => leases.memory(seconds(ttl)).await.map(Some),
+                    false => Ok(None),
+                }
+            };
+            let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
+            let generation = leases.pool.lock().generation;
+            Ok::<_, Failure>(Spare {
+                lease: Some(Lease { memory, ..lease }),
+                leases,
+                generation,
+            })
+        });
+        let mut made = made.await?;
+        let lost = || Failure::Unavailable("etcd: a lease was lost".into());
+        made.lease.take().ok_or_else(lost)
+    }
+
+    /// Makes a lease that lives for at least `ttl` from now on.
+    pub async fn fresh(&self, ttl: Duration) -> Result<Lease, Failure> {
+        let sent = Instant::now();
+        let granted = self
+            .link
+            .call(|mut client| async move { client.lease_grant(seconds(ttl), None).await })
+            .await?;
+        Ok(Lease {
+            id: granted.id(),
+            span_s: granted.ttl(),
+            alive: Some(sent),
+            used: false,
+            memory: None,
+        })
+    }
+
+    /// Makes a lease for the request records of a holder whose lease has this TTL, in seconds.
+    pub async fn memory(&self, span_s: i64) -> Result<i64, Failure> {
+        Ok(self.fresh(span(span_s) + REMEMBERED).await?.id)
+    }
+
+    /// Puts a lease into the pool. It must certainly have no keys, and no step of unknown outcome may name it.
+    pub fn put_back(&self, lease: Lease) {
+        self.pool.lock().put(lease);
+    }
+
+    /// Sends a keep-alive: the lease lives for its TTL from the sending on. False if it is dead, which is final.
+    ///
+    /// # Errors
+    /// A failure says nothing about the lease.
+    pub async fn keep_alive(&self, id: i64) -> Result<bool, Failure> {
+        self.keep_alives.ask(id).await
+    }
+
+    /// Sends a keep-alive for the lease of a holder's request records, if any. Its failure is ignored, because safety
+    /// does not depend on these records.
+    pub async fn keep_memory(&self, memory: Option<i64>) {
+        if let Some(memory) = memory {
+            let _ = self.keep_alive(memory).await;
+        }
+    }
+
+    /// The remaining time of a lease. None if it is dead.
+    pub async fn remaining(&self, id: i64) -> Result<Option<Duration>, Failure> {
+        let asked = self
+            .link
+            .call(|mut client| async move { client.lease_time_to_live(id, None).await });
+        match asked.await {
+            Ok(left) => Ok((left.ttl() >= 0).then(|| span(left.ttl()))),
+            Err(Failure::LeaseGone) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Revokes a lease that only this replica uses.
+    pub async fn revoke(&self, id: i64) -> Result<(), Failure> {
+        let revoked = self
+            .link
+            .call(|mut client| async move { client.lease_revoke(id).await });
+        match revoked.await {
+            Ok(_) | Err(Failure::LeaseGone) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Discards all pooled leases, because a restored store may have keys on them.
+    pub fn abandon(&self) {
+        self.pool.lock().abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_taken_before_the_pool_was_abandoned_does_not_come_back() {
+        let lease = Lease {
+            id: 1,
+            span_s: 30,
+            alive: None,
+            used: true,
+            memory: None,
+        };
+        let mut pool = Pool::default();
+        let before = pool.generation;
+        pool.put_of(before, lease);
+        assert_eq!(pool.take((30, false)), Some(lease));
+        pool.abandon();
+        pool.put_of(before, lease);
+        assert_eq!(pool.take((30, false)), None);
+        pool.put_of(pool.generation, lease);
+        assert_eq!(pool.take((30, false)), Some(lease));
+    }
+}

@@ -1,0 +1,125 @@
+//! The token base: the number that fencing tokens are counted from. It also prevents grants by other releases of this
+//! service.
+//!
+//! Every grant compares the record at its release's key. Earlier releases kept readers among the semaphore claims, and
+//! their base at another key. The first replica of this release closes that base: it writes a number that they parse as
+//! the largest one and never write themselves, because of its leading zero. After that, none of their grants takes
+//! effect, and none of them raises the base again. A later release can close this one's base in the same way.
+
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+
+/// The value of a closed base.
+const CLOSED: &str = "018446744073709551615";
+
+/// The keys of a namespace's token bases and sessions.
+#[derive(Debug, Clone)]
+pub struct SessionKeys {
+    root: String,
+}
+
+impl SessionKeys {
+    /// The keys below a root that ends with a slash.
+    pub fn new(root: String) -> Self {
+        Self { root }
+    }
+
+    /// The token base, which is added to a grant's revision.
+    pub fn base(&self) -> String {
+        format!("{}token_base", self.root)
+    }
+
+    /// The token base of earlier releases.
+    pub fn earlier_base(&self) -> String {
+        format!("{}base", self.root)
+    }
+
+    /// Exists while a replica's session lives.
+    pub fn session(&self, lease: i64) -> String {
+        format!("{}session/{lease:016x}", self.root)
+    }
+}
+
+/// The value at the key of a base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// A number; zero if the key is absent.
+    Open(u64),
+    /// Another release grants in this namespace.
+    Closed,
+}
+
+impl Base {
+    pub fn read(kv: Option<&KeyValue>) -> Self {
+        let text = kv.and_then(|kv| kv.value_str().ok()).unwrap_or_default();
+        Self::parse(text)
+    }
+
+    fn parse(text: &str) -> Self {
+        match text.starts_with('0') && text.len() > 1 {
+            true => Self::Closed,
+            false => Self::Open(text.parse().unwrap_or(0)),
+        }
+    }
+
+    /// The base, if this release may grant.
+    pub fn open(self) -> Option<u64> {
+        match self {
+            Self::Open(base) => Some(base),
+            Self::Closed => None,
+        }
+    }
+}
+
+/// Both bases, as they were read.
+#[derive(Debug)]
+pub struct Bases<'a> {
+    pub keys: &'a SessionKeys,
+    pub own: Option<&'a KeyValue>,
+    pub earlier: Option<&'a KeyValue>,
+}
+
+impl Bases<'_> {
+    /// The base that makes all new tokens greater than all earlier ones and is not below `floor`, and whether it is
+    /// written already. None if a later release grants.
+    pub fn to_be(&self, floor: u64) -> Option<(u64, bool)> {
+        let own = Base::read(self.own).open()?;
+        let earlier = Base::read(self.earlier).open();
+        let base = own.max(earlier.unwrap_or(0)).max(floor);
+        Some((base, base == own && earlier.is_none()))
+    }
+
+    /// The transaction that writes the base, if both keys are unchanged since they were read.
+    pub fn raise(&self, base: u64) -> (Vec<Compare>, Vec<TxnOp>) {
+        let unchanged = |key: String, kv: Option<&KeyValue>| {
+            let modified = kv.map_or(0, KeyValue::mod_revision);
+            Compare::mod_revision(key, CompareOp::Equal, modified)
+        };
+        let when = vec![
+            unchanged(self.keys.base(), self.own),
+            unchanged(self.keys.earlier_base(), self.earlier),
+        ];
+        let mut then = vec![TxnOp::put(self.keys.base(), base.to_string(), None)];
+        if Base::read(self.earlier).open().is_some() {
+            then.push(TxnOp::put(self.keys.earlier_base(), CLOSED, None));
+        }
+        (when, then)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_releases_parse_a_closed_base_as_the_largest_number_and_never_write_it() {
+        assert_eq!(Base::parse(CLOSED), Base::Closed);
+        let as_parsed = CLOSED.parse::<u64>().unwrap();
+        assert_eq!(as_parsed, u64::MAX);
+        assert_ne!(as_parsed.to_string(), CLOSED);
+        let open = [("", 0), ("0", 0), ("17", 17)];
+        assert!(
+            open.into_iter()
+                .all(|(text, base)| Base::parse(text) == Base::Open(base))
+        );
+    }
+}

@@ -1,0 +1,443 @@
+//! The session of a replica: an etcd lease that its waiting claims and cancel marks live on, and the token base.
+//!
+//! Every acquire, adoption and promotion compares that the session it was sent under still lives. So after the end of a
+//! session all its late steps fail, and cancel marks need no time limit of their own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::keep_alive::{Alive, Beat, beat_on, breaks};
+use super::Leases;
+use super::base::{Base, Bases, SessionKeys};
+use crate::backend::Health;
+use crate::backend::etcd::clock::{micros, wall};
+use crate::backend::etcd::cluster::checks::Condition;
+use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::cluster::{Failure, failure};
+
+mod keep_alive;
+
+/// The pause before a retry while the store is unavailable.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often the cluster's status is read.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// After how many TTLs without an answered keep-alive over the connection of the calls a session ends, so that its
+/// waiters do not block their queues.
+const SILENT_TTLS: u32 = 2;
+
+const LATER: &str = "etcd: a later release of this service grants in this namespace: replace this one";
+const NO_SPACE: &str = "etcd: its space is used up (NOSPACE): nothing is granted until some is freed";
+
+/// The session, token base and connection that a step is sent under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionEpoch {
+    /// The session's lease.
+    pub session: i64,
+    /// The token base: it is added to a grant's revision.
+    pub base: u64,
+    /// The number of the connection that the token base was established over.
+    pub connection: u64,
+}
+
+/// The current session, if any, and the connections so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct SessionState {
+    ticket: Option<SessionEpoch>,
+    /// How many connections have broken. After each, the store may have been restored from a snapshot.
+    connection: u64,
+}
+
+/// The sessions of one replica in one namespace, one after another.
+pub struct Session {
+    keys: SessionKeys,
+    link: Arc<ClusterClient>,
+    leases: Arc<Leases>,
+    /// Discards what a restored store may have keys of.
+    abandon: Box<dyn Fn() + Send + Sync>,
+    ttl: Duration,
+    request_timeout: Duration,
+    state: watch::Sender<SessionState>,
+    health: watch::Sender<Health>,
+    /// The store takes no writes.
+    full: AtomicBool,
+    closed: CancellationToken,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub fn new(
+        keys: SessionKeys,
+        link: Arc<ClusterClient>,
+        leases: Arc<Leases>,
+        abandon: Box<dyn Fn() + Send + Sync>,
+        ttl: Duration,
+        request_timeout: Duration,
+    ) -> Self {
+        let reason = "etcd: not connected yet".into();
+        Self {
+            keys,
+            link,
+            leases,
+            abandon,
+            ttl,
+            request_timeout,
+            state: watch::Sender::default(),
+            health: watch::Sender::new(Health::Unavailable { reason }),
+            full: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// Waits for the current session, for at most the request timeout.
+    pub async fn ticket(&self) -> Result<SessionEpoch, Failure> {
+        if self.closed.is_cancelled() {
+            return Err(Failure::Unavailable("the namespace is closed".into()));
+        }
+        let mut state = self.state.subscribe();
+        let current_epoch = state.wait_for(|state| self.current_epoch(state).is_some());
+        let current_epoch = timeout(self.request_timeout, current_epoch).await;
+        match current_epoch
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|state| self.current_epoch(&state))
+        {
+            Some(ticket) => Ok(ticket),
+            None => Err(Failure::Unavailable(self.failure_reason())),
+        }
+    }
+
+    /// The session for an acquire call. Fails if the store is full.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`]: nothing was sent for the call.
+    pub async fn ready(&self) -> Result<SessionEpoch, Failure> {
+        self.has_space().map_err(Failure::unsent)?;
+        self.ticket().await.map_err(Failure::unsent)
+    }
+
+    /// The current session, if its token base was established since the last connection broke.
+    fn current_epoch(&self, state: &SessionState) -> Option<SessionEpoch> {
+        let connection = state.connection + self.link.broken_connections();
+        state.ticket.filter(|ticket| ticket.connection == connection)
+    }
+
+    /// The number of the current connection, which rises when one breaks.
+    fn connection(&self) -> u64 {
+        self.state.borrow().connection + self.link.broken_connections()
+    }
+
+    fn failure_reason(&self) -> String {
+        match &*self.health.borrow() {
+            Health::Unavailable { reason } => reason.clone(),
+            _ => "etcd: no session".into(),
+        }
+    }
+
+    /// Notes that a session ended.
+    pub fn is_over(&self, ticket: SessionEpoch) {
+        self.state.send_if_modified(|state| {
+            let over = state.ticket.take_if(|current| current.session == ticket.session);
+            over.is_some()
+        });
+    }
+
+    /// Whether no connection broke since this session epoch.
+    pub fn is_connected(&self, ticket: SessionEpoch) -> bool {
+        self.connection() == ticket.connection
+    }
+
+    /// Notes a broken connection: nothing is granted before the token base was established over the next one.
+    fn note_broken_connection(&self) {
+        self.state.send_modify(|state| state.connection += 1);
+    }
+
+    /// Notes a token base that another replica has raised, or a later release has closed.
+    pub fn rebase(&self, ticket: SessionEpoch, base: Base) {
+        match base {
+            Base::Open(base) => self.note_base(base, None),
+            Base::Closed => self.is_over(ticket),
+        }
+    }
+
+    fn note_base(&self, base: u64, established_over: Option<u64>) {
+        self.state.send_if_modified(|state| {
+            let Some(ticket) = &mut state.ticket else {
+                return false;
+            };
+            let connection = established_over.unwrap_or(ticket.connection);
+            let noted = SessionEpoch {
+                base,
+                connection,
+                ..*ticket
+            };
+            std::mem::replace(ticket, noted) != noted
+        });
+    }
+
+    /// Notes that the store's space is used up.
+    pub fn is_full(&self) {
+        self.full.store(true, Ordering::Release);
+        self.note_serving();
+    }
+
+    /// Checks that the store accepts writes, as far as is known.
+    ///
+    /// # Errors
+    /// [`Failure::Full`] while its space is used up.
+    pub fn has_space(&self) -> Result<(), Failure> {
+        match self.full.load(Ordering::Acquire) {
+            true => Err(Failure::Full(NO_SPACE.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Sets the health of a live session: serving, unless the store's space is used up.
+    fn note_serving(&self) {
+        let health = match self.full.load(Ordering::Acquire) {
+            true => Health::Unavailable {
+                reason: NO_SPACE.into(),
+            },
+            false => Health::Serving,
+        };
+        self.health.send_if_modified(|known| {
+            let changed = *known != health;
+            *known = health;
+            changed
+        });
+    }
+
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Ends the session at once, and with it its waiting claims and cancel marks.
+    pub async fn close(&self) {
+        self.closed.cancel();
+        let ticket = self.state.borrow().ticket;
+        if let Some(ticket) = ticket {
+            self.is_over(ticket);
+            // If that fails, it expires.
+            let _ = self.leases.revoke(ticket.session).await;
+        }
+    }
+
+    /// Keeps one session after another alive until this is closed. `lost` is called after each end of a session,
+    /// because its waiting claims are gone.
+    pub async fn run(self: Arc<Self>, lost: impl Fn()) {
+        let run = async {
+            loop {
+                match self.open().await {
+                    Ok(ticket) => {
+                        self.state.send_modify(|state| state.ticket = Some(ticket));
+                        self.note_serving();
+                        let alive = Alive::now();
+                        tokio::select! {
+                            () = self.keep(ticket, &alive) => {}
+                            () = self.keep_apart(ticket, &alive) => {}
+                            () = self.check_again() => {}
+                        }
+                        self.is_over(ticket);
+                        // Deletes its keys at once; if that fails, they expire.
+                        let leases = Arc::clone(&self.leases);
+                        tokio::spawn(async move {
+                            let revoked = leases.revoke(ticket.session).await;
+                            tracing::info!(revoked = revoked.is_ok(), "the session in etcd ended");
+                        });
+                        lost();
+                    }
+                    Err(failure) => {
+                        self.health.send_replace(Health::Unavailable {
+                            reason: failure.to_string(),
+                        });
+                        sleep(AGAIN).await;
+                    }
+                }
+            }
+        };
+        self.closed.run_until_cancelled(run).await;
+    }
+
+    /// Reads the cluster's status every [`CHECK_EVERY`].
+    async fn check_again(&self) {
+        loop {
+            sleep(CHECK_EVERY).await;
+            match Condition::of(&self.link, &self.keys.base()).await {
+                Ok(condition) => self.note_space(&condition),
+                Err(failure) => tracing::debug!(%failure, "the status of etcd cannot be read"),
+            }
+        }
+    }
+
+    fn note_space(&self, condition: &Condition) {
+        if self.full.swap(condition.full, Ordering::AcqRel) != condition.full {
+            let db_bytes = condition.db_bytes;
+            match condition.full {
+                true => tracing::error!(db_bytes, "etcd has no space left: nothing is granted"),
+                false => tracing::info!(db_bytes, "etcd has space again"),
+            }
+            self.note_serving();
+        }
+    }
+
+    async fn open(&self) -> Result<SessionEpoch, Failure> {
+        let connection = self.connection();
+        let condition = Condition::of(&self.link, &self.keys.base()).await?;
+        condition.tell();
+        self.full.store(condition.full, Ordering::Release);
+        self.has_space()?;
+        // Before the session serves, the read of the base verifies that there is a quorum, and the write of the session's
+        // key that this account may write.
+        let base = self.establish_token_base().await?;
+        let lease = self.leases.fresh(self.ttl).await?;
+        let key = self.keys.session(lease.id);
+        let put = TxnOp::put(key, "1", Some(PutOptions::new().with_lease(lease.id)));
+        self.link.txn(Txn::new().and_then([put])).await?;
+        Ok(SessionEpoch {
+            session: lease.id,
+            base,
+            connection,
+        })
+    }
+
+    /// Makes sure, before the first grant over a connection, that new tokens are greater than all earlier ones, even if
+    /// the store was restored from an old snapshot meanwhile.
+    async fn establish_token_base(&self) -> Result<u64, Failure> {
+        loop {
+            let highest = self.link.revision();
+            let (own, earlier) = (self.keys.base(), self.keys.earlier_base());
+            let earlier = self.link.get_whatever(earlier, GetOptions::new()).await?;
+            let read = self.link.get_whatever(own, GetOptions::new()).await?;
+            let revision = read.header().map_or(0, |header| header.revision());
+            if revision < highest {
+                tracing::warn!(
+                    revision,
+                    highest,
+                    "etcd returned an older revision: it was restored from a snapshot"
+                );
+                self.link.forget();
+                // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
+                (self.abandon)();
+                self.state.send_modify(|state| state.ticket = None);
+            }
+            let bases = Bases {
+                keys: &self.keys,
+                own: read.kvs().first(),
+                earlier: earlier.kvs().first(),
+            };
+            let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
+            let Some((base, is_written)) = bases.to_be(floor) else {
+                return Err(Failure::Unavailable(LATER.into()));
+            };
+            if is_written {
+                return Ok(base);
+            }
+            let (when, then) = bases.raise(base);
+            if self.link.txn(Txn::new().when(when).and_then(then)).await?.succeeded() {
+                return Ok(base);
+            }
+        }
+    }
+
+    /// Keeps the session alive over the connection of the calls, and notes when that connection breaks. Returns when
+    /// the session has ended.
+    async fn keep(&self, ticket: SessionEpoch, alive: &Alive) {
+        let every = self.keep_alive_every();
+        let mut answered = Instant::now();
+        let mut stream = None;
+        let mut over = self.state.subscribe();
+        let (mut restores, mut connections) = (self.link.restores(), self.link.connections());
+        while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
+            let sent = Instant::now();
+            match timeout(every, self.beat(&mut stream, ticket)).await {
+                Ok(Ok(true)) => {
+                    answered = sent;
+                    alive.note(sent);
+                }
+                Ok(Ok(false)) => return,
+                Ok(Err(failure)) => self.note_failure(&mut stream, &failure),
+                Err(_) => {
+                    let late = Failure::Unavailable("etcd: a keep-alive was not answered".into());
+                    self.note_failure(&mut stream, &late);
+                }
+            }
+            let pause = if stream.is_some() { every } else { AGAIN };
+            let ended = over.wait_for(|now| now.ticket.is_none_or(|current| current.session != ticket.session));
+            tokio::select! {
+                _ = ended => return,
+                _ = restores.changed() => {
+                    tracing::warn!("etcd returned an older revision: it was restored from a snapshot");
+                    return;
+                }
+                // Calls use another connection, so the keep-alives move to that one.
+                _ = connections.changed() => stream = None,
+                failure = breaks(&mut stream) => self.note_break(&failure),
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    fn note_failure(&self, stream: &mut Option<Beat>, failure: &Failure) {
+        *stream = None;
+        self.note_break(failure);
+        self.link.turn_away();
+        self.health.send_replace(Health::Unavailable {
+            reason: failure.to_string(),
+        });
+    }
+
+    /// Notes a broken stream. If the member itself ended it (without a leader, or because the account's auth token
+    /// expired), the connection is not broken.
+    fn note_break(&self, failure: &Failure) {
+        tracing::debug!(%failure, "the session's stream broke");
+        if matches!(failure, Failure::Unavailable(_)) {
+            self.note_broken_connection();
+        }
+    }
+
+    /// Sends one keep-alive on the session's stream, and opens the stream if it broke. False if the session's lease is
+    /// dead.
+    async fn beat(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
+        if let Some(mut open) = stream.take() {
+            match beat_on(&mut open).await {
+                Ok(alive) => {
+                    *stream = Some(open);
+                    return Ok(alive);
+                }
+                Err(failure) => self.note_break(&failure),
+            }
+        }
+        // The store behind a new connection may have been restored from a snapshot. The pooled leases are discarded,
+        // because each saves only a round trip. The session is kept unless revisions have fallen, because with it the
+        // waiters would lose their positions.
+        (self.abandon)();
+        let connection = self.connection();
+        self.note_base(self.establish_token_base().await?, Some(connection));
+        let mut client = self.link.streaming().await?;
+        match client.lease_keep_alive(ticket.session).await {
+            Ok(opened) => *stream = Some(opened),
+            Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
+            Err(error) => return Err(failure(&error)),
+        }
+        self.note_serving();
+        Ok(true)
+    }
+}

@@ -1,0 +1,357 @@
+//! What this replica knows of each lock, in one table: the watched view, its own waiters, its appends in flight, and its
+//! calls in their order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::admission::CallQueue;
+use super::cluster::client::ClusterClient;
+use super::data::keys::Keys;
+use super::data::view::{Entry, View};
+use crate::backend::notifications::NotificationSender;
+use crate::backend::{NewClaim, Notification};
+use crate::name::{CallId, ClaimId, LockName};
+
+pub mod admission;
+#[cfg(test)]
+mod tests;
+pub mod watch;
+
+/// The locks of a namespace that have calls or waiters of this replica.
+#[derive(Debug)]
+pub struct LockTable {
+    keys: Keys,
+    link: Arc<ClusterClient>,
+    notifications: Arc<NotificationSender>,
+    closed: CancellationToken,
+    /// The start of the time of [`Self::place`].
+    opened: Instant,
+    locks: Mutex<HashMap<LockName, Arc<Mutex<LockState>>>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct LockState {
+    /// Kept up by a task while `is_watched`.
+    view: Option<View>,
+    is_watched: bool,
+    own_waiters: HashMap<ClaimId, OwnWaiter>,
+    /// The claims that are being added to the lock, and how many calls add each.
+    ///
+    /// An etcd transaction cannot check the queue's length while it appends. Without these, any number of concurrent
+    /// calls would pass the check of a queue with one free slot. They are per replica: a queue that several replicas
+    /// append to at once may exceed its limit by their appends in flight.
+    in_flight: HashMap<ClaimId, usize>,
+    acquires: CallQueue,
+    /// The promotions of semaphore claims.
+    promotions: CallQueue,
+}
+
+/// A waiter of this replica.
+#[derive(Debug)]
+struct OwnWaiter {
+    call: CallId,
+    /// The revision of its record. An older view does not have that yet.
+    since: i64,
+    /// It was notified, or must not be.
+    notified: bool,
+}
+
+impl LockState {
+    fn is_unused(&self) -> bool {
+        let has_calls = !self.acquires.is_empty() || !self.promotions.is_empty();
+        !self.is_watched && self.own_waiters.is_empty() && self.in_flight.is_empty() && !has_calls
+    }
+
+    /// Replaces the view, unless events have made it newer.
+    fn update(&mut self, view: View) {
+        if self.view.as_ref().is_none_or(|known| known.revision < view.revision) {
+            self.view = Some(view);
+        }
+    }
+
+    /// Marks the waiters of this replica that can be granted as notified, and returns those that were not before.
+    fn due(&mut self) -> Vec<ClaimId> {
+        let Some(view) = &self.view else {
+            return Vec::new();
+        };
+        let mut due = Vec::new();
+        for next in view.next_without(None) {
+            if let Some(own) = self.own_waiters.get_mut(&next.id).filter(|own| !own.notified) {
+                own.notified = true;
+                due.push(next.id);
+            }
+        }
+        due
+    }
+
+    /// Whether a waiter of this replica is gone, or was adopted by another call. If so, it is removed here: its call
+    /// registers it again if it still waits, and would not remove it if it was granted meanwhile.
+    fn is_lost(&mut self, id: &ClaimId) -> bool {
+        let (Some(view), Some(own)) = (&self.view, self.own_waiters.get(id)) else {
+            return false;
+        };
+        let entry = view.waiters.get(id);
+        let kept = entry.is_some_and(|entry| entry.claim.hold(id).is_some_and(|hold| hold.call == own.call));
+        if own.notified || kept || view.revision < own.since {
+            return false;
+        }
+        self.own_waiters.remove(id);
+        true
+    }
+
+    /// The waiters to be notified after these may have changed.
+    fn due_after(&mut self, changed: impl IntoIterator<Item = ClaimId>) -> Vec<ClaimId> {
+        let mut due: Vec<_> = changed.into_iter().filter(|id| self.is_lost(id)).collect();
+        due.extend(self.due());
+        due
+    }
+
+    /// How many claims are being added to the lock.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether a queue of `limit` claims has room for one more, judged by `view`, or else the watched view. This
+    /// replica's waiters that are newer than the view, and its claims in flight, count too.
+    pub fn has_room(&self, view: Option<&View>, limit: usize) -> bool {
+        let Some(view) = view.or(self.view.as_ref()) else {
+            return false;
+        };
+        // Far from the limit, this upper bound suffices.
+        if view.len() + self.own_waiters.len() + self.in_flight.len() < limit {
+            return true;
+        }
+        let is_new = |id: &ClaimId| view.waiters.get(id).is_none() && view.holders.get(id).is_none();
+        let queued = self.own_waiters.iter().filter(|(_, own)| own.since > view.revision);
+        let queued = queued.filter(|(id, _)| is_new(id) && !self.in_flight.contains_key(id));
+        view.len() + queued.count() + self.in_flight.keys().filter(|id| is_new(id)).count() < limit
+    }
+}
+
+impl LockTable {
+    pub fn new(
+        keys: Keys,
+        link: Arc<ClusterClient>,
+        notifications: Arc<NotificationSender>,
+        closed: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            keys,
+            link,
+            notifications,
+            closed,
+            opened: Instant::now(),
+            locks: Mutex::default(),
+        })
+    }
+
+    /// Evaluates a function of a lock's state, which is removed if it is unused after that.
+    fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> T {
+        let mut locks = self.locks.lock();
+        let state = Arc::clone(locks.entry(name.clone()).or_default());
+        // Locked before the table is unlocked, so that the state is not removed in between.
+        let mut locked = state.lock();
+        drop(locks);
+        let value = change(&mut locked);
+        let is_unused = locked.is_unused();
+        drop(locked);
+        if is_unused {
+            let mut locks = self.locks.lock();
+            if locks.get(name).is_some_and(|state| state.lock().is_unused()) {
+                locks.remove(name);
+            }
+        }
+        value
+    }
+
+    /// The same for a lock that has a state.
+    fn with_known<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> Option<T> {
+        let is_known = self.locks.lock().contains_key(name);
+        is_known.then(|| self.with(name, change))
+    }
+
+    /// Evaluates a function of a lock's watched view, if there is one.
+    pub fn ask<T>(&self, name: &LockName, question: impl FnOnce(&View) -> T) -> Option<T> {
+        self.with_known(name, |state| state.view.as_ref().map(question))?
+    }
+
+    /// The time of a call's arrival, in nanoseconds. It orders the claims that are enqueued in one transaction, which
+    /// are all of one replica.
+    pub fn place(&self, arrived: Instant) -> u64 {
+        let since = arrived.saturating_duration_since(self.opened).as_nanos();
+        u64::try_from(since).unwrap_or(u64::MAX)
+    }
+
+    /// Reserves a slot in the lock's queue for a claim, if `has_room`. The slot is reserved until the guard is dropped.
+    pub fn reserve<'a>(
+        &'a self,
+        name: &'a LockName,
+        claim: ClaimId,
+        has_room: impl FnOnce(&LockState) -> bool,
+    ) -> Option<ReservedSlot<'a>> {
+        let reserved = self.with(name, |state| {
+            // If another call adds the same claim, it is written once.
+            let room = state.in_flight.contains_key(&claim) || has_room(state);
+            if room {
+                *state.in_flight.entry(claim).or_default() += 1;
+            }
+            room
+        });
+        let table = self;
+        reserved.then_some(ReservedSlot { table, name, claim })
+    }
+
+    /// Registers a waiter of `view`, which is notified when it can be granted.
+    pub fn join(self: &Arc<Self>, name: &LockName, waiter: &Entry, view: View) {
+        if let Some(hold) = waiter.claim.holds.first() {
+            self.wait(name, waiter.id, hold.call, waiter.modified, Some(view));
+        }
+    }
+
+    /// The same for a waiter that was just enqueued, at this revision. The watched view determines its position once it
+    /// includes that revision; an older view might lack an earlier claim.
+    pub fn join_behind(self: &Arc<Self>, name: &LockName, new: &NewClaim, queued: i64) {
+        self.wait(name, new.id, new.call, queued, None);
+    }
+
+    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, call: CallId, since: i64, view: Option<View>) {
+        if !self.register(name, waiter, call, since, view) {
+            tokio::spawn(Arc::clone(self).follow(name.clone()));
+        }
+    }
+
+    /// Registers a waiter. Whether the lock was watched already.
+    fn register(&self, name: &LockName, waiter: ClaimId, call: CallId, since: i64, view: Option<View>) -> bool {
+        let own = OwnWaiter {
+            call,
+            since,
+            notified: false,
+        };
+        let (due, is_watched) = self.with(name, |state| {
+            state.own_waiters.insert(waiter, own);
+            if let Some(view) = view {
+                state.update(view);
+            }
+            let mut due = state.due();
+            due.extend(state.is_lost(&waiter).then_some(waiter));
+            (due, std::mem::replace(&mut state.is_watched, true))
+        });
+        self.notify(name, due);
+        is_watched
+    }
+
+    /// Removes the waiter of this call.
+    pub fn part(&self, name: &LockName, id: &ClaimId, call: CallId) {
+        self.with_known(name, |state| {
+            if state.own_waiters.get(id).is_some_and(|own| own.call == call) {
+                state.own_waiters.remove(id);
+            }
+        });
+    }
+
+    /// Stops the notifications of a waiter whose call is being undone. Returns the revision of the waiter's record, as
+    /// far as this replica knows.
+    pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<i64> {
+        self.with_known(name, |state| {
+            let own = state.own_waiters.get_mut(id).filter(|own| own.call == call)?;
+            own.notified = true;
+            Some(own.since)
+        })?
+    }
+
+    /// This waiter, if it is known that it can be granted, and the revision that this is judged by.
+    pub fn next(&self, name: &LockName, id: &ClaimId) -> Option<(Entry, i64)> {
+        self.ask(name, |view| {
+            let entry = view.next_without(None).find(|entry| entry.id == *id)?;
+            Some((entry.clone(), view.semaphores_up_to()))
+        })?
+    }
+
+    /// Applies the end of a holder by an answered step of this replica, whose event may arrive later.
+    pub fn ended(&self, name: &LockName, holder: &Entry) {
+        let due = self.with_known(name, |state| {
+            if let Some(view) = &mut state.view {
+                view.end(holder);
+            }
+            state.due()
+        });
+        self.notify(name, due.unwrap_or_default());
+    }
+
+    /// Applies a grant of this replica, whose event may arrive later: a release before the event must know the holder.
+    /// `judged_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
+    pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
+        self.with_known(name, |state| match (&mut state.view, judged_at) {
+            (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),
+            (Some(view), None) => view.grant(holder),
+            (None, _) => {}
+        });
+    }
+
+    /// Stops the notifications of a waiter until the guard is dropped. A release of this replica is handing the lock
+    /// over to it, and the events of that may arrive before the answer.
+    pub fn hand_over<'a>(&'a self, name: &'a LockName, next: ClaimId) -> HandOverGuard<'a> {
+        self.set_muted(name, next, true);
+        HandOverGuard(self, name, next)
+    }
+
+    fn set_muted(&self, name: &LockName, id: ClaimId, muted: bool) {
+        let due = self.with_known(name, |state| {
+            if let Some(own) = state.own_waiters.get_mut(&id) {
+                own.notified = muted;
+            }
+            state.due_after([id])
+        });
+        self.notify(name, due.unwrap_or_default());
+    }
+
+    /// Removes all waiters of this replica, and notifies them with a [`Notification::Gap`].
+    pub fn lose_all(&self) {
+        for state in self.locks.lock().values() {
+            state.lock().own_waiters.clear();
+        }
+        self.notifications.send(Notification::Gap);
+    }
+
+    fn notify(&self, name: &LockName, claims: Vec<ClaimId>) {
+        for claim in claims {
+            self.notifications.send(Notification::Next(name.clone(), claim));
+        }
+    }
+}
+
+/// See [`LockTable::reserve`].
+#[derive(Debug)]
+pub struct ReservedSlot<'a> {
+    table: &'a LockTable,
+    name: &'a LockName,
+    claim: ClaimId,
+}
+
+impl Drop for ReservedSlot<'_> {
+    fn drop(&mut self) {
+        self.table.with(self.name, |state| {
+            if let Some(calls) = state.in_flight.get_mut(&self.claim) {
+                *calls -= 1;
+                if *calls == 0 {
+                    state.in_flight.remove(&self.claim);
+                }
+            }
+        });
+    }
+}
+
+/// See [`LockTable::hand_over`].
+#[derive(Debug)]
+pub struct HandOverGuard<'a>(&'a LockTable, &'a LockName, ClaimId);
+
+impl Drop for HandOverGuard<'_> {
+    fn drop(&mut self) {
+        self.0.set_muted(self.1, self.2, false);
+    }
+}

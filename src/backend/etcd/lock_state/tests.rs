@@ -1,0 +1,204 @@
+//! The order of calls, the slots that are reserved, and which waiters are notified.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join_all;
+use tokio::time::sleep;
+
+use super::admission::{CONCURRENT, Calls};
+use super::*;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::cluster::settings::Settings;
+use crate::name::Namespace;
+
+fn table() -> Arc<LockTable> {
+    let namespace = Namespace::new("n").unwrap();
+    let link = ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()]));
+    LockTable::new(
+        Keys::new("r", &namespace),
+        Arc::new(link),
+        Arc::default(),
+        CancellationToken::new(),
+    )
+}
+
+fn lock(name: &str) -> LockName {
+    LockName::new(name).unwrap()
+}
+
+fn len(table: &LockTable) -> usize {
+    table.locks.lock().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_on_one_lock_are_admitted_one_after_another_in_their_order() {
+    let (admission, name, seen) = (table(), lock("a"), RefCell::new(Vec::new()));
+    let acquire = |n: u64| {
+        let (admission, name, seen) = (&admission, &name, &seen);
+        async move {
+            let _arrival = admission.admit(name, Calls::Acquires, false).await.unwrap();
+            seen.borrow_mut().push((n, true));
+            sleep(Duration::from_millis(20 - n)).await;
+            seen.borrow_mut().push((n, false));
+        }
+    };
+    join_all((0..20).map(acquire)).await;
+    let one_by_one: Vec<_> = (0..20).flat_map(|n| [(n, true), (n, false)]).collect();
+    assert_eq!(*seen.borrow(), one_by_one);
+    assert_eq!(len(&admission), 0, "every queue is removed");
+}
+
+#[tokio::test]
+async fn readers_are_admitted_concurrently_and_overtake_no_earlier_call() {
+    let (admission, name) = (table(), lock("a"));
+    let acquire = |together| Box::pin(admission.admit(&name, Calls::Acquires, together));
+    let (first, mut second) = (acquire(true).await.unwrap(), acquire(true).await.unwrap());
+    let (mut writer, mut later) = (acquire(false), acquire(true));
+    assert!(futures::poll!(&mut writer).is_pending());
+    assert!(futures::poll!(&mut later).is_pending(), "a writer is before it");
+    // It cannot be granted at once, and keeps its position.
+    {
+        let mut alone = Box::pin(second.go_alone());
+        assert!(futures::poll!(&mut alone).is_pending(), "one call is before it still");
+        drop(first);
+        assert!(alone.await.is_ok());
+    }
+    assert!(futures::poll!(&mut writer).is_pending());
+    drop(second);
+    let writer = writer.await.unwrap();
+    assert!(futures::poll!(&mut later).is_pending());
+    drop(writer);
+    assert!(later.await.unwrap().together);
+    assert_eq!(len(&admission), 0);
+}
+
+#[tokio::test]
+async fn the_number_of_concurrent_readers_is_bounded() {
+    let (admission, name) = (table(), lock("a"));
+    let mut all = join_all((0..CONCURRENT).map(|_| admission.admit(&name, Calls::Acquires, true))).await;
+    let mut next = Box::pin(admission.admit(&name, Calls::Acquires, true));
+    assert!(futures::poll!(&mut next).is_pending());
+    all.pop();
+    assert!(next.await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_lock_has_a_queue_of_its_own() {
+    let (admission, names) = (table(), [lock("a"), lock("b")]);
+    let first = admission.admit(&names[0], Calls::Acquires, false).await;
+    let other = admission.admit(&names[1], Calls::Acquires, false).now_or_never();
+    let other = other.expect("no call is before it");
+    assert!(
+        admission
+            .admit(&names[0], Calls::Acquires, false)
+            .now_or_never()
+            .is_none()
+    );
+    drop((first, other));
+    assert_eq!(len(&admission), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_does_not_block_the_next_one() {
+    let (admission, name) = (table(), lock("a"));
+    let first = admission.admit(&name, Calls::Acquires, false).await;
+    let (mut leaves, mut stays) = (
+        Box::pin(admission.admit(&name, Calls::Acquires, false)),
+        Box::pin(admission.admit(&name, Calls::Acquires, false)),
+    );
+    assert!(futures::poll!(&mut leaves).is_pending());
+    assert!(futures::poll!(&mut stays).is_pending());
+    drop(first);
+    // It was admitted, and is dropped before it notices that.
+    drop(leaves);
+    assert!(stays.await.is_ok());
+    assert_eq!(len(&admission), 0);
+}
+
+#[tokio::test]
+async fn calls_behind_one_that_the_store_does_not_answer_fail_with_it() {
+    let (admission, name) = (table(), lock("a"));
+    let first = admission.admit(&name, Calls::Acquires, false).await.unwrap();
+    let mut behind = [
+        Box::pin(admission.admit(&name, Calls::Acquires, false)),
+        Box::pin(admission.admit(&name, Calls::Acquires, true)),
+    ];
+    for behind in &mut behind {
+        assert!(futures::poll!(behind).is_pending());
+    }
+    first.failed(&Failure::Unavailable("it is unavailable".into()));
+    for behind in join_all(behind).await {
+        assert!(matches!(behind, Err(Failure::NotSent(reason)) if reason.contains("unavailable")));
+    }
+    drop(first);
+    assert!(
+        admission.admit(&name, Calls::Acquires, false).await.is_ok(),
+        "later calls are admitted"
+    );
+    assert_eq!(len(&admission), 0);
+}
+
+#[test]
+fn a_slot_is_reserved_for_a_claim_until_each_call_that_appends_it_is_answered() {
+    let (table, name) = (table(), lock("a"));
+    let claim = |number| ClaimId::from_bytes([number; 16]);
+    let reserve = |number| table.reserve(&name, claim(number), |state| state.in_flight() < 2);
+    let (first, second) = (reserve(1).unwrap(), reserve(2).unwrap());
+    assert!(reserve(3).is_none());
+    let again = reserve(1).unwrap();
+    drop(first);
+    assert!(reserve(3).is_none(), "another call still appends it");
+    drop(again);
+    assert!(reserve(3).is_some());
+    drop(second);
+    assert_eq!(len(&table), 0);
+}
+
+#[test]
+fn a_waiter_that_is_gone_is_reported_once_and_removed() {
+    let waiter = NewClaim::numbered(1);
+    let mut view = View::default();
+    view.revision = 7;
+    let mut state = LockState {
+        view: Some(view),
+        ..LockState::default()
+    };
+    let own = |since| OwnWaiter {
+        call: waiter.call,
+        since,
+        notified: false,
+    };
+    state.own_waiters.insert(waiter.id, own(8));
+    assert!(!state.is_lost(&waiter.id), "the view does not have it yet");
+    state.own_waiters.insert(waiter.id, own(7));
+    assert!(state.is_lost(&waiter.id));
+    assert!(!state.is_lost(&waiter.id));
+    assert!(state.own_waiters.is_empty(), "no call would remove it any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn every_registered_waiter_is_watched() {
+    let (table, name) = (table(), lock("a"));
+    let (others, removed) = (Arc::clone(&table), name.clone());
+    let removing = tokio::task::spawn_blocking(move || {
+        while !others.closed.is_cancelled() {
+            others.unwatch_if_unused(&removed);
+        }
+    });
+    let waiter = NewClaim::numbered(1);
+    for round in 0..20_000 {
+        table.register(&name, waiter.id, waiter.call, 1, None);
+        let watched = table.with(&name, |state| state.is_watched && !state.own_waiters.is_empty());
+        if !watched {
+            table.closed.cancel();
+        }
+        assert!(watched, "round {round}");
+        table.part(&name, &waiter.id, waiter.call);
+    }
+    table.closed.cancel();
+    removing.await.unwrap();
+    table.unwatch_if_unused(&name);
+    assert_eq!(len(&table), 0);
+}

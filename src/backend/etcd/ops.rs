@@ -1,0 +1,38 @@
+//! The verbs of [`crate::backend::Backend`], on one [`Replica`].
+
+use std::sync::Arc;
+
+use self::history::History;
+use super::cluster::client::ClusterClient;
+use super::data::key_pool::KeyPool;
+use super::data::keys::Keys;
+use super::lease::Leases;
+use super::lease::session::Session;
+use super::lock_state::LockTable;
+use super::txn::StepBatcher;
+use super::txn::calls::Calls;
+
+pub mod acquire;
+pub mod adopt;
+pub mod expiries;
+pub mod grant;
+pub mod history;
+pub mod inspect;
+pub mod promote;
+pub mod release;
+pub mod renew;
+pub mod watching;
+
+/// This server's state in one namespace of a cluster.
+#[derive(Debug)]
+pub struct Replica {
+    pub keys: Keys,
+    pub link: Arc<ClusterClient>,
+    pub leases: Arc<Leases>,
+    pub session: Arc<Session>,
+    pub history: Arc<History>,
+    pub locks: Arc<LockTable>,
+    pub key_pool: Arc<KeyPool>,
+    pub batches: Arc<StepBatcher>,
+    pub calls: Arc<Calls>,
+}

@@ -1,0 +1,371 @@
+//! Acquires a lock: grants a new claim at once or enqueues it; [`super::adopt`] handles claims that exist already.
+
+use std::task::Poll;
+
+use etcd_client::{Compare, TxnOp};
+use futures::poll;
+use tokio::time::Instant;
+
+use super::Replica;
+use super::grant::{Granting, Retry};
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::{
+    absent, guard, none_in, none_made_after, none_under, present, put_on, some_under,
+};
+use crate::backend::etcd::data::keys::LockKeys;
+use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::snapshot::{Call, Snapshot};
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::session::SessionEpoch;
+use crate::backend::etcd::lock_state::admission::AdmissionTicket;
+use crate::backend::etcd::lock_state::{LockState, ReservedSlot};
+use crate::backend::etcd::txn::Answer;
+use crate::backend::etcd::txn::packing::BatchClass;
+use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
+use crate::name::{ClaimId, LockName, Mode};
+
+/// How often a step is retried when the lock changed concurrently.
+pub const TRIES: usize = 64;
+/// The number of known waiters from which on an append is behind one of them for certain, as far as that can be known.
+const FAR_FROM: usize = 2;
+
+impl Replica {
+    /// See [`crate::backend::Backend::acquire`].
+    pub async fn acquire(
+        &self,
+        (admission, epoch): (Option<AdmissionTicket<'_>>, SessionEpoch),
+        name: &LockName,
+        new: &NewClaim,
+    ) -> Result<AcquireOutcome, Failure> {
+        let mut call = Call::new(&self.keys, name, new, epoch);
+        let Some(mut admission) = admission else {
+            return self.acquire_now(&mut call).await;
+        };
+        if admission.together {
+            let free = async {
+                match self.acquire_free(&call).await {
+                    Ok(grant) => Ok(Some(grant)),
+                    Err(Retry::Failed(failure)) if failure != Failure::LeaseGone => Err(failure),
+                    Err(_) => Ok(None),
+                }
+            };
+            if let Some(grant) = self.execute_admitted(&admission, free).await? {
+                return Ok(AcquireOutcome::Held(grant));
+            }
+            // It is not granted at once, so it must keep its order of arrival.
+            admission.go_alone().await?;
+        }
+        let far = self.must_wait(&call) && self.last_far(&call).is_some();
+        let acquiring = self.acquire_now(&mut call);
+        tokio::pin!(acquiring);
+        // An append keeps its order among those of its lock, which it joins with the first poll.
+        if far {
+            let first = poll!(&mut acquiring);
+            drop(admission);
+            return match first {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => acquiring.await,
+            };
+        }
+        self.execute_admitted(&admission, acquiring).await
+    }
+
+    /// Executes a step of an admitted call. If the store does not answer it, the calls behind it fail at once.
+    pub async fn execute_admitted<T>(
+        &self,
+        admission: &AdmissionTicket<'_>,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let sent = Instant::now();
+        let answer = step.await;
+        // A step that fails sooner does not delay the next call, and one that lost to others was answered by the store.
+        if let Err(failure) = &answer
+            && !matches!(failure, Failure::Contended(_))
+            && sent.elapsed() >= self.link.request_timeout()
+        {
+            admission.failed(failure);
+        }
+        answer
+    }
+
+    /// Whether a call is admitted concurrently with others: it reads, and as far as this replica knows, it is granted
+    /// at once.
+    pub fn goes_together(&self, name: &LockName, new: &NewClaim) -> bool {
+        let is_free = |view: &View| {
+            let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
+            view.waiters.len() == 0 && !view.holders.iter().any(writes)
+        };
+        new.mode == Mode::Shared && !new.reentrant && self.locks.ask(name, is_free) != Some(false)
+    }
+
+    /// Whether a new claim has to wait, as far as this replica knows.
+    fn must_wait(&self, call: &Call<'_>) -> bool {
+        self.locks.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
+    }
+
+    /// The last known waiter, if at least [`FAR_FROM`] are known.
+    fn last_far(&self, call: &Call<'_>) -> Option<ClaimId> {
+        let last = |view: &View| {
+            let last = view.waiters.last().map(|last| last.id);
+            last.filter(|_| view.waiters.len() >= FAR_FROM)
+        };
+        self.locks.ask(call.name, last).flatten()
+    }
+
+    async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {
+        let mut tried = self.acquire_first(call).await;
+        for _ in 0..TRIES {
+            let snapshot = match tried {
+                Ok(outcome) => return Ok(outcome),
+                Err(Retry::Changed(snapshot)) => *snapshot,
+                // A lease that the step names had ended, so nothing was written.
+                Err(Retry::Read | Retry::Failed(Failure::LeaseGone)) => {
+                    call.epoch = self.session.ticket().await?;
+                    self.snapshot(call).await?
+                }
+                Err(Retry::Failed(failure)) => return Err(failure),
+            };
+            tried = self.acquire_by_snapshot(call, &snapshot).await;
+        }
+        Err(Failure::contended())
+    }
+
+    /// The first step: an append to the queue if this replica knows that the claim has to wait, and otherwise a grant.
+    /// The store checks the step's conditions, so an outdated view costs only another step.
+    async fn acquire_first(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
+        if self.must_wait(call)
+            && let Some(_sending) = self.reserve(call, None)
+        {
+            return self.queue_behind(call).await;
+        }
+        Ok(AcquireOutcome::Held(self.acquire_free(call).await?))
+    }
+
+    /// Grants in one transaction, if the lock has no claim, or only readers for a reader.
+    async fn acquire_free(&self, call: &Call<'_>) -> Result<Grant, Retry> {
+        let (name, new) = (call.name, call.new);
+        // A reentrant call must look for a holder to join first.
+        let reads = new.mode == Mode::Shared && !new.reentrant;
+        // An etcd transaction cannot count the claims of a lock. So each replica grants up to half of the limit
+        // uncounted.
+        let uncounted = new.limits.queue as usize / 2;
+        let has_room = |state: &LockState| self.history.readers(name) + state.in_flight() < uncounted;
+        let sending = reads.then(|| self.locks.reserve(name, new.id, has_room)).flatten();
+        let when = match sending {
+            Some(_) => vec![none_in(call.lock.all_but_readers()), absent(call.holder())],
+            None => vec![none_under(call.lock.all())],
+        };
+        self.grant_new(call, when, None).await
+    }
+
+    async fn grant_new(&self, call: &Call<'_>, mut when: Vec<Compare>, judged_at: Option<i64>) -> Result<Grant, Retry> {
+        if call.new.retryable {
+            when.push(absent(call.request()));
+        }
+        let granting = Granting {
+            class: match call.new.mode {
+                Mode::Exclusive => BatchClass::Alone,
+                Mode::Shared | Mode::Semaphore { .. } => BatchClass::Sharer,
+            },
+            when,
+            judged_at,
+            with: Vec::new(),
+            otherwise: call.reads(),
+        };
+        self.granted(call, granting).await
+    }
+
+    async fn acquire_by_snapshot(&self, call: &mut Call<'_>, snapshot: &Snapshot) -> Result<AcquireOutcome, Retry> {
+        let (new, view) = (call.new, &snapshot.view);
+        if snapshot.marked {
+            return Ok(AcquireOutcome::Cancelled);
+        }
+        if !self.holds_good(call, snapshot) {
+            return Err(Retry::Read);
+        }
+        if !new.retryable && view.is_foreign(new) {
+            // The store was restored from an old snapshot, with an earlier claim of this id.
+            return Err(Failure::Unavailable("etcd: a claim id is in use already".into()).into());
+        }
+        if let Some(entry) = view.waiters.get(&new.id) {
+            return self.adopt_waiter(call, view, entry).await;
+        }
+        if let Some(entry) = view.holder_with(&new.id) {
+            return self.adopt_hold(call, entry).await;
+        }
+        if let Some(cause) = snapshot.finished {
+            return Ok(AcquireOutcome::Finished(cause));
+        }
+        if let Some(entry) = view.joined_by(new) {
+            return self.reenter(call, entry).await;
+        }
+        self.acquire_new(call, view).await
+    }
+
+    async fn acquire_new(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let new = call.new;
+        if let Some(there) = view.mismatch(new.mode) {
+            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing: there }));
+        }
+        let fits = view.admits(new.mode);
+        if !fits && new.wait_policy == WaitPolicy::NoWait {
+            return Ok(AcquireOutcome::Busy(self.first_holder(view).await?));
+        }
+        let limit = new.limits.queue;
+        if view.len() >= limit as usize {
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }));
+        }
+        // Several readers may be granted from one view, so each needs room in addition to those in flight.
+        let sending = match fits && new.mode != Mode::Shared {
+            true => None,
+            false => match self.reserve(call, Some(view)) {
+                None => return Ok(AcquireOutcome::Refused(Refusal::Full { limit })),
+                reserved => reserved,
+            },
+        };
+        let outcome = match fits {
+            true => self.acquire_fitting(call, view).await,
+            false => self.queue(call, view).await,
+        };
+        drop(sending);
+        outcome
+    }
+
+    /// Reserves a slot in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
+    /// this replica's appends in flight.
+    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedSlot<'a>> {
+        let limit = call.new.limits.queue as usize;
+        // A reader that was granted after the view is in neither that nor the slots.
+        let newer = || view.map_or(0, |view| self.history.readers_after(call.name, view.revision));
+        let has_room = |state: &LockState| state.has_room(view, limit.saturating_sub(newer()));
+        self.locks.reserve(call.name, call.new.id, has_room)
+    }
+
+    /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
+    async fn acquire_fitting(&self, call: &Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let (lock, new) = (&call.lock, call.new);
+        let mut when = guard(lock, new.mode, view.revision);
+        when.push(none_made_after(&lock.waiters(), view.revision));
+        if new.mode == Mode::Shared {
+            // Another call may have been granted this claim. (For the other modes the guard excludes that.)
+            when.push(absent(call.holder()));
+            if new.reentrant {
+                // Nor may there be a new holder that it could join.
+                when.push(none_made_after(&lock.readers(), view.revision));
+            }
+        }
+        let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
+        Ok(AcquireOutcome::Held(self.grant_new(call, when, judged_at).await?))
+    }
+
+    /// Appends a claim to the queue of a lock that was read.
+    async fn queue(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
+        let mut when = self.append_conditions(call);
+        if call.new.reentrant {
+            // A newer holder might be one that this call could join, or has joined.
+            when.push(none_made_after(&call.lock.holders(), view.revision));
+        }
+        let claim = self.waiting(call.new);
+        self.put_waiter(call, when, &claim).await
+    }
+
+    /// Appends a claim to the queue of a watched lock, if a holder or a waiter still blocks it. It reads nothing,
+    /// because the watch will report when the claim is next.
+    async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
+        let (name, new) = (call.name, call.new);
+        let mut when = self.append_conditions(call);
+        when.push(match self.last_far(call) {
+            // A known waiter is one key, where a range would cost a walk through the lock's whole history.
+            Some(last) => present(call.lock.waiter(last)),
+            None => some_under(&blockers(&call.lock, new.mode)),
+        });
+        let claim = self.waiting(new);
+        let answer = self.write_waiter(call, when, &claim, None).await?;
+        self.locks.join_behind(name, new, answer.revision);
+        let ahead = self.locks.ask(name, |view| {
+            let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
+            Some((view.first_holder()?, is_first))
+        });
+        tracing::trace!(lock = %name, claim = %new.id, "waits");
+        Ok(AcquireOutcome::Waiting(QueuePosition {
+            position: answer.revision.unsigned_abs(),
+            frees_in: match ahead.flatten() {
+                Some((holder, is_first)) => self.frees_in(holder, is_first).await,
+                None => None,
+            },
+        }))
+    }
+
+    /// The record of a claim that begins to wait.
+    fn waiting(&self, new: &NewClaim) -> Claim {
+        Claim {
+            place: self.locks.place(new.arrived),
+            ..Claim::of(new)
+        }
+    }
+
+    /// The conditions under which a claim is appended.
+    fn append_conditions(&self, call: &Call<'_>) -> Vec<Compare> {
+        let mut when = call.fence();
+        when.push(absent(call.waiter()));
+        // A claim with a random id is enqueued by this call alone, and once.
+        if call.new.retryable {
+            when.push(absent(call.holder()));
+            when.push(absent(call.request()));
+        }
+        when
+    }
+
+    /// Writes a waiting claim, and returns its outcome.
+    pub async fn put_waiter(
+        &self,
+        call: &mut Call<'_>,
+        when: Vec<Compare>,
+        claim: &Claim,
+    ) -> Result<AcquireOutcome, Retry> {
+        let glimpse = Some(call.glimpse());
+        let answer = self.write_waiter(call, when, claim, glimpse).await?;
+        let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
+        let view = match read.more() {
+            true => View::fetch(&self.link, &call.lock).await?,
+            false => View::read(&call.lock, answer.read_at, read.kvs())?,
+        };
+        Ok(self.stand(call, view).await?)
+    }
+
+    /// Writes a waiting claim, together with a read.
+    async fn write_waiter(
+        &self,
+        call: &Call<'_>,
+        when: Vec<Compare>,
+        claim: &Claim,
+        read: Option<TxnOp>,
+    ) -> Result<Answer, Retry> {
+        let mut then = vec![put_on(call.epoch.session, call.waiter(), claim.encode())];
+        then.extend(read);
+        let written = self.step_of(call, BatchClass::Tail, when, then).await;
+        if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
+            self.session.is_over(call.epoch);
+        }
+        written
+    }
+}
+
+/// Whether a new claim has to wait, judged by a view.
+fn is_blocked(view: &View, new: &NewClaim) -> bool {
+    let blocks = |mode| new.mode == Mode::Exclusive || mode == Mode::Exclusive;
+    new.wait_policy == WaitPolicy::Wait
+        && !new.reentrant
+        && view.holders.iter().any(|holder| blocks(holder.claim.mode))
+        && view.waiters.get(&new.id).is_none()
+        && view.holder_with(&new.id).is_none()
+        && view.mismatch(new.mode).is_none()
+}
+
+/// The prefix of the holders that each block a claim of this mode.
+fn blockers(lock: &LockKeys, mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => lock.holders(),
+        Mode::Shared | Mode::Semaphore { .. } => lock.exclusive_holders(),
+    }
+}

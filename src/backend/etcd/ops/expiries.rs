@@ -1,0 +1,341 @@
+//! Finds out whether holders expired. Etcd shows only that their keys are gone.
+//!
+//! The step that releases, forces or undoes a holder writes a record of the end at the same revision. So a holder
+//! without such a record expired. Any replica can find that out until etcd compacts the history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
+use tokio::time::{Instant, sleep};
+
+use super::history::{Granted, History, REMEMBERED_AT_ONCE, latest};
+use crate::backend::FINISHED_KEPT;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::data::conditions::{absent, put_on};
+use crate::backend::etcd::data::keys::LockKeys;
+use crate::backend::etcd::data::record::{End, Hold, Request};
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::txn::Answer;
+use crate::claim::Cause;
+use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
+
+/// How often leases whose TTL has passed are checked.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The factor by which the distance of each read into the past grows.
+const DISTANCE_FACTOR: i64 = 4;
+
+impl History {
+    /// How the hold of a lease ended, as far as that is remembered.
+    pub async fn of(&self, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
+        let name = &lease.lock.name;
+        let lock = self.keys.lock(name);
+        let reads = [
+            self.keys.end(name, &lease.secret),
+            self.keys.request(lease.claim),
+            lock.holder(lease.kind, lease.claim),
+            self.keys.sessions.base(),
+        ];
+        let reads: Vec<_> = reads.map(|key| TxnOp::get(key, None)).into();
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let read = |at: usize| answer.reads.get(at).and_then(|read| read.kvs().first());
+        if let Some(end) = read(0).and_then(|kv| End::decode(kv.value()).ok()) {
+            return Ok((end.token == lease.token).then_some(end.cause));
+        }
+        let granted = granted_at(lease.token, read(3));
+        if read(2).is_some_and(|kv| Some(kv.create_revision()) == granted) {
+            // Another hold of the same claim still exists.
+            return Ok(None);
+        }
+        let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
+        let history_of = |granted| HolderHistory {
+            link: &self.link,
+            key: lock.holder(lease.kind, lease.claim),
+            lock: lock.clone(),
+            claim: lease.claim,
+            granted,
+        };
+        let has_expired = match (request, granted) {
+            // The record contains neither the lock nor the token, so the grant is verified in etcd's history.
+            (Some(Request::Holds { secret, base }), _) if secret == lease.secret => match revision(lease.token, base) {
+                Some(granted) => history_of(granted).was_granted(answer.revision).await? != Some(false),
+                None => false,
+            },
+            (_, Some(granted)) => {
+                let last = history_of(granted).last(answer.revision).await?;
+                let last = last.filter(|last| last.entry.hold_of(lease).is_some());
+                self.is_unrecorded(name, last, &[lease.secret]).await?
+            }
+            (_, None) => false,
+        };
+        if let Some(entry) = self.known(lease) {
+            self.gone(name, &entry).await?;
+        }
+        Ok(has_expired.then_some(Cause::Expired))
+    }
+
+    /// How the holder with a token ended, if no record of its end exists.
+    pub async fn of_token(&self, name: &LockName, token: FencingToken) -> Result<Option<Cause>, Failure> {
+        let base = self.link.get(self.keys.sessions.base(), GetOptions::new()).await?;
+        let Some(granted) = granted_at(token, base.kvs().first()) else {
+            return Ok(None);
+        };
+        let lock = self.keys.lock(name);
+        let Some(entry) = holder_at(&self.link, &lock, granted).await? else {
+            return Ok(None);
+        };
+        let has_expired = self.has_expired(name, &entry).await?;
+        Ok(has_expired.then_some(Cause::Expired))
+    }
+
+    /// Whether a holder that is gone expired, as far as etcd still has its history.
+    async fn has_expired(&self, name: &LockName, entry: &Entry) -> Result<bool, Failure> {
+        let holder_history = HolderHistory::of(&self.link, self.keys.lock(name), entry);
+        let now = self.link.get(self.keys.sessions.base(), GetOptions::new()).await?;
+        let now = now.header().map_or(0, |header| header.revision());
+        let last = holder_history.last(now).await?;
+        let secrets: Vec<_> = latest(&entry.claim.holds).iter().map(|hold| hold.secret).collect();
+        self.is_unrecorded(name, last, &secrets).await
+    }
+
+    /// Whether a holder's key was deleted without a record of its end. Then it expired.
+    async fn is_unrecorded(&self, name: &LockName, last: Option<HolderEnd>, holds: &[Secret]) -> Result<bool, Failure> {
+        let (Some(last), Some(secret)) = (last, holds.last()) else {
+            return Ok(false);
+        };
+        let then = GetOptions::new().with_revision(last.gone_at).with_keys_only();
+        let end = match self.link.get(self.keys.end(name, secret), then).await {
+            Err(Failure::Refused(_)) => return Ok(false),
+            end => end?,
+        };
+        Ok(end.kvs().is_empty())
+    }
+
+    /// Forgets a holder that is gone and that this replica did not end, and records its expiry if it expired.
+    pub async fn gone(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
+        let last = entry.claim.holds.last();
+        let end = match last {
+            Some(hold) => self
+                .link
+                .get(self.keys.end(name, &hold.secret), GetOptions::new())
+                .await?
+                .count(),
+            None => 1,
+        };
+        if end == 0 && self.has_expired(name, entry).await? {
+            self.write_expiry(name, entry).await?;
+        }
+        self.ended(entry);
+        Ok(())
+    }
+
+    /// Records that a holder expired, for each hold and request that has no other record.
+    async fn write_expiry(&self, name: &LockName, entry: &Entry) -> Result<(), Failure> {
+        let Some(token) = entry.token().filter(|_| entry.claim.finished_limit > 0) else {
+            return Ok(());
+        };
+        let cause = Cause::Expired;
+        let end = End { cause, token }.encode();
+        for holds in entry.claim.holds.rchunks(REMEMBERED_AT_ONCE) {
+            let bucket = self.bucket().await?;
+            let of_hold = |hold: &Hold| {
+                let end = self.keys.end(name, &hold.secret);
+                (absent(end.clone()), end)
+            };
+            let of_request = |hold: &Hold| {
+                let request = self.keys.request(hold.id);
+                let (secret, base) = (hold.secret, entry.claim.base);
+                let holds = Request::Holds { secret, base }.encode();
+                (Compare::value(request.clone(), CompareOp::Equal, holds), request)
+            };
+            let requests = holds.iter().filter(|hold| hold.retryable).map(of_request);
+            let all: Vec<_> = holds.iter().map(of_hold).chain(requests).collect();
+            let write = |(still, key): &(Compare, String)| {
+                let put = put_on(bucket, key.clone(), end.clone());
+                TxnOp::txn(Txn::new().when([still.clone()]).and_then([put]))
+            };
+            let mut ops: Vec<_> = all.iter().map(write).collect();
+            let keys: Vec<_> = all.into_iter().map(|(_, key)| key).collect();
+            ops.extend(self.make_room(entry.claim.finished_limit as usize, &keys));
+            let answer = self.link.txn(Txn::new().and_then(ops)).await?;
+            let nested = answer.op_responses().into_iter().zip(keys);
+            let written = nested.filter(|(one, _)| matches!(one, TxnOpResponse::Txn(one) if one.succeeded()));
+            self.note_written(written.map(|(_, key)| key).collect());
+        }
+        Ok(())
+    }
+
+    /// Checks for expired leases every [`LOOK_EVERY`].
+    pub async fn watch_expiries(self: Arc<Self>) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            let now = Instant::now();
+            let due: Vec<_> = self
+                .granted
+                .lock()
+                .by_claim
+                .values()
+                .filter(|granted| granted.due <= now)
+                .cloned()
+                .collect();
+            for granted in due {
+                if let Err(failure) = self.check_expiry(&granted).await {
+                    tracing::debug!(%failure, lock = %granted.name, "could not check for an expiry");
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn check_expiry(&self, granted: &Granted) -> Result<(), Failure> {
+        let (name, entry) = (&granted.name, &granted.entry);
+        let key = entry.holder_key(&self.keys.lock(name));
+        let found = self.link.get(key, GetOptions::new()).await?;
+        let same = found.kvs().first().filter(|kv| kv.create_revision() == entry.created);
+        let Some(kv) = same else {
+            // The end may be older than what is remembered, so the history is not read.
+            if granted.seen.elapsed() > FINISHED_KEPT {
+                self.ended(entry);
+                return Ok(());
+            }
+            return self.gone(name, entry).await;
+        };
+        // It was renewed, or its lease is about to expire.
+        let alive = self.leases.remaining(kv.lease()).await?.unwrap_or_default();
+        self.granted.lock().lives_until(entry, Instant::now() + alive);
+        Ok(())
+    }
+}
+
+/// The revision of a token's grant, if the token was counted from the base in this key.
+fn granted_at(token: FencingToken, base: Option<&KeyValue>) -> Option<i64> {
+    revision(token, base?.value_str().ok()?.parse().ok()?)
+}
+
+/// The revision of a token's grant, if the token was counted from this base.
+fn revision(token: FencingToken, base: u64) -> Option<i64> {
+    let granted = i64::try_from(token.get().checked_sub(base)?).ok()?;
+    (granted > 0).then_some(granted)
+}
+
+/// A holder, identified by the revision of its grant.
+struct HolderHistory<'a> {
+    link: &'a ClusterClient,
+    lock: LockKeys,
+    key: String,
+    claim: ClaimId,
+    granted: i64,
+}
+
+/// The end of a holder.
+struct HolderEnd {
+    /// The last record of the holder.
+    entry: Entry,
+    /// The first revision without it.
+    gone_at: i64,
+}
+
+/// The state of the holder's key at a revision.
+enum RecordAt {
+    Held(Box<Entry>),
+    Gone,
+    Compacted,
+}
+
+impl<'a> HolderHistory<'a> {
+    /// A holder that was read.
+    fn of(link: &'a ClusterClient, lock: LockKeys, entry: &Entry) -> Self {
+        Self {
+            link,
+            key: entry.holder_key(&lock),
+            lock,
+            claim: entry.id,
+            granted: entry.created,
+        }
+    }
+
+    /// Whether the holder was granted at that revision. `now` is a later revision. None if the history is compacted.
+    async fn was_granted(&self, now: i64) -> Result<Option<bool>, Failure> {
+        if self.granted > now {
+            return Ok(Some(false));
+        }
+        Ok(match self.at(self.granted).await? {
+            RecordAt::Held(_) => Some(true),
+            RecordAt::Gone => Some(false),
+            RecordAt::Compacted => None,
+        })
+    }
+
+    /// The end of the holder before the revision `now`. None if there was no such holder, it still exists, or the
+    /// history is compacted.
+    ///
+    /// It reads the revision of the grant first, so that an invented lease costs one read. Then it reads backwards from
+    /// `now` in growing distances, and finds the end by bisection.
+    async fn last(&self, now: i64) -> Result<Option<HolderEnd>, Failure> {
+        if self.granted >= now || matches!(self.at(self.granted).await?, RecordAt::Gone) {
+            return Ok(None);
+        }
+        if !matches!(self.at(now).await?, RecordAt::Gone) {
+            return Ok(None);
+        }
+        let (mut gone_at, mut distance) = (now, 1);
+        let (mut entry, mut held_at) = loop {
+            let at = (now - distance).max(self.granted);
+            match self.at(at).await? {
+                RecordAt::Held(entry) => break (entry, at),
+                RecordAt::Gone if at > self.granted => gone_at = at,
+                RecordAt::Gone | RecordAt::Compacted => return Ok(None),
+            }
+            distance = distance.saturating_mul(DISTANCE_FACTOR);
+        };
+        while held_at + 1 < gone_at {
+            let at = held_at + (gone_at - held_at) / 2;
+            match self.at(at).await? {
+                RecordAt::Held(then) => (entry, held_at) = (then, at),
+                RecordAt::Gone => gone_at = at,
+                RecordAt::Compacted => return Ok(None),
+            }
+        }
+        let entry = *entry;
+        Ok(Some(HolderEnd { entry, gone_at }))
+    }
+
+    async fn at(&self, revision: i64) -> Result<RecordAt, Failure> {
+        let read = match read_at(self.link, &self.key, GetOptions::new(), revision).await? {
+            Some(read) => read,
+            None => return Ok(RecordAt::Compacted),
+        };
+        let view = view(&self.lock, revision, &read)?;
+        let entry = view.holders.get(&self.claim);
+        let entry = entry.filter(|entry| entry.created == self.granted);
+        Ok(entry.map_or(RecordAt::Gone, |entry| RecordAt::Held(Box::new(entry.clone()))))
+    }
+}
+
+/// The holder of a lock that was granted at this revision, if that is not compacted.
+async fn holder_at(link: &ClusterClient, lock: &LockKeys, revision: i64) -> Result<Option<Entry>, Failure> {
+    let all = GetOptions::new().with_prefix();
+    let Some(read) = read_at(link, &lock.holders(), all, revision).await? else {
+        return Ok(None);
+    };
+    let view = view(lock, revision, &read)?;
+    Ok(view.holders.iter().find(|entry| entry.created == revision).cloned())
+}
+
+fn view(lock: &LockKeys, revision: i64, read: &GetResponse) -> Result<View, Failure> {
+    View::read(lock, revision, read.kvs())
+}
+
+/// Reads at a revision. None if it is compacted, or in the future.
+async fn read_at(
+    link: &ClusterClient,
+    key: &str,
+    options: GetOptions,
+    revision: i64,
+) -> Result<Option<GetResponse>, Failure> {
+    match link.get(key, options.with_revision(revision)).await {
+        Err(Failure::Refused(_)) => Ok(None),
+        read => read.map(Some),
+    }
+}

@@ -1,0 +1,328 @@
+//! The transaction that makes a holder. Every grant ends in it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use tokio::time::Instant;
+
+use super::{Replica, history};
+use crate::backend::etcd::cluster::{Failure, Finishing};
+use crate::backend::etcd::data::conditions::{guard, put_on, unchanged};
+use crate::backend::etcd::data::keys::LockKeys;
+use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::snapshot::{Call, Snapshot};
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::base::Base;
+use crate::backend::etcd::lease::session::Session;
+use crate::backend::etcd::lease::{Lease, Leases, span};
+use crate::backend::etcd::txn::packing::{BatchClass, Step};
+use crate::backend::etcd::txn::{Answer, StepBatcher};
+use crate::backend::{Grant, NewClaim, WaitPolicy};
+use crate::name::{CallId, ClaimId, Mode, Secret};
+
+/// The greatest age of a lease's last keep-alive that a grant may count from.
+const JUST_NOW: Duration = Duration::from_millis(50);
+
+/// A grant to be made, of a call's claim.
+pub struct Granting {
+    pub class: BatchClass,
+    /// Its conditions, in addition to those of [`Call::fence`].
+    pub when: Vec<Compare>,
+    /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
+    pub judged_at: Option<i64>,
+    /// Further writes of the same transaction.
+    pub with: Vec<TxnOp>,
+    /// The reads if it is not granted.
+    pub otherwise: Vec<TxnOp>,
+}
+
+/// Why a step of a call has no outcome. Nothing was written, unless it failed with an unknown outcome.
+pub enum Retry {
+    /// The lock, or what else decides the call, is not what the step was judged by. This is what is there now.
+    Changed(Box<Snapshot>),
+    /// The lock must be read again, under the current session.
+    Read,
+    Failed(Failure),
+}
+
+impl From<Failure> for Retry {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// The grant of one hold, as its client receives it.
+pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
+    Ok(Grant {
+        claim: entry.id,
+        kind: entry.claim.mode.into(),
+        secret,
+        token: entry.holder_token()?,
+        owner: entry.claim.owner.clone(),
+        ttl,
+        waited,
+        holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
+    })
+}
+
+/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival. Returns the
+/// time that the lease counts from, or None if it is dead.
+async fn keep_alive_for_grant(
+    leases: &Leases,
+    lease: Lease,
+    arrived: Instant,
+    sent: Instant,
+) -> Result<Option<Instant>, Failure> {
+    let is_recent = |alive: &Instant| *alive >= arrived && *alive + JUST_NOW >= sent;
+    if let Some(alive) = lease.alive.filter(is_recent) {
+        return Ok(Some(alive.min(sent)));
+    }
+    Ok(leases.keep_alive(lease.id).await?.then_some(sent))
+}
+
+impl Replica {
+    /// Executes a transaction on a lock, in a batch with other steps.
+    pub async fn step(
+        &self,
+        lock: &LockKeys,
+        class: BatchClass,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+    ) -> Result<Answer, Failure> {
+        let step = Step::new(lock.all(), class, when, then, Vec::new());
+        ask(&self.batches, &self.session, step).await
+    }
+
+    /// Executes a step that makes or adopts a claim for a call. It continues if the call is dropped.
+    pub async fn step_of(
+        &self,
+        call: &Call<'_>,
+        class: BatchClass,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+    ) -> Result<Answer, Retry> {
+        let step = Step::new(call.lock.all(), class, when, then, call.reads());
+        let answer = Finishing::new(self.send(call.new.call, None, step)).await?;
+        match answer.succeeded {
+            true => Ok(answer),
+            false => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
+        }
+    }
+
+    fn send(
+        &self,
+        call: CallId,
+        lease: Option<Lease>,
+        step: Step,
+    ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        let (batches, session) = (Arc::clone(&self.batches), Arc::clone(&self.session));
+        let sent = self.calls.begin(call, lease);
+        async move {
+            let Some(sent) = sent else {
+                return Err(Failure::NotSent("the call was cancelled".into()));
+            };
+            let answer = ask(&batches, &session, step).await;
+            sent.answered(&answer);
+            answer
+        }
+    }
+
+    /// Makes a claim a holder, if all conditions are met. The inner error is the answer to a step whose conditions were
+    /// not met.
+    ///
+    /// The lease's keep-alive is sent concurrently with the transaction, and both must succeed. The lease counts from
+    /// the sending of the keep-alive, which is also the end of `waited`. A lease whose last keep-alive was sent within
+    /// [`JUST_NOW`], while the call waited, needs no other: then both count from that one.
+    pub async fn grant(&self, call: &Call<'_>, granting: Granting) -> Result<Result<Grant, Answer>, Failure> {
+        let sent = Instant::now();
+        let ttl = call.new.ttl.get();
+        let remembered = history::is_remembered(call.new);
+        let lease = match self.leases.take(ttl, remembered).await {
+            Err(Failure::Full(reason)) => {
+                self.session.is_full();
+                return Err(Failure::Full(reason));
+            }
+            lease => lease?,
+        };
+        match self.grant_on(call, &granting, lease, sent).await {
+            // Nothing was written: a pooled lease had ended.
+            Err(Failure::LeaseGone) if lease.used => {
+                let lease = self.leases.make(ttl, remembered).await?;
+                self.grant_on(call, &granting, lease, sent).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn grant_on(
+        &self,
+        call: &Call<'_>,
+        granting: &Granting,
+        lease: Lease,
+        sent: Instant,
+    ) -> Result<Result<Grant, Answer>, Failure> {
+        let (new, epoch) = (call.new, call.epoch);
+        let claim = Claim {
+            base: epoch.base,
+            span_s: lease.span_s,
+            memory: lease.memory.unwrap_or_default(),
+            ..Claim::of(new)
+        };
+        let mut when = call.fence();
+        let base = epoch.base.to_string();
+        when.push(Compare::value(call.keys.sessions.base(), CompareOp::Equal, base));
+        when.extend(granting.when.iter().cloned());
+        let mut then = vec![put_on(lease.id, call.holder(), claim.encode())];
+        then.extend(self.history.holds(&claim));
+        then.extend(granting.with.iter().cloned());
+        let step = Step::new(call.lock.all(), granting.class, when, then, granting.otherwise.clone());
+        // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
+        let own = (!new.reentrant).then_some(lease);
+        let step = self.send(new.call, own, step);
+        let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let (session, calls, id) = (Arc::clone(&self.session), Arc::clone(&self.calls), new.call);
+        let granted = Finishing::new(async move {
+            let (answer, alive, ()) = tokio::join!(
+                step,
+                keep_alive_for_grant(&leases, lease, arrived, sent),
+                leases.keep_memory(lease.memory.filter(|_| lease.used))
+            );
+            let is_unused = match &answer {
+                Ok(answer) => !answer.succeeded,
+                Err(failure) => matches!(failure, Failure::NotSent(_)),
+            };
+            if is_unused {
+                // No key is attached to the lease: the step was refused, or nothing was sent.
+                let alive = alive.clone().ok().flatten().or(lease.alive);
+                leases.put_back(Lease { alive, ..lease });
+            }
+            let is_connected = session.is_connected(epoch);
+            if matches!(&answer, Ok(answer) if answer.succeeded) {
+                // Earlier steps of unknown outcome found no waiter any more.
+                calls.over(id);
+                if !is_connected {
+                    // The step may have reached a store that was restored meanwhile, where its token may have been used
+                    // and another key may be on its lease. So its outcome counts as unknown.
+                    calls.doubt(id, own);
+                }
+            }
+            (answer, alive, is_connected)
+        });
+        let (answer, alive, is_connected) = granted.await;
+        let answer = answer?;
+        if !answer.succeeded {
+            return Ok(Err(answer));
+        }
+        let Some(alive) = alive? else {
+            return Err(Failure::Unavailable("etcd: a lease ended with its grant".into()));
+        };
+        if !is_connected {
+            return Err(Failure::Unavailable("etcd: the connection broke during a grant".into()));
+        }
+        let entry = Entry {
+            id: new.id,
+            claim,
+            created: answer.revision,
+            modified: answer.revision,
+            lease: lease.id,
+            is_earlier: false,
+        };
+        let waited = alive.saturating_duration_since(new.arrived);
+        let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
+        self.history.note(call.name, &entry, Some(alive));
+        self.locks.granted(call.name, &entry, granting.judged_at);
+        Ok(Ok(grant))
+    }
+
+    /// Makes a waiting claim a holder, if it was within the prefix of the view with this revision.
+    pub async fn grant_waiting(&self, call: &Call<'_>, waiter: &Entry, revision: i64) -> Result<Grant, Retry> {
+        let mut when = guard(&call.lock, call.new.mode, revision);
+        when.push(unchanged(call.waiter(), waiter));
+        let granting = Granting {
+            class: BatchClass::Host,
+            when,
+            judged_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
+            with: vec![TxnOp::delete(call.waiter(), None)],
+            otherwise: call.reads(),
+        };
+        self.granted(call, granting).await
+    }
+
+    /// Makes a claim a holder. Its `otherwise` must be [`Call::reads`].
+    pub async fn granted(&self, call: &Call<'_>, granting: Granting) -> Result<Grant, Retry> {
+        match self.grant(call, granting).await? {
+            Ok(grant) => {
+                self.locks.part(call.name, &call.new.id, call.new.call);
+                Ok(grant)
+            }
+            Err(answer) => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
+        }
+    }
+
+    /// Reads a snapshot for a call.
+    pub async fn snapshot(&self, call: &Call<'_>) -> Result<Snapshot, Failure> {
+        let answer = self.link.txn(Txn::new().and_then(call.reads())).await?;
+        self.snapshot_of(call, &Answer::of(&answer)).await
+    }
+
+    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read,
+    /// and after it the rest of the snapshot: so the end of no claim of the view is missed.
+    async fn snapshot_of(&self, call: &Call<'_>, answer: &Answer) -> Result<Snapshot, Failure> {
+        let snapshot = Snapshot::read(&call.lock, answer.read_at, &answer.reads)?;
+        // Holders are read first, so a snapshot with a waiter has all of them.
+        if snapshot.is_whole || (is_plain_try(call.new) && snapshot.view.waiters.len() > 0) {
+            return Ok(snapshot);
+        }
+        if is_plain_try(call.new) {
+            let view = self.oldest_holder(&call.lock).await?;
+            if view.len() > 0 {
+                return Ok(Snapshot { view, ..snapshot });
+            }
+        }
+        let view = View::fetch(&self.link, &call.lock).await?;
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(call.reads())).await?);
+        Ok(Snapshot {
+            view,
+            is_whole: true,
+            ..Snapshot::read(&call.lock, answer.read_at, &answer.reads)?
+        })
+    }
+
+    /// Notes the session and the base of a snapshot. True if both are those of the call's epoch.
+    pub fn holds_good(&self, call: &Call<'_>, snapshot: &Snapshot) -> bool {
+        if !snapshot.in_session {
+            self.session.is_over(call.epoch);
+        }
+        self.session.rebase(call.epoch, snapshot.base);
+        snapshot.in_session && snapshot.base == Base::Open(call.epoch.base)
+    }
+
+    /// The time until the next holder's TTL expires, as far as this replica knows. Etcd is queried only for the first
+    /// waiter, which retries at that time.
+    pub async fn frees_in(&self, (claim, lease): (ClaimId, i64), is_first: bool) -> Option<Duration> {
+        match self.history.left(&claim) {
+            None if is_first => self.leases.remaining(lease).await.ok().flatten(),
+            left => left,
+        }
+    }
+}
+
+/// Executes a step, in a batch with other steps.
+async fn ask(batches: &Arc<StepBatcher>, session: &Session, step: Step) -> Result<Answer, Failure> {
+    if step.puts() {
+        // Some versions of etcd accept nested writes beyond their space limit.
+        session.has_space()?;
+    }
+    let answer = batches.ask(step).await;
+    if matches!(answer, Err(Failure::Full(_))) {
+        session.is_full();
+    }
+    answer
+}
+
+/// Whether any one claim of a lock decides a call: each blocks it, and it can join none.
+fn is_plain_try(new: &NewClaim) -> bool {
+    new.wait_policy == WaitPolicy::NoWait && new.mode == Mode::Exclusive && !new.retryable && !new.reentrant
+}

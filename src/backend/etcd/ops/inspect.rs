@@ -1,0 +1,151 @@
+//! Inspects and lists locks.
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget, Txn, TxnOp};
+
+use super::Replica;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::keys::{LockKeys, behind};
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::txn::Answer;
+use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
+use crate::claim::{Holder, Queue, Waiter};
+use crate::name::{FencingToken, LockName};
+
+/// How many queries for the remaining time of leases run concurrently.
+const CONCURRENT_QUERIES: usize = 32;
+
+impl Replica {
+    /// See [`crate::backend::Backend::inspect`].
+    pub async fn inspect(&self, name: &LockName, limit: InspectLimit) -> Result<Queue, Failure> {
+        let view = View::fetch(&self.link, &self.keys.lock(name)).await?;
+        self.show(&view, limit).await
+    }
+
+    /// See [`crate::backend::Backend::holder`].
+    pub async fn holder_of(&self, name: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
+        match View::fetch_holders(&self.link, &self.keys.lock(name))
+            .await?
+            .holder_of(token)
+        {
+            Some(entry) => Ok(Some(self.show_holder(entry).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// A view as the API returns it.
+    pub async fn show(&self, view: &View, limit: InspectLimit) -> Result<Queue, Failure> {
+        // Boxed, because the compiler cannot prove that a borrowing future per entry is `Send`.
+        let first: Vec<_> = view.holders.iter().take(limit.holders).collect();
+        let queries: Vec<BoxFuture<'_, _>> = first.into_iter().map(|entry| self.show_holder(entry).boxed()).collect();
+        let holders = stream::iter(queries).buffered(CONCURRENT_QUERIES);
+        Ok(Queue {
+            holders: holders.try_collect().await?,
+            waiters: view.waiters.iter().take(limit.waiters).map(show_waiter).collect(),
+            holder_count: view.holders.len(),
+            waiter_count: view.waiters.len(),
+        })
+    }
+
+    async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
+        let remaining = self.leases.remaining(entry.lease).await?.unwrap_or_default();
+        Ok(Holder {
+            claim: entry.id,
+            owner: entry.claim.owner.clone(),
+            identity: entry.claim.identity.clone(),
+            mode: entry.claim.mode,
+            token: entry.holder_token()?,
+            remaining,
+            holds: u32::try_from(entry.claim.holds.len()).unwrap_or(u32::MAX),
+            metadata: entry.claim.metadata.clone(),
+            since: entry.claim.since,
+        })
+    }
+
+    /// A view with the first granted holder of a lock alone.
+    pub async fn oldest_holder(&self, lock: &LockKeys) -> Result<View, Failure> {
+        let read = self.link.get(lock.holders(), first_made()).await?;
+        View::read(lock, 0, read.kvs())
+    }
+
+    /// The first holder of a view, if any.
+    pub async fn first_holder(&self, view: &View) -> Result<Option<Box<Holder>>, Failure> {
+        match view.holders.iter().next() {
+            Some(first) => Ok(Some(Box::new(self.show_holder(first).await?))),
+            None => Ok(None),
+        }
+    }
+
+    /// See [`crate::backend::Backend::list`].
+    pub async fn list(&self, prefix: &str, page: &PageRequest) -> Result<LockPage, Failure> {
+        let begin = format!("{}{prefix}", self.keys.locks());
+        let end = behind(&begin);
+        let mut from = match page.after.as_ref().filter(|after| after.as_str() >= prefix) {
+            Some(after) => {
+                LockName::new(after).map_or_else(|_| begin.clone().into(), |after| self.keys.lock(&after).behind())
+            }
+            None => begin.into_bytes(),
+        };
+        let mut listing = LockPage::default();
+        while let Some(name) = self.first_lock(&from, &end).await? {
+            if listing.locks.len() == page.size {
+                listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
+                break;
+            }
+            from = self.keys.lock(&name).behind();
+            // None if its last claim ended meanwhile.
+            listing.locks.extend(self.summary(name).await?);
+        }
+        Ok(listing)
+    }
+
+    /// The summary of a lock, if it has claims. They are counted, and only the first holder is read.
+    async fn summary(&self, lock: LockName) -> Result<Option<LockSummary>, Failure> {
+        let keys = self.keys.lock(&lock);
+        let count = GetOptions::new().with_prefix().with_count_only();
+        let reads = [
+            TxnOp::get(keys.holders(), Some(first_made())),
+            TxnOp::get(keys.waiters(), Some(count)),
+        ];
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let [holders, waiters] = answer.reads.as_slice() else {
+            return Err(Failure::no_answer());
+        };
+        let view = View::read(&keys, answer.read_at, holders.kvs());
+        let view = view?;
+        let count = |read: &GetResponse| usize::try_from(read.count()).unwrap_or(0);
+        let summary = LockSummary {
+            holders: count(holders),
+            waiters: count(waiters),
+            first: self.first_holder(&view).await?.map(|first| *first),
+            lock,
+        };
+        Ok((summary.holders + summary.waiters > 0).then_some(summary))
+    }
+
+    /// The first lock with a key in the range.
+    async fn first_lock(&self, from: &[u8], end: &[u8]) -> Result<Option<LockName>, Failure> {
+        let options = GetOptions::new().with_range(end).with_keys_only().with_limit(1);
+        let read = self.link.get(from, options).await?;
+        Ok(read.kvs().first().and_then(|kv| self.keys.name_of(kv.key())))
+    }
+}
+
+fn show_waiter(entry: &Entry) -> Waiter {
+    Waiter {
+        claim: entry.id,
+        owner: entry.claim.owner.clone(),
+        identity: entry.claim.identity.clone(),
+        mode: entry.claim.mode,
+        metadata: entry.claim.metadata.clone(),
+        since: entry.claim.since,
+    }
+}
+
+/// Selects the key with the prefix that was created first.
+fn first_made() -> GetOptions {
+    let first = GetOptions::new().with_prefix().with_limit(1);
+    first.with_sort(SortTarget::Create, SortOrder::Ascend)
+}

@@ -1,0 +1,170 @@
+//! Promotes a waiting claim to a holder, on request of the replica that serves its call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Txn, TxnOp};
+
+use super::acquire::TRIES;
+use super::grant::{Retry, grant_of};
+use super::{Replica, history};
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::snapshot::{Call, Snapshot};
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::Spare;
+use crate::backend::etcd::lock_state::admission::Calls;
+use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
+use crate::name::{CallId, LockName, Mode};
+
+impl Replica {
+    /// See [`crate::backend::Backend::promote`].
+    pub async fn promote(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        if !matches!(new.mode, Mode::Semaphore { .. }) {
+            return self.promote_now(name, new).await;
+        }
+        // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
+        // before, because that is slow.
+        let spare = self.spare(new).await?;
+        let admission = self.locks.admit(name, Calls::Promotions, false).await?;
+        drop(spare);
+        self.execute_admitted(&admission, self.promote_now(name, new)).await
+    }
+
+    /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
+    pub async fn spare(&self, new: &NewClaim) -> Result<Option<Spare>, Failure> {
+        match self.leases.set_aside(new.ttl.get(), history::is_remembered(new)).await {
+            // The grant reports that.
+            Err(Failure::Full(_)) => Ok(None),
+            spare => spare.map(Some),
+        }
+    }
+
+    async fn promote_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        let mut call = Call::new(&self.keys, name, new, self.session.ticket().await?);
+        let outcome = match self.promote_known(&call).await {
+            Ok(outcome) => outcome,
+            Err(Retry::Failed(failure)) => return Err(failure),
+            Err(retry) => {
+                let snapshot = match retry {
+                    Retry::Changed(snapshot) => *snapshot,
+                    _ => self.snapshot(&call).await?,
+                };
+                self.stand_by(&mut call, snapshot).await?
+            }
+        };
+        match outcome {
+            AcquireOutcome::Waiting(_) => return Ok(outcome),
+            AcquireOutcome::Cancelled if self.calls.is_settled(new.call) => {
+                self.calls.release(new.call);
+                self.unmark(new.call);
+            }
+            // Its earlier steps of unknown outcome have granted it, or find no waiter any more, or another one.
+            AcquireOutcome::Held(_)
+            | AcquireOutcome::Superseded
+            | AcquireOutcome::Gone
+            | AcquireOutcome::Finished(_) => drop(self.calls.over(new.call)),
+            AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
+        }
+        self.locks.part(name, &new.id, new.call);
+        Ok(outcome)
+    }
+
+    /// Promotes a claim that is next in the watched view.
+    async fn promote_known(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
+        let (entry, revision) = self.locks.next(call.name, &call.new.id).ok_or(Retry::Read)?;
+        if !is_of(&entry, call.new) {
+            return Err(Retry::Read);
+        }
+        Ok(AcquireOutcome::Held(self.grant_waiting(call, &entry, revision).await?))
+    }
+
+    /// Deletes a cancel mark that is no longer needed, because all steps of its call were answered.
+    fn unmark(&self, call: CallId) {
+        let (link, mark) = (Arc::clone(&self.link), self.keys.mark(call));
+        tokio::spawn(async move {
+            if let Err(failure) = link.txn(Txn::new().and_then([TxnOp::delete(mark, None)])).await {
+                tracing::debug!(%failure, "a cancel mark stays until its session ends");
+            }
+        });
+    }
+
+    /// The outcome of a claim by a snapshot, in which it may wait.
+    async fn stand_by(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
+        if !self.holds_good(call, &snapshot) {
+            call.epoch = self.session.ticket().await?;
+        }
+        match self.outcome_of(call, &snapshot).await? {
+            Some(outcome) => Ok(outcome),
+            None => self.stand(call, snapshot.view).await,
+        }
+    }
+
+    /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
+    /// that is not next is registered as a local waiter.
+    pub async fn stand(&self, call: &mut Call<'_>, mut view: View) -> Result<AcquireOutcome, Failure> {
+        for _ in 0..TRIES {
+            let snapshot = match view.waiters.get(&call.new.id) {
+                // The view is newer than the step that wrote the claim, so the claim was changed since.
+                None => self.snapshot(call).await?,
+                Some(entry) if !view.is_next(&call.new.id) => return Ok(self.wait(call, entry, &view).await),
+                Some(entry) => match self.grant_waiting(call, entry, view.revision).await {
+                    Ok(grant) => return Ok(AcquireOutcome::Held(grant)),
+                    Err(Retry::Changed(snapshot)) => *snapshot,
+                    Err(Retry::Read) => self.snapshot(call).await?,
+                    Err(Retry::Failed(failure)) => return Err(failure),
+                },
+            };
+            if !self.holds_good(call, &snapshot) {
+                call.epoch = self.session.ticket().await?;
+            }
+            match self.outcome_of(call, &snapshot).await? {
+                Some(outcome) => return Ok(outcome),
+                None => view = snapshot.view,
+            }
+        }
+        Err(Failure::contended())
+    }
+
+    async fn wait(&self, call: &Call<'_>, entry: &Entry, view: &View) -> AcquireOutcome {
+        let frees_in = match view.first_holder() {
+            Some(holder) => self.frees_in(holder, view.is_first(&entry.id)).await,
+            None => None,
+        };
+        self.locks.join(call.name, entry, view.clone());
+        tracing::trace!(lock = %call.name, claim = %entry.id, "waits");
+        AcquireOutcome::Waiting(QueuePosition {
+            position: entry.created.unsigned_abs(),
+            frees_in,
+        })
+    }
+
+    /// The outcome of a claim that does not wait for this call; None if it waits for this call.
+    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<Option<AcquireOutcome>, Failure> {
+        if snapshot.marked {
+            return Ok(Some(AcquireOutcome::Cancelled));
+        }
+        let (new, view) = (call.new, &snapshot.view);
+        let id = view.name_of(&new.id, new.call);
+        if let Some(entry) = view.waiters.get(&id) {
+            let ours = entry.claim.hold(&id).is_some_and(|hold| hold.call == new.call);
+            return Ok((!ours).then_some(AcquireOutcome::Superseded));
+        }
+        let Some(entry) = view.holder_with(&id) else {
+            let ended = snapshot.ended.map(AcquireOutcome::Finished);
+            return Ok(Some(ended.unwrap_or(AcquireOutcome::Gone)));
+        };
+        let Some(hold) = entry.claim.hold(&id).filter(|hold| hold.call == new.call) else {
+            return Ok(Some(AcquireOutcome::Superseded));
+        };
+        let left = self.remaining(entry).await?;
+        let left = left.ok_or_else(|| Failure::Unavailable("etcd: a lease is about to end".into()))?;
+        self.history.note(call.name, entry, None);
+        let grant = grant_of(entry, hold.secret, left, Duration::ZERO)?;
+        Ok(Some(AcquireOutcome::Held(grant)))
+    }
+}
+
+/// Whether a waiter is this call's.
+fn is_of(waiter: &Entry, new: &NewClaim) -> bool {
+    waiter.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call)
+}

@@ -1,0 +1,182 @@
+//! Renewal: the keep-alive first, and then the check that the holder's key is on that lease. (In the other order, the
+//! holder could move to another lease between the two.)
+
+use std::time::Duration;
+
+use etcd_client::GetOptions;
+
+use super::Replica;
+use crate::backend::RenewOutcome;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::keys::LockKeys;
+use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::ops::grant::grant_of;
+use crate::backend::etcd::txn::packing::BatchClass;
+use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
+
+/// How often a renewal is retried when the holder changed concurrently.
+const TRIES: usize = 16;
+
+impl Replica {
+    /// See [`crate::backend::Backend::renew`].
+    pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
+        let mut known = match self.history.known(lease) {
+            Some(known) => Some(known),
+            None => self.holder(lease).await?,
+        };
+        for _ in 0..TRIES {
+            let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
+                return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
+            };
+            let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
+            let alive = alive?;
+            let now = self.holder(lease).await?;
+            let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
+            if let Some(entry) = kept.filter(|entry| entry.hold_of(lease).is_some())
+                && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
+            {
+                return Ok(RenewOutcome::Renewed(grant_of(
+                    &entry,
+                    lease.secret,
+                    left,
+                    Duration::ZERO,
+                )?));
+            }
+            if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
+                // The lease is dead, and etcd is about to delete its key.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                known = self.holder(lease).await?;
+                continue;
+            }
+            known = now;
+        }
+        Err(Failure::Unavailable("etcd: the holder changes too fast".into()))
+    }
+
+    /// The remaining time of a holder's lease, or of the lease that it may be moved to if that is shorter. None if its
+    /// own lease is dead.
+    pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
+        let left = self.leases.remaining(entry.lease).await?;
+        if entry.claim.moving_to == 0 {
+            return Ok(left);
+        }
+        let moving = self.leases.remaining(entry.claim.moving_to).await?;
+        Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
+    }
+
+    /// Reads the holder of a lease.
+    pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
+        self.holder_at(&self.keys.lock(&lease.lock.name), lease.kind, lease.claim)
+            .await
+    }
+
+    /// Reads a holder by its key.
+    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, claim: ClaimId) -> Result<Option<Entry>, Failure> {
+        let mut read = self.link.get(lock.holder(kind, claim), GetOptions::new()).await?;
+        if read.kvs().is_empty()
+            && let Some(earlier) = lock.earlier_holder(kind, claim)
+        {
+            read = self.link.get(earlier, GetOptions::new()).await?;
+        }
+        let view = View::read(lock, 0, read.kvs())?;
+        Ok(view.holders.get(&claim).cloned())
+    }
+
+    /// Sends a keep-alive for every lease that a holder's record names. True if its own lives.
+    async fn keep_all(&self, entry: &Entry) -> Result<bool, Failure> {
+        if entry.claim.moving_to != 0 {
+            self.leases.keep_alive(entry.claim.moving_to).await?;
+        }
+        self.leases.keep_alive(entry.lease).await
+    }
+
+    /// Gives a holder whose keep-alive was just answered the requested TTL. Returns its record and TTL, or None if it
+    /// changed concurrently.
+    async fn prolong(
+        &self,
+        name: &LockName,
+        entry: &Entry,
+        ttl: Option<Ttl>,
+    ) -> Result<Option<(Entry, Duration)>, Failure> {
+        let requested = ttl.map_or(entry.claim.ttl, Ttl::get);
+        if seconds(requested) > entry.claim.span_s {
+            return self.move_lease(name, entry, requested).await;
+        }
+        let mut entry = entry.clone();
+        if requested != entry.claim.ttl {
+            entry.claim.ttl = requested;
+            let lease = entry.lease;
+            if !self.put_holder(name, &mut entry, lease).await? {
+                return Ok(None);
+            }
+        }
+        self.history.note(name, &entry, None);
+        let whole = span(entry.claim.span_s);
+        Ok(Some((entry, whole)))
+    }
+
+    /// Moves a holder to a lease of a longer TTL: announces the lease in the record, sends a keep-alive for it, then
+    /// moves the key. After a step of unknown outcome, no lease is revoked.
+    pub async fn move_lease(
+        &self,
+        name: &LockName,
+        entry: &Entry,
+        ttl: Duration,
+    ) -> Result<Option<(Entry, Duration)>, Failure> {
+        let lease = self.leases.fresh(ttl).await?;
+        let mut entry = entry.clone();
+        entry.claim.not_poolable = true;
+        entry.claim.moving_to = lease.id;
+        if entry.claim.memory().is_some() {
+            entry.claim.memory = self.leases.memory(lease.span_s).await?;
+        }
+        let old = entry.lease;
+        if !self.put_holder(name, &mut entry, old).await? {
+            return Ok(None);
+        }
+        if !self.leases.keep_alive(lease.id).await? {
+            return Ok(None);
+        }
+        entry.claim = Claim {
+            ttl,
+            span_s: lease.span_s,
+            moving_to: 0,
+            ..entry.claim
+        };
+        if !self.put_holder(name, &mut entry, lease.id).await? {
+            return Ok(None);
+        }
+        self.history.note(name, &entry, None);
+        Ok(Some((entry, span(lease.span_s))))
+    }
+
+    /// Writes a holder's record on a lease, if it is unchanged since it was read.
+    async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
+        let lock = self.keys.lock(name);
+        let key = entry.holder_key(&lock);
+        let when = vec![unchanged(key.clone(), entry)];
+        let mut then = vec![put_on(lease, key, entry.claim.encode())];
+        if lease != entry.lease {
+            then.extend(self.history.holds(&entry.claim));
+        }
+        let answer = match self.step(&lock, BatchClass::Host, when, then).await {
+            Err(Failure::LeaseGone) => return Ok(false),
+            answer => answer?,
+        };
+        if answer.succeeded {
+            entry.modified = answer.revision;
+            entry.lease = lease;
+        }
+        Ok(answer.succeeded)
+    }
+}
+
+/// Whether every lease that a holder's record names now was named by its earlier record too, and its key is on the same
+/// lease.
+fn is_kept(before: &Entry, now: &Entry) -> bool {
+    let moving = now.claim.moving_to;
+    now.lease == before.lease && (moving == 0 || moving == before.claim.moving_to)
+}

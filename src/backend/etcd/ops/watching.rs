@@ -1,0 +1,183 @@
+//! Watch calls of the API: the lock's queue, then each change with its cause.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{Event, EventType, GetOptions, WatchStream};
+use tokio::time::sleep;
+
+use super::Replica;
+use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
+use crate::backend::etcd::data::record::End;
+use crate::backend::etcd::data::view::{Entry, Step, View};
+use crate::backend::etcd::lock_state::watch;
+use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
+use crate::claim::Cause;
+use crate::name::{ClaimId, FencingToken, LockName, Owner};
+
+/// How many holders and how many waiters a full state lists at most.
+const LISTED: usize = 1000;
+/// How soon a watch that broke is opened again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How many failures in a row end the watch call.
+const TRIES: usize = 20;
+
+/// A watch call.
+pub struct Watching {
+    replica: Arc<Replica>,
+    name: LockName,
+    keys: LockKeys,
+    /// None before the start, and after the stream broke.
+    open: Option<(WatchStream, View)>,
+    ready: VecDeque<WatchEvent>,
+}
+
+impl Watching {
+    pub fn new(replica: Arc<Replica>, name: LockName) -> Self {
+        Self {
+            keys: replica.keys.lock(&name),
+            replica,
+            name,
+            open: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// When the store stays unavailable.
+    pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
+        let mut tries = 0;
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            if let Err(failure) = self.advance().await {
+                self.open = None;
+                tries += 1;
+                if tries == TRIES || self.replica.session.closed().is_cancelled() {
+                    return Err(failure);
+                }
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), Failure> {
+        let Some((stream, _)) = &mut self.open else {
+            return self.begin().await;
+        };
+        let message = watch::next_message(stream).await?;
+        for events in by_revision(message.events()) {
+            self.apply_revision(&events).await?;
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self) -> Result<(), Failure> {
+        self.replica.session.ticket().await?;
+        let stream = watch::open(&self.replica.link, &self.keys).await?;
+        let view = View::fetch(&self.replica.link, &self.keys).await?;
+        let state = self.replica.show(&view, InspectLimit::of_each(LISTED)).await?;
+        self.open = Some((stream, view));
+        self.ready.push_back(WatchEvent::State(state));
+        Ok(())
+    }
+
+    /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
+    async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
+        let granted: HashSet<ClaimId> = events.iter().filter_map(|event| self.granted(event)).collect();
+        let mut ordered = events.to_vec();
+        ordered.sort_by_key(|event| self.rank(event));
+        for event in ordered {
+            let Some((_, view)) = &mut self.open else {
+                return Ok(());
+            };
+            let step = view.follow(&self.keys, event);
+            match step? {
+                Step::Ended(entry) => {
+                    let cause = self.cause(&entry).await?;
+                    self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
+                }
+                Step::LeftQueue(entry) if !granted.contains(&entry.id) => {
+                    self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.owner.clone(), None);
+                }
+                Step::Granted(id) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
+                Step::Queued(id) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),
+                Step::LeftQueue(_) | Step::Changed(_) | Step::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn granted(&self, event: &Event) -> Option<ClaimId> {
+        match self.keys.stand(event.kv()?.key()) {
+            Some(KeyRole::Holder(id)) if event.event_type() == EventType::Put => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The position of an event among those of its revision.
+    fn rank(&self, event: &Event) -> u8 {
+        let holder = event
+            .kv()
+            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(KeyRole::Holder(_))));
+        match (event.event_type(), holder) {
+            (EventType::Delete, true) => 0,
+            (EventType::Delete, false) => 1,
+            (EventType::Put, true) => 2,
+            (EventType::Put, false) => 3,
+        }
+    }
+
+    /// How a holder ended: as recorded, and otherwise it expired.
+    async fn cause(&self, entry: &Entry) -> Result<Cause, Failure> {
+        let Some(hold) = entry.claim.holds.last() else {
+            return Ok(Cause::Expired);
+        };
+        let key = self.replica.keys.end(&self.name, &hold.secret);
+        let read = self.replica.link.get(key, GetOptions::new()).await?;
+        let end = read.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
+        Ok(end.map_or(Cause::Expired, |end| end.cause))
+    }
+
+    fn report_entry(&mut self, kind: ChangeKind, find: impl Fn(&View) -> Option<&Entry>) {
+        let found = self.open.as_ref().and_then(|(_, view)| find(view));
+        let entry = found.map(|entry| (entry.claim.owner.clone(), entry.token()));
+        if let Some((owner, token)) = entry {
+            self.report(kind, owner, token);
+        }
+    }
+
+    fn report(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+        let Some((_, view)) = &self.open else {
+            return;
+        };
+        self.ready.push_back(WatchEvent::Change(Change {
+            kind,
+            owner,
+            token,
+            holders: view.holders.len(),
+            waiters: view.waiters.len(),
+        }));
+    }
+}
+
+/// The events of each revision, in order.
+fn by_revision(events: &[Event]) -> Vec<Vec<&Event>> {
+    let mut revisions: Vec<Vec<&Event>> = Vec::new();
+    let revision = |event: &Event| event.kv().map(etcd_client::KeyValue::mod_revision);
+    for event in events {
+        match revisions
+            .last_mut()
+            .filter(|events_of_one| revision(events_of_one[0]) == revision(event))
+        {
+            Some(events_of_one) => events_of_one.push(event),
+            None => revisions.push(vec![event]),
+        }
+    }
+    revisions
+}

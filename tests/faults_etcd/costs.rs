@@ -1,0 +1,236 @@
+//! What a pair of an Acquire and a Release costs etcd: each operation of the transactions that are sent for it.
+
+use std::ops::{AddAssign, Sub};
+use std::time::Duration;
+
+use fencepost::locks::{Acquire, Locks};
+use fencepost::name::RequestId;
+use futures::future::join_all;
+
+use crate::harness::{ask, calls, cluster, replica_of, take, waiters};
+use crate::proxy::Proxy;
+use crate::servers::Cluster;
+
+const TTL: Duration = Duration::from_secs(30);
+const CALLERS: usize = 16;
+const TIMES: usize = 25;
+
+/// Operations, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Costs {
+    messages: usize,
+    conditions: usize,
+    puts: usize,
+    /// Of the puts, those of records that remember an end or a request.
+    remembered: usize,
+    deletes: usize,
+    ranges: usize,
+    signs_of_life: usize,
+    events: usize,
+}
+
+impl Costs {
+    fn sum(self) -> [usize; 8] {
+        [
+            self.messages,
+            self.conditions,
+            self.puts,
+            self.remembered,
+            self.deletes,
+            self.ranges,
+            self.signs_of_life,
+            self.events,
+        ]
+    }
+
+    /// Whether none is more often than so many times what `each` says, with a twentieth for what other tasks do.
+    fn is_within(self, each: Self, pairs: usize) -> bool {
+        let most = |each: usize| each * pairs + pairs / 20;
+        self.sum()
+            .into_iter()
+            .zip(each.sum())
+            .all(|(seen, each)| seen <= most(each))
+    }
+}
+
+impl AddAssign<&[u8]> for Costs {
+    /// Adds the operations of a transaction that is carried out: its conditions, and its writes and reads where they are
+    /// met.
+    fn add_assign(&mut self, transaction: &[u8]) {
+        for (field, value) in fields(transaction) {
+            match field {
+                1 => self.conditions += 1,
+                2 => self.add_operation(value),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Sub for Costs {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            signs_of_life: self.signs_of_life - before.signs_of_life,
+            events: self.events - before.events,
+            ..self
+        }
+    }
+}
+
+impl Costs {
+    fn add_operation(&mut self, operation: &[u8]) {
+        for (kind, value) in fields(operation) {
+            match kind {
+                1 => self.ranges += 1,
+                2 => {
+                    let key = fields(value).into_iter().find(|(field, _)| *field == 1);
+                    let key = key.map_or(String::new(), |(_, key)| String::from_utf8_lossy(key).into_owned());
+                    self.puts += 1;
+                    self.remembered += usize::from(key.contains("/end/") || key.contains("/request/"));
+                }
+                3 => self.deletes += 1,
+                4 => *self += value,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The fields of a protobuf message that have a length, each with its number.
+fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
+    let mut all = Vec::new();
+    while !message.is_empty() {
+        let (tag, rest) = varint(message);
+        let (value, rest) = varint(rest);
+        message = rest;
+        match tag & 7 {
+            0 => {}
+            2 => {
+                let (content, rest) = message.split_at(usize::try_from(value).expect("a length"));
+                all.push((tag >> 3, content));
+                message = rest;
+            }
+            other => panic!("no field of etcd has the wire type {other}"),
+        }
+    }
+    all
+}
+
+fn varint(bytes: &[u8]) -> (u64, &[u8]) {
+    let last = bytes.iter().position(|byte| byte & 0x80 == 0).expect("it ends");
+    let number = bytes[..=last]
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 7 | u64::from(byte & 0x7f));
+    (number, &bytes[last + 1..])
+}
+
+/// A server behind a proxy.
+struct Counted {
+    cluster: Cluster,
+    proxy: Proxy,
+    locks: Locks,
+}
+
+impl Counted {
+    async fn new() -> Option<Self> {
+        let cluster = cluster(1, &["--unsafe-no-fsync"])?;
+        let port = cluster.members[0].url().rsplit(':').next()?.parse().expect("a port");
+        let proxy = Proxy::before(port).await;
+        let locks = replica_of(vec![proxy.url()]).await;
+        Some(Self { cluster, proxy, locks })
+    }
+
+    /// What was sent since the last call of this, and the streams' counts so far.
+    fn costs(&self) -> Costs {
+        let (transactions, signs_of_life) = self.proxy.transactions();
+        let mut costs = Costs {
+            messages: transactions.len(),
+            signs_of_life,
+            events: crate::harness::figure(&self.cluster, "etcd_debugging_mvcc_events_total"),
+            ..Costs::default()
+        };
+        for transaction in &transactions {
+            // After the flag and the length of the message.
+            costs += &transaction[5..];
+        }
+        costs
+    }
+}
+
+fn numbered(lock: &str, number: Option<usize>) -> Acquire {
+    Acquire {
+        request_id: number.map(|number| RequestId::new(&format!("{lock}{number}")).expect("a good id")),
+        ..ask(lock, TTL, Duration::from_secs(50))
+    }
+}
+
+async fn pair(locks: &Locks, ask: Acquire) {
+    let lease = locks.acquire(ask).await.expect("it is next").delivered();
+    locks.release(&lease.key).await.expect("it is held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lone_pair_costs_two_transactions_and_no_read() {
+    let Some(counted) = Counted::new().await else { return };
+    let pairs = 40;
+    let plain = Costs {
+        messages: 2,
+        conditions: 5,
+        puts: 2,
+        remembered: 1,
+        deletes: 1,
+        signs_of_life: 1,
+        ..Costs::default()
+    };
+    let requested = Costs {
+        conditions: plain.conditions + 1,
+        puts: plain.puts + 2,
+        remembered: plain.remembered + 2,
+        signs_of_life: plain.signs_of_life + 1,
+        ..plain
+    };
+    for (lock, with_id, most) in [("plain", false, plain), ("requested", true, requested)] {
+        pair(&counted.locks, numbered(lock, with_id.then_some(pairs))).await;
+        let before = counted.costs();
+        for number in 0..pairs {
+            pair(&counted.locks, numbered(lock, with_id.then_some(number))).await;
+        }
+        let costs = counted.costs() - before;
+        println!("{lock}: {pairs} pairs: {costs:?}");
+        assert!(costs.is_within(most, pairs), "{lock}: {costs:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_with_a_request_id_costs_hardly_more_messages_than_one_without() {
+    let Some(counted) = Counted::new().await else { return };
+    let pairs = CALLERS * TIMES;
+    for (lock, with_id) in [("plain", false), ("requested", true)] {
+        let held = take(&counted.locks, lock, TTL).await;
+        let crowd: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let locks = counted.locks.clone();
+                tokio::spawn(async move {
+                    for time in 0..TIMES {
+                        pair(&locks, numbered(lock, with_id.then_some(caller * TIMES + time))).await;
+                    }
+                })
+            })
+            .collect();
+        waiters(&counted.locks, lock, CALLERS).await;
+        let (before, reads) = (counted.costs(), calls(&counted.cluster, "Range"));
+        counted.locks.release(&held.key).await.expect("it is held");
+        for caller in join_all(crowd).await {
+            caller.expect("no panic");
+        }
+        let costs = counted.costs() - before;
+        let reads = calls(&counted.cluster, "Range") - reads;
+        println!("{lock}: {pairs} hand-offs: {costs:?}, {reads} reads of their own");
+        // A hand-off, with which newcomers to the queue go along; some go by themselves.
+        assert!(costs.messages * 2 <= pairs * 3, "{lock}: {costs:?}");
+        assert!(costs.ranges + reads <= pairs / 5, "{lock}: {costs:?}, {reads}");
+    }
+}
