@@ -96,6 +96,8 @@ async fn leases_for_the_metrics_are_bounded_and_those_with_a_share_are_not() {
     ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()));
     assert_eq!(held(&ledger), 2);
     assert!(ledger.has_share(lease(2).claim) && !ledger.has_share(lease(1).claim));
+    // A retry attaches its share in place of the first one.
+    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()));
     tokio::time::advance(TTL).await;
     grant(&ledger, &lease(3), call(3));
     assert_eq!(ledger.figures(), (2, 1), "expired leases make room");

@@ -290,3 +290,42 @@ async fn the_bytes_of_waiters_are_bounded_and_those_of_one_identity_to_its_share
     let waited = locks.acquire(large(proven("a"), SECOND)).await.unwrap_err();
     assert!(matches!(waited, Error::WaitTimeout { .. }), "{waited}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_end_of_a_lease_is_recorded_in_the_ledger() {
+    let namespace = Namespace::new("n").unwrap();
+    let backend = Store::memory().namespace(namespace.clone());
+    let metrics = crate::metrics::Metrics::new("test").namespace(&namespace, backend.capabilities());
+    let locks = Locks::measured(namespace, Limits::default(), backend, Some(metrics));
+    let held = || locks.ledger().figures().1;
+
+    let released = hold(&locks, "one").await;
+    assert_eq!(held(), 1);
+    locks.release(&released.key).await.unwrap();
+    assert_eq!(held(), 0, "it was released");
+
+    let undone = locks.acquire(request("two", Duration::ZERO)).await.unwrap();
+    assert_eq!(held(), 1);
+    drop(undone);
+    locks.state.undos.close();
+    locks.state.undos.wait().await;
+    assert_eq!(held(), 0, "it was undone");
+
+    let forced = hold(&locks, "three").await;
+    let next = waiting(&locks, request("four", SECOND));
+    sleep(SECOND / 10).await;
+    locks.force_release(&name(), forced.key.token).await.unwrap();
+    let next = next.await.unwrap().unwrap();
+    assert_eq!(
+        held(),
+        1,
+        "it was forced, and the next one was granted in the same step"
+    );
+
+    let end = sleep(10 * SECOND);
+    locks.renew(&next.key, Some(20 * SECOND)).await.unwrap();
+    end.await;
+    assert_eq!(held(), 1, "it was renewed");
+    sleep(10 * SECOND).await;
+    assert_eq!(locks.ledger().figures(), (1, 0), "it has expired");
+}
