@@ -2,5 +2,6 @@
 //! steps can reach the store, with answers that are lost and steps that come late.
 
 mod etcd;
+mod etcd_next;
 mod explorer;
 mod redlock;
