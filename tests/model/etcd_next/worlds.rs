@@ -119,7 +119,9 @@ fn claims_and_their_retries_are_safe() {
     })
     .is_sound(1_000);
     explore(World { forgets: 2, ..RETRIED }).is_sound(1_000);
-    explore(BESIDE).is_sound(1_000);
+    if cfg!(feature = "soak") {
+        explore(BESIDE).is_sound(1_000);
+    }
 }
 
 #[test]
@@ -143,9 +145,11 @@ fn slots_that_are_used_again_are_safe() {
 
 #[test]
 fn claims_that_share_the_lock_are_safe() {
-    explore(SEMAPHORES).is_sound(1_000);
-    explore(READERS).is_sound(1_000);
     explore(MIXED).is_sound(1_000);
+    if cfg!(feature = "soak") {
+        explore(SEMAPHORES).is_sound(1_000);
+        explore(READERS).is_sound(1_000);
+    }
 }
 
 #[test]
@@ -156,9 +160,9 @@ fn hand_overs_are_safe() {
 #[test]
 fn a_call_whose_own_claim_waits_needs_neither_its_session_nor_the_absence_of_a_mark() {
     let flaw = Flaw::NoFenceOfOwn;
-    explore(World { flaw, ..BESIDE_ENDS }).is_sound(1_000);
     explore(World { flaw, ..HANDED }).is_sound(1_000);
     if cfg!(feature = "soak") {
+        explore(World { flaw, ..BESIDE_ENDS }).is_sound(1_000);
         explore(World {
             flaw,
             ends: 1,
@@ -174,7 +178,9 @@ fn a_hand_over_need_not_ask_for_other_holders() {
     // While the next waiter is the first, and its key unchanged, nobody joins the holders.
     let flaw = without(HandOver, Alone);
     explore(World { flaw, ..SEMAPHORES }).is_sound(1_000);
-    explore(World { flaw, ..READERS }).is_sound(1_000);
+    if cfg!(feature = "soak") {
+        explore(World { flaw, ..READERS }).is_sound(1_000);
+    }
 }
 
 #[test]
