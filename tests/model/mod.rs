@@ -2,5 +2,7 @@
 //! steps can reach the store, with answers that are lost and steps that come late.
 
 mod etcd;
+mod etcd_chain;
+mod etcd_next;
 mod explorer;
 mod redlock;

@@ -1,0 +1,343 @@
+//! What the replicas decide, for their calls, by what they read.
+
+use super::store::{Holder, Lease, Request, Slot, Step, Waiter};
+use super::{Flaw, Kind, State, World};
+
+/// A call of a client, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Call {
+    pub claim: u8,
+    pub replica: u8,
+    pub stage: Stage,
+    /// The slot that its replica gave it for a new claim.
+    pub own: Option<Slot>,
+    /// The slot of the claim that it has made, adopted or promoted, as far as it knows.
+    pub at: Option<Slot>,
+    /// The revision at which its replica knows it to be queued, so that its undo need not read.
+    pub queued: Option<u8>,
+    /// A whole TTL has passed since the keep-alive that its lease counts from.
+    pub stale: bool,
+    /// What was given up and may still come, each with the session that it was sent under.
+    pub late: Vec<(Step, u8)>,
+    /// The leases of what was given up.
+    pub lost: Vec<u8>,
+    /// When it left, another call had found its hold.
+    pub adopted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// It reads the lock and the record of its request, and decides.
+    Wants,
+    /// It has read a record of its request that names this slot, and reads both.
+    Looks {
+        slot: Slot,
+    },
+    Sent((Step, u8)),
+    Waiting,
+    /// The answer is here, and not yet delivered.
+    Granted {
+        lease: u8,
+    },
+    Held {
+        lease: u8,
+    },
+    Releasing {
+        lease: u8,
+    },
+    /// It is over for its client, and what it did must be undone.
+    ReleaseTarget,
+    /// Its undo was answered.
+    Left,
+    Done,
+}
+
+impl Stage {
+    pub fn step_mut(&mut self) -> Option<&mut (Step, u8)> {
+        match self {
+            Self::Sent(sent) => Some(sent),
+            _ => None,
+        }
+    }
+}
+
+/// Takes a lease, used or new, and sends a keep-alive for it.
+fn lease(world: &World, state: &mut State, replica: u8) -> Option<u8> {
+    while let Some(used) = state.pools[usize::from(replica)].pop() {
+        if state.store.is_alive(used) {
+            if world.flaw != Flaw::NoKeepAlive {
+                state.store.leases[usize::from(used)] = Lease::Fresh;
+            }
+            return Some(used);
+        }
+    }
+    let new = state.store.leases.iter().position(|lease| *lease == Lease::Unborn)?;
+    state.store.leases[new] = Lease::Fresh;
+    u8::try_from(new).ok()
+}
+
+/// The slot of a call for a new claim: the one that it has, or the first that is free in the present session.
+fn slot(state: &mut State, at: usize) -> Slot {
+    let replica = state.calls[at].replica;
+    let session = state.store.sessions[usize::from(replica)];
+    if let Some(own) = state.calls[at].own.filter(|own| own.session == session) {
+        return own;
+    }
+    let used = &mut state.used[usize::from(replica)];
+    let number = (0..).find(|number| !used.contains(number)).expect("there is one");
+    used.push(number);
+    used.sort_unstable();
+    let slot = Slot {
+        replica,
+        session,
+        number,
+    };
+    state.calls[at].own = Some(slot);
+    slot
+}
+
+pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
+    let (store, call) = (&state.store, &state.calls[at]);
+    if store.is_marked(at as u8) {
+        return Some(to(state, at, Stage::Done));
+    }
+    match store.request(call.claim) {
+        Some(Request::Ended) => return Some(to(state, at, Stage::Done)),
+        Some(Request::Waits { slot, .. } | Request::Holds { slot }) => {
+            return Some(to(state, at, Stage::Looks { slot }));
+        }
+        None => {}
+    }
+    let mut after = state.clone();
+    let slot = slot(&mut after, at);
+    if !fits(world, state, call.claim) || !store.waiters.is_empty() {
+        return Some(sent(after, at, Step::Queue { slot }));
+    }
+    let lease = lease(world, &mut after, call.replica)?;
+    after.calls[at].stale = false;
+    let seen = seen(world, state, call.claim);
+    Some(sent(after, at, Step::Enter { slot, lease, seen }))
+}
+
+fn seen(world: &World, state: &State, claim: u8) -> u8 {
+    match world.kind(claim) {
+        Kind::Semaphore => state.store.revision,
+        Kind::Exclusive | Kind::Reader => 0,
+    }
+}
+
+/// Reads the slot that the record of its request names, and that record again.
+pub fn look(world: &World, state: &State, at: usize, slot: Slot) -> Option<State> {
+    let (store, call, id) = (&state.store, &state.calls[at], at as u8);
+    let now = store.request(call.claim);
+    if store.is_marked(id) {
+        return Some(to(state, at, Stage::Done));
+    }
+    if now.and_then(Request::slot) != Some(slot) && world.flaw != Flaw::TrustsTheRequest {
+        return Some(to(state, at, Stage::Wants));
+    }
+    let ours = |claim| claim == call.claim || world.flaw == Flaw::TrustsTheSlot;
+    if let Some(waiter) = store.waiter(slot).filter(|waiter| ours(waiter.claim)) {
+        let modified = waiter.modified;
+        return match next_in_line(world, state, waiter) {
+            true => promote(world, state, at, waiter),
+            false => Some(sent(state.clone(), at, Step::AdoptWaiter { slot, modified })),
+        };
+    }
+    if let Some(holder) = store.holder(slot).filter(|holder| ours(holder.claim)) {
+        let mut after = state.clone();
+        after.calls[at].stale = store.leases[usize::from(holder.lease)] != Lease::Fresh;
+        after.calls[at].at = Some(slot);
+        let modified = holder.modified;
+        return Some(match holder.call == id || holder.adopted {
+            true => to(&after, at, Stage::Granted { lease: holder.lease }),
+            false => sent(after, at, Step::AdoptHolder { slot, modified }),
+        });
+    }
+    // The client is told that its hold expired.
+    let mut after = to(state, at, Stage::Done);
+    if !matches!(now, Some(Request::Holds { .. })) {
+        after.wrong = Some("a hold was said to have expired that had not");
+    }
+    Some(after)
+}
+
+/// Whether a claim fits beside the holders.
+fn fits(world: &World, state: &State, claim: u8) -> bool {
+    let mixes = |other: &Holder| match (world.kind(claim), world.kind(other.claim)) {
+        (Kind::Exclusive, _) | (_, Kind::Exclusive) => false,
+        (one, other) => one == other,
+    };
+    state.store.holders.iter().all(mixes) && taken(world, state) + world.permits_of(claim) <= world.limit
+}
+
+/// How many permits the holders have.
+fn taken(world: &World, state: &State) -> u8 {
+    let holders = state.store.holders.iter();
+    holders.map(|holder| world.permits_of(holder.claim)).sum()
+}
+
+/// Whether a waiter is within the prefix.
+pub fn next_in_line(world: &World, state: &State, waiter: &Waiter) -> bool {
+    let ahead = |other: &&Waiter| other.created < waiter.created;
+    let ahead: u8 = state
+        .store
+        .waiters
+        .iter()
+        .filter(ahead)
+        .map(|other| world.permits_of(other.claim))
+        .sum();
+    taken(world, state) + ahead + world.permits_of(waiter.claim) <= world.limit
+}
+
+fn promote(world: &World, state: &State, at: usize, waiter: &Waiter) -> Option<State> {
+    let mut after = state.clone();
+    let lease = lease(world, &mut after, state.calls[at].replica)?;
+    after.calls[at].stale = false;
+    let seen = seen(world, state, waiter.claim);
+    let (slot, modified) = (waiter.slot, waiter.modified);
+    Some(sent(
+        after,
+        at,
+        Step::Promote {
+            slot,
+            modified,
+            lease,
+            seen,
+        },
+    ))
+}
+
+/// A waiting call looks at its claim.
+pub fn inspect(world: &World, state: &State, at: usize) -> Option<State> {
+    let (store, call) = (&state.store, &state.calls[at]);
+    let slot = call.at?;
+    if let Some(waiter) = store.waiter(slot).filter(|waiter| waiter.call == at as u8) {
+        return next_in_line(world, state, waiter).then(|| promote(world, state, at, waiter))?;
+    }
+    let handed = store.holder(slot).filter(|holder| holder.call == at as u8);
+    let Some(holder) = handed else {
+        return Some(to(state, at, Stage::Done));
+    };
+    let mut after = state.clone();
+    after.calls[at].stale = store.leases[usize::from(holder.lease)] != Lease::Fresh;
+    Some(to(&after, at, Stage::Granted { lease: holder.lease }))
+}
+
+pub fn deliver(world: &World, state: &State, at: usize, lease: u8) -> State {
+    let claim = usize::from(state.calls[at].claim);
+    let is_over = state.over[claim] && world.is_retryable(state.calls[at].claim);
+    if state.calls[at].stale || is_over {
+        return to(state, at, Stage::Done);
+    }
+    let mut after = to(state, at, Stage::Held { lease });
+    after.believes[claim] = Some(lease);
+    after
+}
+
+pub fn give_back(state: &State, at: usize, lease: u8) -> State {
+    let claim = usize::from(state.calls[at].claim);
+    let mut after = to(state, at, Stage::Releasing { lease });
+    after.believes[claim] = None;
+    after.over[claim] = true;
+    after
+}
+
+pub fn stop_counting(state: &State, at: usize) -> State {
+    let mut after = to(state, at, Stage::Done);
+    after.believes[usize::from(state.calls[at].claim)] = None;
+    after
+}
+
+/// The holder that a lease names: the slot alone may be another claim's by now.
+fn leased(world: &World, state: &State, at: usize, lease: u8) -> Option<Holder> {
+    let call = &state.calls[at];
+    let is_it =
+        |holder: &&Holder| holder.claim == call.claim && holder.lease == lease || world.flaw == Flaw::ReleasesTheSlot;
+    call.at.and_then(|slot| state.store.holder(slot)).filter(is_it).copied()
+}
+
+pub fn release(world: &World, state: &State, at: usize, lease: u8) -> State {
+    match leased(world, state, at, lease) {
+        Some(Holder { slot, modified, .. }) => sent(state.clone(), at, Step::Release { slot, modified }),
+        None => to(state, at, Stage::Done),
+    }
+}
+
+/// With the first waiter, where this replica serves it.
+pub fn hand_over(world: &World, state: &State, at: usize, held: u8) -> Option<State> {
+    let (store, call) = (&state.store, &state.calls[at]);
+    let Holder { slot, modified, .. } = leased(world, state, at, held)?;
+    let first = store.waiters.first()?;
+    let served = &state.calls[usize::from(first.call)];
+    if store.holders.len() > 1 || served.replica != call.replica || served.stage != Stage::Waiting {
+        return None;
+    }
+    let mut after = state.clone();
+    let lease = lease(world, &mut after, call.replica)?;
+    after.calls[usize::from(first.call)].stale = false;
+    Some(sent(
+        after,
+        at,
+        Step::HandOver {
+            slot,
+            modified,
+            next: first.call,
+            next_slot: first.slot,
+            next_modified: first.modified,
+            lease,
+        },
+    ))
+}
+
+/// Undoes a call: first a mark, if a step of it may still come, and then what is at its slots.
+pub fn undo(world: &World, state: &State, at: usize) -> State {
+    let (store, call, id) = (&state.store, &state.calls[at], at as u8);
+    let settled = store.is_marked(id) || !call.late.iter().any(|(step, _)| step.comes());
+    if !settled && world.flaw != Flaw::NeverMarks {
+        return sent(state.clone(), at, Step::Mark);
+    }
+    let slots = || call.own.into_iter().chain(call.at);
+    let adopted_too = world.flaw == Flaw::UndoIgnoresAdoption;
+    let any = world.flaw == Flaw::UndoIgnoresCall;
+    let waiter = slots().find_map(|slot| store.waiter(slot).filter(|waiter| waiter.call == id || any));
+    if let Some(Waiter { slot, modified, .. }) = waiter.copied() {
+        return sent(state.clone(), at, Step::UndoWaiter { slot, modified });
+    }
+    let holder = slots().find_map(|slot| store.holder(slot).filter(|holder| holder.call == id));
+    if let Some(Holder { slot, modified, .. }) = holder.filter(|holder| !holder.adopted || adopted_too).copied() {
+        return sent(state.clone(), at, Step::UndoHolder { slot, modified });
+    }
+    let mut after = to(state, at, Stage::Left);
+    after.calls[at].adopted = holder.is_some();
+    after
+}
+
+/// Removes the waiting claim that its replica knows, whatever is in the store by now.
+pub fn undo_unread(state: &State, at: usize) -> Option<State> {
+    let (modified, slot) = (state.calls[at].queued?, state.calls[at].at?);
+    Some(sent(state.clone(), at, Step::UndoWaiter { slot, modified }))
+}
+
+/// Once its undo was answered, and if no other call has found its hold, what it had on its way needs no lease.
+pub fn revoke(world: &World, state: &State, at: usize) -> Option<State> {
+    if state.calls[at].adopted && world.flaw != Flaw::RevokesAdopted {
+        return None;
+    }
+    let mut after = state.clone();
+    let lease = after.calls[at].lost.pop()?;
+    after.store.end_lease(world, lease);
+    Some(after)
+}
+
+pub fn to(state: &State, at: usize, stage: Stage) -> State {
+    let mut after = state.clone();
+    after.calls[at].stage = stage;
+    after
+}
+
+fn sent(mut state: State, at: usize, step: Step) -> State {
+    let session = state.store.sessions[usize::from(state.calls[at].replica)];
+    state.calls[at].stage = Stage::Sent((step, session));
+    state
+}
