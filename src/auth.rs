@@ -140,6 +140,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn signatures_are_verified_by_half_of_the_processors_at_most() {
+        let processors = available_parallelism().map_or(1, std::num::NonZero::get);
+        let at_once = Auth::default().verifying.available_permits();
+        assert!(
+            at_once >= 1 && 2 * at_once <= processors.max(2),
+            "{at_once} of {processors}"
+        );
+    }
+
+    #[test]
     fn an_identity_is_prefixed_with_its_source_and_bounded() {
         assert_eq!(
             identity("uri", "spiffe://a/b").map(|id| id.as_str().to_owned()),

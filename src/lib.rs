@@ -36,6 +36,7 @@ pub mod clock;
 pub mod config;
 pub mod error;
 pub mod files;
+pub mod ledger;
 pub mod limits;
 pub mod locks;
 pub mod metrics;

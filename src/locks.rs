@@ -4,7 +4,7 @@
 //! [`local_waiters`] knows which calls of this replica wait for which lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -19,15 +19,16 @@ use self::acquire::AcquireCall;
 use self::local_waiters::{LocalWaiters, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, Capabilities, ClaimLimits, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WaitPolicy, WatchEvent,
+    Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, OwnedReleaseTarget,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
+use crate::ledger::Ledger;
 use crate::limits::Limits;
+use crate::metrics::{Measured, NamespaceMetrics};
 use crate::name::{
-    CallId, ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
-    Secret,
+    ClaimId, FencingToken, Identity, LeaseKey, LockKey, LockName, Metadata, Mode, Namespace, Owner, RequestId,
 };
 use crate::telemetry::traces::carried;
 
@@ -35,6 +36,7 @@ mod acquire;
 mod bytes_in_use;
 mod ids;
 mod local_waiters;
+mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
 mod undo;
@@ -58,6 +60,7 @@ struct NamespaceState {
     limits: ArcSwap<Limits>,
     capabilities: Capabilities,
     backend: Arc<dyn Backend>,
+    ledger: Arc<Ledger>,
     waiters: Arc<LocalWaiters>,
     draining: CancellationToken,
     undos: TaskTracker,
@@ -139,6 +142,18 @@ impl Locks {
     /// Creates the locks of `namespace` over `backend`. Must be called within a tokio runtime: a task delivers the
     /// backend's notifications until the backend is closed.
     pub fn new(namespace: Namespace, limits: Limits, backend: Arc<dyn Backend>) -> Self {
+        Self::measured(namespace, limits, backend, None)
+    }
+
+    /// [`Self::new`], with metrics in which the operations of `backend` are counted.
+    pub(crate) fn measured(
+        namespace: Namespace,
+        limits: Limits,
+        backend: Arc<dyn Backend>,
+        metrics: Option<Arc<NamespaceMetrics>>,
+    ) -> Self {
+        let ledger = Arc::new(Ledger::new(metrics.is_some()));
+        let backend = Arc::new(Measured::new(backend, Arc::clone(&ledger), metrics));
         let state = Arc::new(NamespaceState {
             namespace,
             limits: ArcSwap::from_pointee(limits),
@@ -149,6 +164,7 @@ impl Locks {
             failed_undos: AtomicUsize::new(0),
             closed: CancellationToken::new(),
             runtime: Handle::current(),
+            ledger,
             backend,
         });
         let (waiters, mut notifications) = (Arc::clone(&state.waiters), state.backend.notifications());
@@ -254,11 +270,16 @@ impl Locks {
 
     /// Forcibly releases the claim that holds this token.
     ///
+    /// # Cancellation safety
+    /// If the future is dropped, the release continues: a lease that the store ends must leave the ledger.
+    ///
     /// # Errors
     /// [`Error::LeaseLost`] when the token is not held.
     pub async fn force_release(&self, lock: &LockName, token: FencingToken) -> Result<(), Error> {
         self.state.limits.load().name(lock)?;
-        match self.state.release(lock, ReleaseTarget::Forced(token)).await?.released {
+        let (state, lock) = (Arc::clone(&self.state), lock.clone());
+        let step = async move { state.release(&lock, ReleaseTarget::Forced(token)).await };
+        match in_own_task(step).await?.released {
             Released::Ended(_) => Ok(()),
             Released::EndedBefore(cause) => Err(Error::LeaseLost { cause: Some(cause) }),
             Released::Nothing | Released::Adopted => Err(Error::LeaseLost { cause: None }),
@@ -286,6 +307,11 @@ impl Locks {
     /// Replaces the limits; calls that have already begun keep the old ones.
     pub fn set_limits(&self, limits: Limits) {
         self.state.limits.store(Arc::new(limits));
+    }
+
+    /// The leases that this server knows to be held.
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.state.ledger
     }
 
     /// The number of calls of this replica that wait.
@@ -338,81 +364,19 @@ impl Locks {
     }
 }
 
+/// Runs a step in a task of its own, so that it continues if its caller is dropped.
+async fn in_own_task<T, E>(step: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<BackendError> + Send + 'static,
+{
+    tokio::spawn(carried(step)).await.unwrap_or_else(|error| {
+        let reason = error.to_string();
+        Err(BackendError::Broken { reason }.into())
+    })
+}
+
 impl NamespaceState {
-    /// Builds the claim of a call. Checks the call against the namespace's limits and the backend's capabilities.
-    fn claim(&self, request: &Acquire, arrived: Instant) -> Result<NewClaim, Error> {
-        let limits = self.limits.load();
-        limits.name(&request.lock)?;
-        let ttl = limits.ttl(request.ttl)?;
-        self.check_capabilities(request)?;
-        let [random_id, call, secret] = ids::random()?;
-        let named = request.claim();
-        Ok(NewClaim {
-            id: named.unwrap_or(ClaimId::from_bytes(random_id)),
-            call: CallId::from_bytes(call),
-            secret: Secret::from_bytes(secret),
-            retryable: named.is_some(),
-            owner: request.owner.clone(),
-            identity: request.identity.clone(),
-            mode: request.mode,
-            reentrant: request.reentrant,
-            ttl,
-            metadata: request.metadata.clone(),
-            wait_policy: if request.wait.is_zero() {
-                WaitPolicy::NoWait
-            } else {
-                WaitPolicy::Wait
-            },
-            limits: ClaimLimits {
-                queue: limits.queue,
-                finished: limits.finished,
-                holds: limits.holds,
-            },
-            arrived,
-        })
-    }
-
-    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
-    /// otherwise collect undos without bound.
-    fn check_failed_undos(&self) -> Result<(), BackendError> {
-        if self.failed_undos.load(Ordering::Relaxed) < undo::MAX_FAILED_UNDOS {
-            return Ok(());
-        }
-        Err(BackendError::NotSent {
-            reason: format!("{} earlier calls could not be undone yet", undo::MAX_FAILED_UNDOS),
-        })
-    }
-
-    fn check_capabilities(&self, request: &Acquire) -> Result<(), Error> {
-        let unsupported = |what: &str| {
-            Err(Error::Unsupported {
-                what: format!("{what} on a namespace of kind {}", self.capabilities.kind),
-            })
-        };
-        if request.mode != Mode::Exclusive && !self.capabilities.sharing {
-            return unsupported(&format!("mode {}", request.mode.as_str()));
-        }
-        if request.reentrant && !self.capabilities.reentry {
-            return unsupported("re-entry");
-        }
-        Ok(())
-    }
-
-    /// The same claim with a fresh call id and secret, and a fresh claim id unless a request id determines it.
-    fn with_fresh_ids(&self, claim: NewClaim) -> Result<NewClaim, Error> {
-        let [random_id, call, secret] = ids::random()?;
-        Ok(NewClaim {
-            id: if claim.retryable {
-                claim.id
-            } else {
-                ClaimId::from_bytes(random_id)
-            },
-            call: CallId::from_bytes(call),
-            secret: Secret::from_bytes(secret),
-            ..claim
-        })
-    }
-
     /// Releases `target` and promotes the first waiter of this replica in the same step.
     async fn release(self: &Arc<Self>, lock: &LockName, target: ReleaseTarget<'_>) -> Result<ReleaseOutcome, Error> {
         let Some(next) = self.waiters.first(lock) else {
@@ -432,11 +396,7 @@ impl NamespaceState {
             }
             outcome
         };
-        let step = tokio::spawn(carried(step));
-        let outcome = step.await.map_err(|error| BackendError::Broken {
-            reason: error.to_string(),
-        });
-        Ok(outcome??)
+        Ok(in_own_task(step).await?)
     }
 
     fn granted(&self, lock: &LockName, grant: Grant, undo: Undo) -> Granted {

@@ -4,17 +4,18 @@
 //! one response per connection, GET and HEAD only.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::Full;
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use crate::api::ListenAddress;
 use crate::backend::Health;
@@ -181,10 +183,8 @@ impl MonitorState {
     }
 
     async fn serve_stream(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
-        let respond = service_fn(|request: Request<Incoming>| {
-            let response = self.answer(request.method(), request.uri().path());
-            async { Ok::<_, Infallible>(response) }
-        });
+        let routes = self.routes();
+        let respond = service_fn(|request: Request<Incoming>| routes.clone().oneshot(request));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(MAX_HEADER_TIME)
@@ -194,56 +194,14 @@ impl MonitorState {
         let _ = timeout(MAX_CONNECTION_TIME, connection).await;
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
-            refused
-                .headers_mut()
-                .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return refused;
-        }
-        match path {
-            "/metrics" => self.metrics(),
-            "/healthz" => text(StatusCode::OK, "ok\n".into()),
-            "/readyz" => self.ready(),
-            _ => text(
-                StatusCode::NOT_FOUND,
-                "there are /metrics, /healthz and /readyz\n".into(),
-            ),
-        }
-    }
-
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        self.namespaces.observe();
-        let draining = i64::from(self.namespaces.is_draining());
-        self.metrics.server().draining.set(draining);
-        match self.metrics.text() {
-            Ok(body) => {
-                let mut response = Response::new(Full::from(body));
-                response
-                    .headers_mut()
-                    .insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
-                response
-            }
-            Err(error) => {
-                tracing::error!(%error, "the metrics cannot be encoded");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "see the log\n".into())
-            }
-        }
-    }
-
-    fn ready(&self) -> Response<Full<Bytes>> {
-        if self.namespaces.is_draining() {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
-        }
-        let needed = self.ready.0.load();
-        let missing = needed.iter().filter(|name| !self.serves(name));
-        let lines: String = missing.map(|name| format!("{name} does not serve\n")).collect();
-        if lines.is_empty() {
-            text(StatusCode::OK, "ready\n".into())
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, lines)
-        }
+    fn routes(self) -> Router {
+        Router::new()
+            .route("/metrics", get(metrics))
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/readyz", get(ready))
+            .fallback(|| async { (StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n") })
+            .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n") })
+            .with_state(self)
     }
 
     fn serves(&self, namespace: &str) -> bool {
@@ -252,11 +210,28 @@ impl MonitorState {
     }
 }
 
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response
+async fn metrics(State(state): State<MonitorState>) -> Response {
+    state.namespaces.observe();
+    let draining = i64::from(state.namespaces.is_draining());
+    state.metrics.server().draining.set(draining);
+    match state.metrics.text() {
+        Ok(body) => ([(CONTENT_TYPE, METRICS_TYPE)], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "the metrics cannot be encoded");
+            (StatusCode::INTERNAL_SERVER_ERROR, "see the log\n").into_response()
+        }
+    }
+}
+
+async fn ready(State(state): State<MonitorState>) -> (StatusCode, String) {
+    if state.namespaces.is_draining() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n".into());
+    }
+    let needed = state.ready.0.load();
+    let missing = needed.iter().filter(|name| !state.serves(name));
+    let lines: String = missing.map(|name| format!("{name} does not serve\n")).collect();
+    match lines.is_empty() {
+        true => (StatusCode::OK, "ready\n".into()),
+        false => (StatusCode::SERVICE_UNAVAILABLE, lines),
+    }
 }

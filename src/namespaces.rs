@@ -129,11 +129,12 @@ impl Namespaces {
         table.values().map(|served| served.locks.clone()).collect()
     }
 
-    /// Records in the metrics the health of each store and the number of waiting calls.
+    /// Updates in the metrics the health of each store, the number of waiting calls and the leases.
     pub fn observe(&self) {
         for served in self.table.load().values() {
             if let Some(metrics) = &served.metrics {
-                metrics.observe(&served.locks.health().borrow(), served.locks.waiting());
+                let locks = &served.locks;
+                metrics.observe(&locks.health().borrow(), locks.waiting(), locks.ledger());
             }
         }
     }

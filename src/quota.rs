@@ -14,11 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::auth::Pattern;
-use crate::name::{ClaimId, FencingToken, Identity, LeaseKey, LockName};
-
-mod ledger;
-
-use self::ledger::Ledger;
+use crate::ledger::Ledger;
+use crate::name::{ClaimId, Identity, LeaseKey};
 
 /// The maximum number of identities counted at once; idle ones are forgotten.
 const MAX_IDENTITIES: usize = 100_000;
@@ -216,7 +213,7 @@ impl AcquireQuota {
     /// Counts the delivered lease until its end is observed.
     pub fn holds(self, lease: &LeaseKey, ttl: Duration) {
         if let Some(ledger) = self.ledger.filter(|_| !self.held.permits.is_empty()) {
-            ledger.add(lease, Instant::now() + ttl, self.held);
+            ledger.attach(lease, Instant::now() + ttl, Box::new(self.held));
         }
     }
 }
@@ -234,7 +231,6 @@ struct Shared {
     settings: RwLock<Arc<QuotaSettings>>,
     namespaces: Mutex<HashMap<String, Arc<Usage>>>,
     identities: Mutex<HashMap<Identity, Arc<Usage>>>,
-    ledger: Arc<Ledger>,
 }
 
 impl Default for Quotas {
@@ -259,7 +255,6 @@ impl Quotas {
                 settings: RwLock::new(Arc::new(settings)),
                 namespaces: Mutex::default(),
                 identities: Mutex::default(),
-                ledger: Arc::default(),
             }),
         }
     }
@@ -301,18 +296,24 @@ impl Quotas {
         })
     }
 
-    /// Counts an Acquire. A retry whose lease is already counted uses no further lease, so that it finds its own lease
-    /// even at the limit.
+    /// Counts an Acquire in a namespace, whose leases are in `ledger`. A retry whose lease is already counted uses no
+    /// further lease, so that it finds its own lease even at the limit.
     ///
     /// # Errors
     /// [`OverLimit`]; nothing is counted then.
-    pub fn acquire(&self, identity: &Identity, namespace: &str, entry: Entry) -> Result<AcquireQuota, OverLimit> {
+    pub fn acquire(
+        &self,
+        identity: &Identity,
+        namespace: &str,
+        entry: Entry,
+        ledger: &Arc<Ledger>,
+    ) -> Result<AcquireQuota, OverLimit> {
         let counted = self.counted(identity, namespace)?;
         if counted.is_empty() {
             return Ok(AcquireQuota::default());
         }
-        self.shared.ledger.forget_ended();
-        let is_held = entry.claim.is_some_and(|claim| self.shared.ledger.has(claim));
+        ledger.forget_expired();
+        let is_held = entry.claim.is_some_and(|claim| ledger.has_share(claim));
         let take_if = |wanted: bool, what| {
             if wanted {
                 take(&counted, what)
@@ -325,7 +326,7 @@ impl Quotas {
         Ok(AcquireQuota {
             held,
             _waiting: waiting,
-            ledger: Some(Arc::clone(&self.shared.ledger)),
+            ledger: Some(Arc::clone(ledger)),
         })
     }
 
@@ -335,21 +336,6 @@ impl Quotas {
     /// [`OverLimit`]; nothing is counted then.
     pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<QuotaUse, OverLimit> {
         take(&self.counted(identity, namespace)?, Resource::Streams)
-    }
-
-    /// Extends the time that a renewed lease counts.
-    pub fn renewed(&self, lease: &LeaseKey, ttl: Duration) {
-        self.shared.ledger.renewed(lease, Instant::now() + ttl);
-    }
-
-    /// Stops counting a lease that has ended.
-    pub fn ended(&self, lease: &LeaseKey) {
-        self.shared.ledger.ended(lease);
-    }
-
-    /// Stops counting all leases of a token.
-    pub fn forced(&self, namespace: &str, name: &LockName, token: FencingToken) {
-        self.shared.ledger.forced(namespace, name, token);
     }
 
     /// The limits that apply to a call, the identity's first.

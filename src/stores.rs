@@ -10,12 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::Guarantee;
 use crate::backend::driver::{Apply, Entry, OpenStore, StoreConfig, StoreError};
-use crate::backend::{Backend, Guarantee};
 use crate::config::{Config, NamespaceConfig};
 use crate::limits::Limits;
 use crate::locks::Locks;
-use crate::metrics::{Measured, Metrics};
+use crate::metrics::Metrics;
 use crate::name::Namespace;
 use crate::namespaces::{Namespaces, Served, Table};
 
@@ -297,11 +297,7 @@ impl Stores {
         }
         let all = self.namespaces.metrics();
         let metrics = all.map(|all| all.namespace(namespace, backend.capabilities()));
-        let backend: Arc<dyn Backend> = match &metrics {
-            Some(metrics) => Arc::new(Measured::new(backend, Arc::clone(metrics))),
-            None => backend,
-        };
-        let locks = Locks::new(namespace.clone(), settings.limits.clone(), backend);
+        let locks = Locks::measured(namespace.clone(), settings.limits.clone(), backend, metrics.clone());
         Ok(Served { locks, metrics })
     }
 

@@ -300,3 +300,55 @@ pub fn client_certificate<S>(stream: &TlsStream<S>) -> Option<&[u8]> {
     let certificates = stream.get_ref().1.peer_certificates()?;
     certificates.first().map(AsRef::as_ref)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::{ClientConfig, HandshakeKind, RootCertStore};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_session_is_resumed() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+        let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+        std::fs::write(&certificate, own.cert.pem()).unwrap();
+        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&certificate).unwrap()).unwrap();
+        let tls = Tls::open(TlsSettings {
+            certificate,
+            key,
+            client_ca: None,
+            client_auth: ClientAuth::None,
+            handshake_timeout: Duration::from_secs(10),
+            handshake_limit: 4,
+        });
+        let tls = tls.unwrap();
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let client = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]);
+            let mut client = client
+                .unwrap()
+                .with_root_certificates(roots.clone())
+                .with_no_client_auth();
+            client.alpn_protocols = vec![H2.to_vec()];
+            let connector = TlsConnector::from(Arc::new(client));
+            for _ in 0..3 {
+                let (near, far) = tokio::io::duplex(1 << 16);
+                let name = ServerName::try_from("x").unwrap();
+                let (served, connected) = tokio::join!(tls.handshake(far), connector.connect(name, near));
+                let mut connected = connected.unwrap();
+                let mut served = served.unwrap();
+                // What a session is resumed by may come after the handshake.
+                tokio::io::AsyncWriteExt::write_all(&mut served, b"a").await.unwrap();
+                tokio::io::AsyncWriteExt::flush(&mut served).await.unwrap();
+                tokio::io::AsyncReadExt::read_u8(&mut connected).await.unwrap();
+                assert_eq!(served.get_ref().1.handshake_kind(), Some(HandshakeKind::Full));
+            }
+        }
+    }
+}

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings};
-use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
-};
+use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget, Released};
 use fencepost::claim::prefix_len;
-use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
+use fencepost::name::{LockName, Mode, Namespace, Ttl};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
+#[path = "common/claims.rs"]
+mod claims;
 #[path = "common/redis.rs"]
 mod servers;
 
@@ -30,30 +30,14 @@ fn mode() -> impl Strategy<Value = Mode> {
 }
 
 fn claim(number: u128, mode: Mode) -> NewClaim {
-    let bytes = number.to_be_bytes();
     NewClaim {
-        id: ClaimId::from_bytes(bytes),
-        call: CallId::from_bytes(bytes),
-        secret: Secret::from_bytes(bytes),
-        retryable: false,
-        owner: Owner::new("walker").unwrap(),
-        identity: Identity::anonymous(),
         mode,
-        reentrant: false,
-        ttl: Ttl::new(Duration::from_secs(60)).unwrap(),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ClaimLimits {
-            queue: 1_000,
-            finished: 1_000,
-            holds: 10,
-        },
-        arrived: tokio::time::Instant::now(),
+        ..claims::numbered(number)
     }
 }
 
-/// Enters these modes, lets some leave, and after each step compares who may hold: the waiters that
-/// the rule lets in must be taken up, the next one must not.
+/// Acquires in these modes, lets some leave, and after each step compares who may hold: the waiters that
+/// the rule lets in must be promoted, the next one must not.
 async fn walk(backend: &Arc<dyn Backend>, lock: &LockName, modes: Vec<Mode>, leaving: Vec<Index>) {
     let mut queue: Vec<NewClaim> = Vec::new();
     for (number, mode) in modes.into_iter().enumerate() {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fencepost::backend::redis_server::script::{Ask, Script};
-use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};
+use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Store, scripts};
 use fencepost::backend::{Backend, Health};
 use fencepost::limits::Limits;

@@ -14,14 +14,12 @@ use super::peer::Peer;
 use super::verifications::unproven;
 use crate::auth::rules::Reach;
 use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
-use crate::backend::BackendError;
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
-use crate::name::{FencingToken, LeaseKey, LockName, Namespace};
+use crate::name::{LeaseKey, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
-use crate::telemetry::traces::carried;
 
 /// How often a watch's permission is checked again.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -82,13 +80,10 @@ impl GuardedNamespaces {
     /// Checks that the caller may use the lease, and returns its namespace. The lease id proves
     /// that the lease is the caller's; the policy is checked nevertheless. Renew and Release do not
     /// count against a limit.
-    pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<HeldLease, Error> {
+    pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let namespace = lease.lock.namespace.as_str();
         self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
-        Ok(HeldLease {
-            locks: self.namespaces.get(namespace)?,
-            quotas: self.quotas.clone(),
-        })
+        self.namespaces.get(namespace)
     }
 
     /// The locks of a namespace, to read one of them.
@@ -146,11 +141,8 @@ impl GuardedNamespaces {
     }
 
     /// The locks of a namespace, to force the release of one of them.
-    pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<HeldLease, Error> {
-        Ok(HeldLease {
-            locks: self.allowed(caller, Verb::Admin, namespace, Reach::Names(name))?,
-            quotas: self.quotas.clone(),
-        })
+    pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
+        self.allowed(caller, Verb::Admin, namespace, Reach::Names(name))
     }
 
     /// The locks of a namespace, for an operation on all of them.
@@ -242,10 +234,8 @@ impl NamespaceToAcquire {
             claim: request.claim(),
         };
         let namespace = self.locks.namespace();
-        let quota = self
-            .guarded
-            .quotas
-            .acquire(&request.identity, namespace.as_str(), entry);
+        let (quotas, ledger) = (&self.guarded.quotas, self.locks.ledger());
+        let quota = quotas.acquire(&request.identity, namespace.as_str(), entry, ledger);
         let quota = quota.map_err(|over| self.guarded.counted(namespace, over))?;
         let granted = if request.wait.is_zero() {
             self.locks.acquire(request).await?
@@ -267,53 +257,6 @@ impl NamespaceToAcquire {
         };
         let allowed = guarded.still_allowed(caller, Verb::Acquire, namespace, name.as_str());
         allowed.await.map(|()| granted)
-    }
-}
-
-/// The namespace of a lease that may end here, and the quota that then must not count it any more.
-#[derive(Debug)]
-pub(super) struct HeldLease {
-    locks: Locks,
-    quotas: Quotas,
-}
-
-impl HeldLease {
-    /// Extends the lease.
-    pub(super) async fn renew(&self, key: &LeaseKey, ttl: Option<Duration>) -> Result<Lease, Error> {
-        let renewed = self.locks.renew(key, ttl).await;
-        match &renewed {
-            Ok(lease) => self.quotas.renewed(key, lease.ttl),
-            Err(Error::LeaseLost { .. }) => self.quotas.ended(key),
-            Err(_) => {}
-        }
-        renewed
-    }
-
-    /// Releases the lease.
-    pub(super) async fn release(&self, key: &LeaseKey) -> Result<(), Error> {
-        let released = self.locks.release(key).await;
-        if matches!(released, Ok(()) | Err(Error::LeaseLost { .. })) {
-            self.quotas.ended(key);
-        }
-        released
-    }
-
-    /// Forces the release of the claim with a token.
-    ///
-    /// # Cancellation safety
-    /// If the future is dropped, the release continues: a lease that the store ends must leave the
-    /// quota.
-    pub(super) async fn force(self, name: LockName, token: FencingToken) -> Result<(), Error> {
-        let force = async move {
-            self.locks.force_release(&name, token).await?;
-            self.quotas.forced(self.locks.namespace().as_str(), &name, token);
-            Ok(())
-        };
-        let ended = tokio::spawn(carried(force)).await;
-        ended.unwrap_or_else(|error| {
-            let reason = error.to_string();
-            Err(BackendError::Broken { reason }.into())
-        })
     }
 }
 

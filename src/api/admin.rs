@@ -28,9 +28,9 @@ impl AdminApi {
     }
 
     async fn force(&self, caller: &Caller, message: &proto::ForceReleaseRequest) -> Result<(), Error> {
-        let held = self.guarded.to_force(caller, &message.namespace, &message.name)?;
+        let locks = self.guarded.to_force(caller, &message.namespace, &message.name)?;
         let (name, token) = convert::lock_and_token(&message.name, message.fencing_token)?;
-        held.force(name, token).await
+        locks.force_release(&name, token).await
     }
 
     async fn end_quarantine(&self, caller: &Caller, message: &proto::AdmitRequest) -> Result<(), Error> {

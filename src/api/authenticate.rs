@@ -353,6 +353,7 @@ fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::PolicySettings;
 
     fn headers(values: &[&str]) -> HeaderMap {
         let pairs = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap()));
@@ -370,6 +371,22 @@ mod tests {
                 .check(&caller.identity, Verb::Read, "a", Reach::Names("b"))
                 .is_err()
         );
+    }
+
+    #[test]
+    fn credentials_are_neither_logged_nor_passed_on() {
+        let policy = Policy::open(&PolicySettings::default()).unwrap();
+        let layer = Authenticate::new((), Auth::new(Some(policy)), None);
+        let request = Request::builder().uri("/grpc.health.v1.Health/Check");
+        let request = request.header(AUTHORIZATION, "Bearer secret").body(Body::empty());
+        let request = request.unwrap();
+        let Ok(CallerState::Known(caller)) = layer.caller_state(&request) else {
+            panic!("health is open to everybody, also with a token that is not accepted")
+        };
+        assert!(!format!("{caller:?}").contains("secret"));
+        let admitted = admitted(request, caller);
+        assert_eq!(admitted.headers().get(AUTHORIZATION), None);
+        assert!(admitted.extensions().get::<Caller>().is_some());
     }
 
     #[test]

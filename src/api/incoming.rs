@@ -161,3 +161,41 @@ async fn handshake(tls: &Tls, socket: Socket, peer: Peer) -> Result<Arrival, Unf
         remote: Remote::new(peer, certificate),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::tls::{ClientAuth, TlsSettings};
+
+    #[tokio::test]
+    async fn ended_handshakes_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+        let (certificate, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));
+        std::fs::write(&certificate, own.cert.pem()).unwrap();
+        std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        let tls = Tls::open(TlsSettings {
+            certificate,
+            key,
+            client_ca: None,
+            client_auth: ClientAuth::None,
+            handshake_timeout: Duration::from_secs(10),
+            handshake_limit: 4,
+        });
+        let listener = Accepting {
+            listener: Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap(),
+            throttle: LogThrottle::default(),
+        };
+        let mut handshakes = Handshakes::new(listener, tls.unwrap(), None);
+        for _ in 0..50 {
+            let (client, server) = UnixStream::pair().unwrap();
+            drop(client);
+            handshakes.begin(Socket::Unix(server), Peer::Unix);
+            let done = handshakes.in_progress.join_next().await.unwrap();
+            assert!(matches!(done, Ok(Err(Unfinished::Failed))));
+        }
+        assert!(handshakes.by_age.len() <= 8, "{}", handshakes.by_age.len());
+    }
+}

@@ -6,7 +6,7 @@ use std::task::Poll;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status};
 
-use super::access::{GuardedNamespaces, HeldLease};
+use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
@@ -17,6 +17,7 @@ use super::settings::Settings;
 use super::{deadline, status};
 use crate::backend::WatchEvent;
 use crate::error::Error;
+use crate::locks::Locks;
 use crate::name::{LeaseKey, LockName, Namespace};
 use crate::quota::QuotaUse;
 use crate::rpc::path;
@@ -40,10 +41,10 @@ impl LockApi {
     }
 
     /// The lease's key and its namespace.
-    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(HeldLease, LeaseKey), Status> {
+    fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Locks, LeaseKey), Status> {
         let key = LeaseKey::parse(lease_id).map_err(status::of)?;
-        let held = self.guarded.lease(caller, &key).map_err(status::of)?;
-        Ok((held, key))
+        let locks = self.guarded.lease(caller, &key).map_err(status::of)?;
+        Ok((locks, key))
     }
 }
 
@@ -129,9 +130,9 @@ impl LockService for LockApi {
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let (held, key) = self.lease(&caller, &message.lease_id)?;
+        let (locks, key) = self.lease(&caller, &message.lease_id)?;
         let ttl = convert::ttl(message.ttl).map_err(status::of)?;
-        let lease = held.renew(&key, ttl).await.map_err(status::of)?;
+        let lease = locks.renew(&key, ttl).await.map_err(status::of)?;
         Ok(Response::new(proto::RenewResponse {
             lease: Some(convert::lease(&lease)),
         }))
@@ -142,8 +143,8 @@ impl LockService for LockApi {
         request: Request<proto::ReleaseRequest>,
     ) -> Result<Response<proto::ReleaseResponse>, Status> {
         let (caller, message) = caller_and_message(request);
-        let (held, key) = self.lease(&caller, &message.lease_id)?;
-        held.release(&key).await.map_err(status::of)?;
+        let (locks, key) = self.lease(&caller, &message.lease_id)?;
+        locks.release(&key).await.map_err(status::of)?;
         Ok(Response::new(proto::ReleaseResponse {}))
     }
 

@@ -13,8 +13,9 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
+use super::proto::admin_service_client::AdminServiceClient;
 use super::proto::lock_service_client::LockServiceClient;
-use super::proto::{AcquireRequest, CheckTokenRequest, ReleaseRequest};
+use super::proto::{AcquireRequest, CheckTokenRequest, ForceReleaseRequest, ReleaseRequest};
 use super::*;
 
 /// A server without namespaces, for tests that need no store.
@@ -114,8 +115,23 @@ async fn a_too_large_request_is_an_invalid_field() {
     let mut locks = LockServiceClient::new(server.channel(0).await);
     let lease_id = "x".repeat(Settings::default().request_bytes);
     let status = locks.release(ReleaseRequest { lease_id }).await.unwrap_err();
-    assert_eq!(status.message(), "request: must be at most 65536 bytes");
-    assert_eq!(status::reason(&status).as_deref(), Some("INVALID_FIELD"));
+    let long = || "x".repeat(Settings::default().request_bytes);
+    let mut admin = AdminServiceClient::new(server.channel(0).await);
+    let name = ForceReleaseRequest {
+        name: long(),
+        ..ForceReleaseRequest::default()
+    };
+    let mut health = HealthClient::new(server.channel(0).await);
+    let service = HealthCheckRequest { service: long() };
+    let all = [
+        status,
+        admin.force_release(name).await.unwrap_err(),
+        health.check(service).await.unwrap_err(),
+    ];
+    for status in all {
+        assert_eq!(status.message(), "request: must be at most 65536 bytes");
+        assert_eq!(status::reason(&status).as_deref(), Some("INVALID_FIELD"));
+    }
     server.stop().await;
 }
 

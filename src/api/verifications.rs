@@ -88,3 +88,43 @@ impl Verifications {
 pub(super) fn unproven(cause: Unproven) -> Error {
     Error::Unauthenticated { cause }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::{Future, poll_immediate};
+
+    use super::*;
+    use crate::auth::Until;
+    use crate::name::Identity;
+
+    fn verified(
+        one: &Arc<Verifications>,
+    ) -> impl Future<Output = Result<(ProvenIdentity, VerificationTurn), Error>> + use<> {
+        let known = PresentedCredentials::Verified(ProvenIdentity {
+            identity: Identity::proven("jwt:a"),
+            until: Until::default(),
+        });
+        Arc::clone(one).proven(Auth::default(), known)
+    }
+
+    #[tokio::test]
+    async fn the_calls_of_a_connection_are_verified_one_at_a_time_and_a_bounded_number_waits() {
+        let connection = Arc::new(Verifications::default());
+        let (_, turn) = verified(&connection).await.unwrap();
+        assert!(connection.is_busy());
+        let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(verified(&connection))).collect();
+        for call in &mut waiting {
+            assert!(poll_immediate(call).await.is_none(), "one at a time");
+        }
+        let refused = poll_immediate(verified(&connection)).await;
+        assert!(matches!(refused, Some(Err(Error::Overloaded { .. }))));
+        // A call that was dropped leaves its place, and the next one has its turn.
+        drop(waiting.pop());
+        let mut late = Box::pin(verified(&connection));
+        assert!(poll_immediate(&mut late).await.is_none());
+        drop(waiting);
+        drop(turn);
+        assert!(late.await.is_ok());
+        assert!(!connection.is_busy());
+    }
+}

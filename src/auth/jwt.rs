@@ -265,3 +265,109 @@ fn key(value: Value) -> Option<Key> {
         jwk: value,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::*;
+
+    fn jwt() -> Jwt {
+        Jwt {
+            settings: JwtSettings::default(),
+            file: Hash::default(),
+            keys: Vec::new(),
+            verified_tokens: Mutex::default(),
+        }
+    }
+
+    fn token(until: u64) -> Unverified {
+        Unverified {
+            message: String::new(),
+            signature: String::new(),
+            algorithm: Algorithm::EdDSA,
+            key_id: None,
+            identity: Identity::proven("jwt:a"),
+            until,
+        }
+    }
+
+    #[test]
+    fn removed_keys_go_also_if_the_file_has_no_key_or_too_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let jwks_file = folder.path().join("keys");
+        let write = |numbers: std::ops::Range<usize>| {
+            let jwk = |number: usize| {
+                let x = URL_SAFE_NO_PAD.encode([u8::try_from(number).unwrap(); 32]);
+                serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "kid": number.to_string(), "x": x })
+            };
+            let keys: Vec<Value> = numbers.map(jwk).collect();
+            std::fs::write(&jwks_file, serde_json::json!({ "keys": keys }).to_string()).unwrap();
+        };
+        let settings = JwtSettings {
+            jwks_file: jwks_file.clone(),
+            ..JwtSettings::default()
+        };
+        write(1..3);
+        let first = Jwt::open(&settings).unwrap();
+        assert!(first.renewed(&settings).0.is_none(), "nothing has changed");
+        let other = JwtSettings {
+            issuer: "another".into(),
+            ..settings.clone()
+        };
+        assert!(first.renewed(&other).0.is_some());
+        for (numbers, left) in [(1..1, vec![]), (2..3 + MAX_KEYS, vec!["2"])] {
+            write(numbers);
+            let (renewed, fault) = first.renewed(&settings);
+            let renewed = renewed.unwrap();
+            let ids: Vec<_> = renewed.keys.iter().filter_map(|key| key.id.as_deref()).collect();
+            assert_eq!((ids, fault.is_some()), (left, true));
+        }
+    }
+
+    #[test]
+    fn a_cached_token_expires() {
+        let (jwt, hash) = (jwt(), Hash::default());
+        jwt.cache(&hash, &token(clock::seconds() - 1));
+        assert_eq!(jwt.remembered(&hash), Some(Err(Unproven::Expired)));
+        assert_eq!(jwt.remembered(&hash), None);
+    }
+
+    #[test]
+    fn keys_for_another_use_or_algorithm_are_ignored() {
+        let with = |field: &str, value: &str| {
+            let mut jwk = serde_json::json!({
+                "kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
+            });
+            jwk[field] = value.into();
+            key(jwk).is_some()
+        };
+        assert!(with("use", "sig") && with("alg", "EdDSA"));
+        assert!(!with("use", "enc") && !with("alg", "ES256"));
+    }
+
+    #[test]
+    fn a_file_has_a_bounded_number_of_keys() {
+        let one = serde_json::json!({
+            "kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
+        });
+        let mut jwt = jwt();
+        for (number, is_refused) in [(0, true), (1, false), (MAX_KEYS, false), (MAX_KEYS + 1, true)] {
+            jwt.keys = vec![key(one.clone()).unwrap(); number];
+            assert_eq!(jwt.fault().is_some(), is_refused, "{number}");
+        }
+    }
+
+    #[test]
+    fn the_cache_of_verified_tokens_is_bounded() {
+        let (jwt, token) = (jwt(), token(u64::MAX));
+        for number in 0..=MAX_CACHED {
+            let mut hash = Hash::default();
+            hash[..8].copy_from_slice(&number.to_le_bytes());
+            jwt.cache(&hash, &token);
+            assert!(matches!(jwt.remembered(&hash), Some(Ok(_))));
+        }
+        assert!(jwt.verified_tokens.lock().len() <= MAX_CACHED);
+    }
+}

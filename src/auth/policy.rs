@@ -240,3 +240,41 @@ fn bearers(settings: &PolicySettings) -> Result<(Bearers, Vec<PolicyError>), Pol
     }
     Ok((Bearers::new(bearers), errors))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_tokens_the_known_ones_stay_and_removed_or_renamed_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bearers");
+        let line = |name: &str, number: usize| format!("{name}:{number:064x}\n");
+        let settings = PolicySettings {
+            bearer_file: Some(path.clone()),
+            ..PolicySettings::default()
+        };
+        let is_known = |policy: &Policy, number: usize| {
+            let mut hash = [0; 32];
+            hash[24..].copy_from_slice(&(number as u64).to_be_bytes());
+            policy.bearers.identity_of(&hash).is_some()
+        };
+        let three = [line("stays", 1), line("goes", 2), line("renamed", 3)];
+        std::fs::write(&path, three.concat()).unwrap();
+        let policy = Policy::open(&settings).unwrap();
+        let new: String = (10..10 + MAX_BEARERS).map(|number| line("new", number)).collect();
+        std::fs::write(&path, line("stays", 1) + &line("other", 3) + &new).unwrap();
+        let (policy, errors) = policy.renewed(&settings);
+        let found = MAX_BEARERS + 2;
+        assert!(matches!(errors[..], [PolicyError::TooMany { found: told }] if told == found));
+        assert_eq!(
+            [1, 2, 3, 10].map(|number| is_known(&policy, number)),
+            [true, false, false, false]
+        );
+        assert!(Policy::open(&settings).is_err());
+        // A file that cannot be read says nothing about what is gone.
+        std::fs::remove_file(&path).unwrap();
+        let (policy, errors) = policy.renewed(&settings);
+        assert!(is_known(&policy, 1) && errors.len() == 1);
+    }
+}

@@ -24,13 +24,6 @@ impl Verb {
             Self::Admin => "admin",
         }
     }
-
-    /// Parses the name of a verb.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Acquire, Self::Read, Self::Admin]
-            .into_iter()
-            .find(|verb| verb.as_str() == word)
-    }
 }
 
 /// Matches one text, or all texts with a prefix.
@@ -235,6 +228,16 @@ mod tests {
             .check(&identity, verb, namespace, locks)
             .err()
             .map(|denied| denied.missing)
+    }
+
+    #[test]
+    fn a_rule_without_verbs_or_locks_opens_nothing() {
+        let identity = Identity::proven("token:ci");
+        let opens = |locks: &[&str], verbs: &[Verb]| {
+            Rules::new(vec![rule(&["*"], &["jobs"], locks, verbs)]).opens(&identity, "jobs")
+        };
+        assert!(opens(&[""], &[Verb::Read]));
+        assert!(!opens(&[], &[Verb::Read]) && !opens(&[""], &[]));
     }
 
     #[test]

@@ -13,9 +13,8 @@
 //! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
 //! - [`subscriptions`]: published messages.
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
-//! - [`description`]: the stored description of a claim.
+//! - [`description`], [`reply`]: the stored description of a claim, and the replies of scripts.
 //! - [`unreadable`]: locks whose records cannot be read.
-//! - [`quorum_member`]: one node of a quorum.
 
 pub mod cluster;
 pub mod config;
@@ -29,7 +28,7 @@ pub mod handshake;
 pub mod library;
 pub mod marker;
 pub mod node;
-pub mod quorum_member;
+pub mod reply;
 pub mod script;
 pub mod sentinel;
 pub mod settings;

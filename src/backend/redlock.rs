@@ -23,9 +23,11 @@ pub mod health;
 pub mod inspect;
 pub mod names;
 pub mod nodes;
+pub mod quorum_member;
 pub mod release;
 pub mod renew;
 pub mod scripts;
+pub mod settings;
 pub mod waiting;
 pub mod watching;
 
@@ -43,7 +45,7 @@ use tokio::task::JoinHandle;
 use crate::backend::notifications::NotificationSender;
 use crate::backend::redis_server::credentials::{Access, Credentials};
 use crate::backend::redis_server::failure::not_sent;
-use crate::backend::redis_server::settings::{Quorum, Servers, Settings};
+use crate::backend::redis_server::settings::{Servers, Settings};
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::redis_server::unreadable::Unreadable;
 use crate::backend::{
@@ -53,6 +55,7 @@ use crate::backend::{
 use crate::claim::{Cause, Queue};
 use crate::name::{LeaseKey, LockName, Mode, Namespace, Ttl};
 use nodes::Nodes;
+use settings::Quorum;
 use waiting::{NextAction, Waiting};
 use watching::Watchers;
 

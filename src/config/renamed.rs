@@ -42,42 +42,51 @@ pub(super) struct Found {
     pub is_twice: bool,
 }
 
+/// The tables of the namespaces, by name.
+pub(super) fn namespace_tables<'t, 'd>(
+    document: &'t mut DeTable<'d>,
+) -> impl Iterator<Item = (String, &'t mut DeTable<'d>)> {
+    let namespaces = match document.get_mut("namespaces").map(Spanned::get_mut) {
+        Some(DeValue::Table(namespaces)) => Some(namespaces),
+        _ => None,
+    };
+    let sections = namespaces.into_iter().flat_map(|namespaces| namespaces.iter_mut());
+    sections.filter_map(|(name, section)| match section.get_mut() {
+        DeValue::Table(section) => Some((name.get_ref().to_string(), section)),
+        _ => None,
+    })
+}
+
 /// Renames the keys of the tables of stores that have new names. A key that is there by both names stays as it is.
 pub(super) fn rename(document: &mut DeTable<'_>, stores: &[Entry]) -> Vec<Found> {
     let mut all = Vec::new();
-    let namespaces = document.get_mut("namespaces").map(Spanned::get_mut);
-    let Some(DeValue::Table(namespaces)) = namespaces else {
-        return all;
-    };
-    for (name, section) in namespaces.iter_mut() {
-        let DeValue::Table(section) = section.get_mut() else {
-            continue;
-        };
+    for (name, section) in namespace_tables(document) {
         for store in stores {
             let Some(DeValue::Table(table)) = section.get_mut(store.kind()).map(Spanned::get_mut) else {
                 continue;
             };
-            for (old, new) in store.renamed_keys() {
-                let Some((key, _)) = table.get_key_value(*old) else {
-                    continue;
-                };
-                let (span, is_twice) = (key.span(), table.contains_key(*new));
-                if !is_twice && let Some(value) = table.remove(*old) {
-                    table.insert(Spanned::new(span.clone(), DeString::Borrowed(new)), value);
-                }
-                all.push(Found {
-                    path: [
-                        "namespaces".to_owned(),
-                        name.get_ref().to_string(),
-                        store.kind().to_owned(),
-                    ],
+            let renamed = store.renamed_keys().iter().filter_map(|(old, new)| {
+                let (span, is_twice) = rename_key(table, old, new)?;
+                Some(Found {
+                    path: ["namespaces".to_owned(), name.clone(), store.kind().to_owned()],
                     old,
                     new,
                     span,
                     is_twice,
-                });
-            }
+                })
+            });
+            all.extend(renamed);
         }
     }
     all
+}
+
+/// Renames one key. Returns its place in the text, and whether the table has the key by both names.
+fn rename_key(table: &mut DeTable<'_>, old: &str, new: &'static str) -> Option<(Range<usize>, bool)> {
+    let (key, _) = table.get_key_value(old)?;
+    let (span, is_twice) = (key.span(), table.contains_key(new));
+    if !is_twice && let Some(value) = table.remove(old) {
+        table.insert(Spanned::new(span.clone(), DeString::Borrowed(new)), value);
+    }
+    Some((span, is_twice))
 }

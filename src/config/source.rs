@@ -10,7 +10,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, ValueLocation};
 use super::file::File;
-use super::renamed::{self, RenamedKey};
+use super::renamed::{self, RenamedKey, namespace_tables};
 use super::store_tables::StoreTables;
 use crate::backend::driver::Entry;
 use crate::files;
@@ -208,15 +208,8 @@ impl Wrong {
 fn take_store_tables(document: &mut DeTable<'_>, stores: &[Entry]) -> Result<BTreeMap<String, StoreTables>, Wrong> {
     let mut all = BTreeMap::new();
     let mut first: Option<Wrong> = None;
-    let namespaces = document.get_mut("namespaces").map(Spanned::get_mut);
-    let Some(DeValue::Table(namespaces)) = namespaces else {
-        return Ok(all);
-    };
-    for (name, section) in namespaces.iter_mut() {
+    for (name, section) in namespace_tables(document) {
         let mut tables = StoreTables::of(stores);
-        let DeValue::Table(section) = section.get_mut() else {
-            continue;
-        };
         for store in stores {
             let Some(raw) = section.remove(store.kind()) else {
                 continue;
@@ -224,14 +217,14 @@ fn take_store_tables(document: &mut DeTable<'_>, stores: &[Entry]) -> Result<BTr
             match store.read(RawValue::from(raw)) {
                 Ok(table) => tables.put(store.kind(), table),
                 Err(wrong) => {
-                    let wrong = Wrong::new(&["namespaces", name.get_ref(), store.kind()], &wrong);
+                    let wrong = Wrong::new(&["namespaces", &name, store.kind()], &wrong);
                     if first.as_ref().is_none_or(|first| wrong.path < first.path) {
                         first = Some(wrong);
                     }
                 }
             }
         }
-        all.insert(name.get_ref().to_string(), tables);
+        all.insert(name, tables);
     }
     first.map_or(Ok(all), Err)
 }

@@ -33,3 +33,21 @@ impl BytesInUse {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_without_bytes_is_forgotten() {
+        let (mut bytes, one, other) = (BytesInUse::default(), Identity::proven("a"), Identity::proven("b"));
+        assert_eq!(bytes.add(&one, 3), (3, 3));
+        assert_eq!(bytes.add(&other, 4), (7, 4));
+        assert_eq!(bytes.add(&one, 1), (8, 4));
+        bytes.remove(&one, 3);
+        bytes.remove(&one, 1);
+        assert_eq!((bytes.all, bytes.by_identity.len()), (4, 1));
+        bytes.remove(&other, 4);
+        assert_eq!((bytes.all, bytes.by_identity.len()), (0, 0));
+    }
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::NamespaceState;
-use crate::backend::{Health, NewClaim, ReleaseOutcome, ReleaseTarget};
+use crate::backend::{BackendError, Health, NewClaim, ReleaseOutcome, ReleaseTarget};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::name::{CallId, ClaimId, LockName};
@@ -90,6 +90,19 @@ impl Drop for Undo {
         }
         let retry_undo = retry_undo(Arc::clone(&self.state), self.call.clone());
         self.state.undos.spawn_on(retry_undo, &self.state.runtime);
+    }
+}
+
+impl NamespaceState {
+    /// Refuses an Acquire while too many calls wait to be undone: a store that takes each call and answers none would
+    /// otherwise collect undos without bound.
+    pub(super) fn check_failed_undos(&self) -> Result<(), BackendError> {
+        if self.failed_undos.load(Ordering::Relaxed) < MAX_FAILED_UNDOS {
+            return Ok(());
+        }
+        Err(BackendError::NotSent {
+            reason: format!("{MAX_FAILED_UNDOS} earlier calls could not be undone yet"),
+        })
     }
 }
 

@@ -1,29 +1,25 @@
-//! A backend that measures the operations of the namespace's backend.
+//! A backend around the namespace's backend: it records the leases in the ledger, and measures the operations.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use prometheus::{Histogram, IntCounter};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Instant;
 
 use super::NamespaceMetrics;
-use super::lease_observer::{Granted, LeaseObserver};
+use super::last_tokens::{Granted, LastTokens};
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Grant, Health, InspectLimit, LockPage, NewClaim, Notification,
     PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
+use crate::ledger::Ledger;
 use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
 use crate::telemetry::traces::Traced;
-
-/// The interval between searches for expired leases.
-const SWEEP: Duration = Duration::from_secs(1);
 
 /// The `kind` label of errors.
 const KINDS: [&str; 6] = [
@@ -37,29 +33,40 @@ const KINDS: [&str; 6] = [
 /// The `cause` label of ended leases.
 const CAUSES: [&str; 5] = ["expired", "released", "forced", "taken_back", "unknown"];
 
-/// Wraps a backend: times its operations, counts their errors and observes the grants.
+/// An operation that is timed.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Acquire,
+    Promote,
+    Release,
+    Renew,
+    Inspect,
+    Holder,
+    List,
+    Admit,
+}
+
+/// The `operation` label, in the order of [`Operation`].
+const OPERATIONS: [&str; 8] = [
+    "acquire", "promote", "release", "renew", "inspect", "holder", "list", "admit",
+];
+
+/// Wraps a backend: records in the ledger each lease that it grants, renews or ends. With metrics, it times the
+/// operations, counts their errors and observes the grants.
 pub struct Measured {
     inner: Arc<dyn Backend>,
-    series: Arc<Series>,
-    /// Stops with the backend.
-    _sweep_task: AbortOnDropHandle<()>,
+    ledger: Arc<Ledger>,
+    series: Option<Series>,
 }
 
 /// The series of the operations.
 struct Series {
     namespace: Arc<NamespaceMetrics>,
-    acquire: Histogram,
-    promote: Histogram,
-    release: Histogram,
-    renew: Histogram,
-    inspect: Histogram,
-    holder: Histogram,
-    list: Histogram,
-    admit: Histogram,
+    seconds: [Histogram; OPERATIONS.len()],
     errors: [IntCounter; KINDS.len()],
     ended: [IntCounter; CAUSES.len()],
     lost: [IntCounter; CAUSES.len()],
-    observer: Mutex<LeaseObserver>,
+    tokens: Mutex<LastTokens>,
 }
 
 impl fmt::Debug for Measured {
@@ -72,26 +79,14 @@ impl Series {
     fn of(namespace: Arc<NamespaceMetrics>) -> Self {
         let (all, kind) = (&*namespace.all.inner, namespace.capabilities.kind);
         let name = namespace.name.as_str();
-        let step = |operation| all.step_seconds.with_label_values(&[name, kind, operation]);
         Self {
-            acquire: step("acquire"),
-            promote: step("promote"),
-            release: step("release"),
-            renew: step("renew"),
-            inspect: step("inspect"),
-            holder: step("holder"),
-            list: step("list"),
-            admit: step("admit"),
-            errors: KINDS.map(|error| all.step_errors.with_label_values(&[name, kind, error])),
-            ended: CAUSES.map(|cause| all.ended.with_label_values(&[name, cause])),
-            lost: CAUSES.map(|cause| all.lost.with_label_values(&[name, cause])),
-            observer: Mutex::default(),
+            seconds: OPERATIONS.map(|operation| all.stores.step_seconds.with_label_values(&[name, kind, operation])),
+            errors: KINDS.map(|error| all.stores.step_errors.with_label_values(&[name, kind, error])),
+            ended: CAUSES.map(|cause| all.leases.ended.with_label_values(&[name, cause])),
+            lost: CAUSES.map(|cause| all.leases.lost.with_label_values(&[name, cause])),
+            tokens: Mutex::default(),
             namespace,
         }
-    }
-
-    fn observer(&self) -> MutexGuard<'_, LeaseObserver> {
-        self.observer.lock()
     }
 
     fn count_error(&self, error: &BackendError) {
@@ -106,20 +101,19 @@ impl Series {
         self.errors[kind].inc();
     }
 
-    /// Records a grant, whether new or found.
-    fn record_grant(&self, lock: &LockName, claim: &NewClaim, grant: &Grant, sent: Instant) {
+    /// Counts a grant, unless its lease was known.
+    fn count_grant(&self, lock: &LockName, claim: &NewClaim, grant: &Grant, sent: Instant, is_known: bool) {
         let now = Instant::now();
         let granted = Granted {
             lock,
-            call: claim.call,
             secret: grant.secret,
             token: grant.token,
             sent,
             arrived: claim.arrived,
-            until: sent + grant.ttl,
             alone: claim.mode == Mode::Exclusive && !claim.reentrant,
+            is_known,
         };
-        let observed = self.observer().granted(&granted, now);
+        let observed = self.tokens.lock().granted(&granted, now);
         if observed.regression {
             self.namespace.regressions.inc();
             let (namespace, token) = (&self.namespace.name, grant.token);
@@ -135,65 +129,20 @@ impl Series {
         }
     }
 
-    fn record_outcome(
-        &self,
-        lock: &LockName,
-        claim: &NewClaim,
-        outcome: &Result<AcquireOutcome, BackendError>,
-        sent: Instant,
-    ) {
-        if let Ok(AcquireOutcome::Held(grant)) = outcome {
-            self.record_grant(lock, claim, grant, sent);
-        }
-    }
-
-    fn record_release(
-        &self,
-        lock: &LockName,
-        target: ReleaseTarget<'_>,
-        outcome: &ReleaseOutcome,
-        next: Option<&NewClaim>,
-        sent: Instant,
-    ) {
-        let mut observer = self.observer();
-        match (target, outcome.released) {
-            (ReleaseTarget::Hold(lease), Released::Ended(_)) => {
-                observer.ended(&lease.secret);
-                observer.released(lock, sent);
-            }
-            (ReleaseTarget::Hold(lease), Released::EndedBefore(_) | Released::Nothing) => observer.ended(&lease.secret),
-            (ReleaseTarget::Call(_, call), Released::Ended(_)) => observer.undone(call),
-            (ReleaseTarget::Forced(token), Released::Ended(_)) => {
-                observer.forced(lock, token);
-                observer.released(lock, sent);
-            }
-            _ => {}
-        }
-        drop(observer);
-        match (target, outcome.released) {
+    fn count_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
+        let is_hold = matches!(target, ReleaseTarget::Hold(_));
+        match released {
             // A claim that only waited had no lease.
-            (_, Released::Ended(Cause::Cancelled)) => {}
-            (_, Released::Ended(cause)) => self.ended[cause_index(Some(cause))].inc(),
-            (ReleaseTarget::Hold(_), Released::EndedBefore(Cause::Released)) => {}
-            (ReleaseTarget::Hold(_), Released::EndedBefore(cause)) => self.lost[cause_index(Some(cause))].inc(),
-            (ReleaseTarget::Hold(_), Released::Nothing) => self.lost[cause_index(None)].inc(),
-            _ => {}
-        }
-        if let (Some(claim), Some(grant)) = (next, &outcome.next) {
-            self.record_grant(lock, claim, grant, sent);
-        }
-    }
-
-    fn record_renewal(&self, lease: &LeaseKey, outcome: &RenewOutcome, sent: Instant) {
-        match outcome {
-            RenewOutcome::Renewed(grant) => {
-                let until = sent + grant.ttl;
-                self.observer().hold(&lease.lock.name, lease.secret, grant.token, until);
+            Released::Ended(Cause::Cancelled) => {}
+            Released::Ended(cause) => self.ended[cause_index(Some(cause))].inc(),
+            Released::EndedBefore(cause) if is_hold && cause != Cause::Released => {
+                self.lost[cause_index(Some(cause))].inc();
             }
-            RenewOutcome::Gone(cause) => {
-                self.observer().ended(&lease.secret);
-                self.lost[cause_index(*cause)].inc();
-            }
+            Released::Nothing if is_hold => self.lost[cause_index(None)].inc(),
+            Released::EndedBefore(_) | Released::Nothing | Released::Adopted => {}
+        }
+        if matches!(released, Released::Ended(_)) && !matches!(target, ReleaseTarget::Call(..)) {
+            self.tokens.lock().released(lock, sent);
         }
     }
 }
@@ -208,46 +157,69 @@ fn cause_index(cause: Option<Cause>) -> usize {
     }
 }
 
-/// Counts expired leases until the backend is dropped.
-async fn sweep_task(series: Weak<Series>) {
-    loop {
-        sleep(SWEEP).await;
-        let Some(series) = series.upgrade() else { return };
-        let (expired, held) = series.observer().sweep(Instant::now());
-        series.namespace.expired.inc_by(expired as u64);
-        series.namespace.held.set(i64::try_from(held).unwrap_or(i64::MAX));
-    }
-}
-
 impl Measured {
-    /// Wraps `inner` for this namespace. Must be called within a tokio runtime: a task counts expired leases until this
-    /// is dropped.
-    pub fn new(inner: Arc<dyn Backend>, namespace: Arc<NamespaceMetrics>) -> Self {
-        let series = Arc::new(Series::of(namespace));
-        let sweep_task = tokio::spawn(sweep_task(Arc::downgrade(&series)));
+    /// Wraps `inner`, and records its leases in `ledger`.
+    pub fn new(inner: Arc<dyn Backend>, ledger: Arc<Ledger>, metrics: Option<Arc<NamespaceMetrics>>) -> Self {
         Self {
             inner,
-            series,
-            _sweep_task: AbortOnDropHandle::new(sweep_task),
+            ledger,
+            series: metrics.map(Series::of),
         }
     }
 
-    /// Runs an operation, measures its duration and counts its error. Also returns when the operation was sent.
+    /// Runs an operation. With metrics, traces it, measures its duration and counts its error. Also returns when the
+    /// operation was sent.
     async fn step<T: Send>(
         &self,
-        operation: &'static str,
-        seconds: &Histogram,
+        operation: Operation,
         step: impl Future<Output = Result<T, BackendError>> + Send,
     ) -> (Instant, Result<T, BackendError>) {
         let sent = Instant::now();
-        let namespace = &self.series.namespace;
-        let traced = Traced::step(operation, namespace.capabilities.kind, namespace.name.as_str());
+        let Some(series) = &self.series else {
+            return (sent, step.await);
+        };
+        let (at, namespace) = (operation as usize, &series.namespace);
+        let traced = Traced::step(OPERATIONS[at], namespace.capabilities.kind, namespace.name.as_str());
         let result = Traced::around(traced, step).await;
-        seconds.observe(sent.elapsed().as_secs_f64());
+        series.seconds[at].observe(sent.elapsed().as_secs_f64());
         if let Err(error) = &result {
-            self.series.count_error(error);
+            series.count_error(error);
         }
         (sent, result)
+    }
+
+    /// Records a grant, whether new or found.
+    fn record_grant(&self, lock: &LockName, claim: &NewClaim, grant: &Grant, sent: Instant) {
+        let is_known = self.ledger.granted(lock, grant, claim.call, sent + grant.ttl);
+        if let Some(series) = &self.series {
+            series.count_grant(lock, claim, grant, sent, is_known);
+        }
+    }
+
+    fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
+        match (target, released) {
+            (ReleaseTarget::Hold(lease), Released::Ended(_) | Released::EndedBefore(_) | Released::Nothing) => {
+                self.ledger.ended(lease);
+            }
+            (ReleaseTarget::Call(_, call), Released::Ended(_)) => self.ledger.undone(call),
+            (ReleaseTarget::Forced(token), Released::Ended(_)) => self.ledger.forced(lock, token),
+            _ => {}
+        }
+        if let Some(series) = &self.series {
+            series.count_release(lock, target, released, sent);
+        }
+    }
+
+    fn record_renewal(&self, lease: &LeaseKey, outcome: &RenewOutcome, sent: Instant) {
+        match outcome {
+            RenewOutcome::Renewed(grant) => self.ledger.renewed(lease, sent + grant.ttl),
+            RenewOutcome::Gone(cause) => {
+                self.ledger.ended(lease);
+                if let Some(series) = &self.series {
+                    series.lost[cause_index(*cause)].inc();
+                }
+            }
+        }
     }
 }
 
@@ -255,15 +227,19 @@ impl Measured {
 impl Backend for Measured {
     async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.acquire(lock, claim);
-        let (sent, outcome) = self.step("acquire", &self.series.acquire, step).await;
-        self.series.record_outcome(lock, claim, &outcome, sent);
+        let (sent, outcome) = self.step(Operation::Acquire, step).await;
+        if let Ok(AcquireOutcome::Held(grant)) = &outcome {
+            self.record_grant(lock, claim, grant, sent);
+        }
         outcome
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let step = self.inner.promote(lock, claim);
-        let (sent, outcome) = self.step("promote", &self.series.promote, step).await;
-        self.series.record_outcome(lock, claim, &outcome, sent);
+        let (sent, outcome) = self.step(Operation::Promote, step).await;
+        if let Ok(AcquireOutcome::Held(grant)) = &outcome {
+            self.record_grant(lock, claim, grant, sent);
+        }
         outcome
     }
 
@@ -274,37 +250,38 @@ impl Backend for Measured {
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
         let step = self.inner.release(lock, target, next);
-        let (sent, result) = self.step("release", &self.series.release, step).await;
+        let (sent, result) = self.step(Operation::Release, step).await;
         if let Ok(outcome) = &result {
-            self.series.record_release(lock, target, outcome, next, sent);
+            self.record_release(lock, target, outcome.released, sent);
+            if let (Some(claim), Some(grant)) = (next, &outcome.next) {
+                self.record_grant(lock, claim, grant, sent);
+            }
         }
         result
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
         let step = self.inner.renew(lease, ttl);
-        let (sent, result) = self.step("renew", &self.series.renew, step).await;
+        let (sent, result) = self.step(Operation::Renew, step).await;
         if let Ok(outcome) = &result {
-            self.series.record_renewal(lease, outcome, sent);
+            self.record_renewal(lease, outcome, sent);
         }
         result
     }
 
     async fn inspect(&self, lock: &LockName, most: InspectLimit) -> Result<Queue, BackendError> {
-        self.step("inspect", &self.series.inspect, self.inner.inspect(lock, most))
-            .await
-            .1
+        let step = self.inner.inspect(lock, most);
+        self.step(Operation::Inspect, step).await.1
     }
 
     async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
         let step = self.inner.holder(lock, token);
-        self.step("holder", &self.series.holder, step).await.1
+        self.step(Operation::Holder, step).await.1
     }
 
     async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
-        self.step("list", &self.series.list, self.inner.list(prefix, page))
-            .await
-            .1
+        let step = self.inner.list(prefix, page);
+        self.step(Operation::List, step).await.1
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
@@ -316,7 +293,7 @@ impl Backend for Measured {
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
-        self.step("admit", &self.series.admit, self.inner.admit(node)).await.1
+        self.step(Operation::Admit, self.inner.admit(node)).await.1
     }
 
     fn capabilities(&self) -> Capabilities {

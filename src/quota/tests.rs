@@ -1,6 +1,6 @@
 use super::*;
 use crate::auth::Pattern;
-use crate::name::{ClaimId, Kind, LockKey, Namespace, Secret};
+use crate::name::{FencingToken, Kind, LockKey, LockName, Namespace, Secret};
 
 const TRY: Entry = Entry {
     waits: false,
@@ -99,36 +99,37 @@ async fn a_lease_counts_until_its_end_is_observed() {
         leases: Some(1),
         ..Quota::default()
     };
+    let ledger = Arc::new(Ledger::new(false));
     let quotas = quotas(of_identity, Quota::default());
     let me = who("token:me");
-    let full = || limit(quotas.acquire(&me, "jobs", TRY)) == Some(("leases", Scope::Identity));
+    let full = || limit(quotas.acquire(&me, "jobs", TRY, &ledger)) == Some(("leases", Scope::Identity));
     let ttl = Duration::from_secs(10);
 
-    let place = quotas.acquire(&me, "jobs", TRY).unwrap();
+    let place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
     assert!(full(), "an Acquire in progress counts");
     drop(place);
     assert!(!full(), "an Acquire without a grant does not count");
 
-    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(1), ttl);
+    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(1), ttl);
     assert!(full());
-    quotas.ended(&lease(2));
+    ledger.ended(&lease(2));
     assert!(full(), "another lease ended");
-    quotas.ended(&lease(1));
+    ledger.ended(&lease(1));
     assert!(!full());
 
-    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(3), ttl);
+    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(3), ttl);
     tokio::time::advance(Duration::from_secs(9)).await;
-    quotas.renewed(&lease(3), ttl);
+    ledger.renewed(&lease(3), Instant::now() + ttl);
     tokio::time::advance(Duration::from_secs(9)).await;
     assert!(full(), "it was renewed");
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!full(), "it has expired");
 
-    quotas.acquire(&me, "jobs", TRY).unwrap().holds(&lease(4), ttl);
+    quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(4), ttl);
     let token = |number| FencingToken::new(number).unwrap();
-    quotas.forced("jobs", &LockName::new("a").unwrap(), token(5));
+    ledger.forced(&LockName::new("a").unwrap(), token(5));
     assert!(full(), "another token was forced");
-    quotas.forced("jobs", &LockName::new("a").unwrap(), token(4));
+    ledger.forced(&LockName::new("a").unwrap(), token(4));
     assert!(!full());
 }
 
@@ -138,6 +139,7 @@ async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
         leases: Some(1),
         ..Quota::default()
     };
+    let ledger = Arc::new(Ledger::new(false));
     let quotas = quotas(of_identity, Quota::default());
     let me = who("token:me");
     let retry = |number| Entry {
@@ -145,13 +147,13 @@ async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
         claim: Some(claim(number)),
     };
     for _ in 0..5 {
-        let place = quotas.acquire(&me, "jobs", retry(1)).unwrap();
+        let place = quotas.acquire(&me, "jobs", retry(1), &ledger).unwrap();
         place.holds(&lease(1), Duration::from_secs(10));
     }
-    assert!(quotas.acquire(&me, "jobs", retry(2)).is_err(), "another claim");
-    quotas.ended(&lease(1));
-    let again = quotas.acquire(&me, "jobs", retry(1)).unwrap();
-    assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "it counts again");
+    assert!(quotas.acquire(&me, "jobs", retry(2), &ledger).is_err(), "another claim");
+    ledger.ended(&lease(1));
+    let again = quotas.acquire(&me, "jobs", retry(1), &ledger).unwrap();
+    assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err(), "it counts again");
     drop(again);
 }
 
@@ -162,17 +164,21 @@ async fn waiters_and_streams_count_while_they_last() {
         streams: Some(1),
         ..Quota::default()
     };
+    let ledger = Arc::new(Ledger::new(false));
     let quotas = quotas(Quota::default(), of_namespace);
     let (me, you) = (who("token:me"), who("token:you"));
-    let waiting = quotas.acquire(&me, "jobs", WAIT).unwrap();
+    let waiting = quotas.acquire(&me, "jobs", WAIT, &ledger).unwrap();
     assert_eq!(
-        limit(quotas.acquire(&you, "jobs", WAIT)),
+        limit(quotas.acquire(&you, "jobs", WAIT, &ledger)),
         Some(("waiters", Scope::Namespace))
     );
-    assert!(quotas.acquire(&you, "jobs", TRY).is_ok(), "a try does not wait");
+    assert!(
+        quotas.acquire(&you, "jobs", TRY, &ledger).is_ok(),
+        "a try does not wait"
+    );
     waiting.holds(&lease(1), Duration::from_secs(10));
     assert!(
-        quotas.acquire(&you, "jobs", WAIT).is_ok(),
+        quotas.acquire(&you, "jobs", WAIT, &ledger).is_ok(),
         "a holder does not count as a waiter"
     );
     let watching = quotas.stream(&me, "jobs").unwrap();
@@ -187,19 +193,18 @@ async fn replaced_limits_keep_the_current_counts() {
         leases: Some(most),
         ..Quota::default()
     };
+    let ledger = Arc::new(Ledger::new(false));
     let quotas = quotas(held(1), Quota::default());
     let me = who("token:me");
-    quotas
-        .acquire(&me, "jobs", TRY)
-        .unwrap()
-        .holds(&lease(1), Duration::from_secs(10));
+    let place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
+    place.holds(&lease(1), Duration::from_secs(10));
     let patterns = vec![Pattern::new("*").unwrap()];
     quotas.replace(QuotaSettings {
         identities: vec![(patterns, held(2))],
         ..QuotaSettings::default()
     });
-    let second = quotas.acquire(&me, "jobs", TRY).unwrap();
-    assert!(quotas.acquire(&me, "jobs", TRY).is_err());
+    let second = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
+    assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err());
     drop(second);
 }
 
@@ -209,10 +214,11 @@ async fn only_the_exact_lease_key_ends_a_lease_and_its_secret_is_redacted() {
         leases: Some(1),
         ..Quota::default()
     };
+    let ledger = Arc::new(Ledger::new(false));
     let quotas = quotas(held, Quota::default());
     let me = who("token:me");
     let minute = Duration::from_secs(60);
-    let place = quotas.acquire(&me, "jobs", TRY).unwrap();
+    let place = quotas.acquire(&me, "jobs", TRY, &ledger).unwrap();
     place.holds(&lease(77), minute);
     let mut elsewhere = lease(77);
     elsewhere.lock.name = LockName::new("b").unwrap();
@@ -232,11 +238,11 @@ async fn only_the_exact_lease_key_ends_a_lease_and_its_secret_is_redacted() {
             ..lease(77)
         },
     ] {
-        quotas.ended(&altered);
-        assert!(quotas.acquire(&me, "jobs", TRY).is_err(), "{altered:?}");
+        ledger.ended(&altered);
+        assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err(), "{altered:?}");
     }
-    let shown = format!("{quotas:?}");
+    let shown = format!("{ledger:?}");
     assert!(shown.contains("Secret(..)") && !shown.contains("[77, 77"), "{shown}");
-    quotas.ended(&lease(77));
-    assert!(quotas.acquire(&me, "jobs", TRY).is_ok());
+    ledger.ended(&lease(77));
+    assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_ok());
 }

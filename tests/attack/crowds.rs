@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::fixture::{Attacker, Client, PATIENCE, ask, bearers, runtime, start, start_with, work};
-use super::server::Server;
+use super::server::{Server, until};
 
 /// The beginning of HTTP/2, and settings that change nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -50,6 +50,49 @@ fn the_limit_of_open_files_is_raised_to_what_the_system_allows() {
     let home = tempfile::tempdir().expect("a directory");
     let server = start_below(&home, 64, OPEN_FILES, "");
     assert_eq!(open_files(server.id()), OPEN_FILES);
+}
+
+/// The processor time that a process has used.
+fn worked(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process");
+    let after_name = stat.rsplit(") ").next().expect("a name in brackets");
+    let ticks = after_name
+        .split(' ')
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().expect("ticks"));
+    Duration::from_millis(10 * ticks.sum::<u64>())
+}
+
+#[test]
+fn a_server_that_can_open_no_file_does_not_spin_and_serves_again_when_it_can() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start_below(&home, OPEN_FILES, OPEN_FILES, "");
+    let process = server.id().to_string();
+    let allow = |files: u64| {
+        let soft = format!("--nofile={files}:");
+        let set = std::process::Command::new("prlimit")
+            .args(["--pid", &process, &soft])
+            .status();
+        assert!(set.expect("prlimit runs").success());
+    };
+    runtime().block_on(async {
+        let early = Client::connect(&server.address, None).await;
+        assert!(work_on(early.clone(), "early").await);
+        allow(4);
+        let waiting = idle(&server.address).await.expect("the system accepts it");
+        until("the log says so", || server.said("cannot accept").then_some(()));
+        let before = worked(server.id());
+        assert!(work_on(early, "early").await, "open connections are served");
+        tokio::time::sleep(WORK).await;
+        let took = worked(server.id()) - before;
+        println!("{took:?} of processor time");
+        assert!(took < WORK / 10, "{took:?}");
+        allow(OPEN_FILES);
+        let late = timeout(PATIENCE, served(&server.address)).await.expect("it is served");
+        assert!(work_on(late, "late").await);
+        drop(waiting);
+    });
 }
 
 #[test]

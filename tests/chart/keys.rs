@@ -77,8 +77,8 @@ fn each_key_that_the_chart_names_exists() {
     let tables = keys(&shown);
     let is_known = |path: &str| {
         let name = path.rsplit('.').next().unwrap_or(path);
-        let is_part = |table: &&str| table.split('.').any(|part| part == name);
-        tables.keys().any(|table| is_part(&table)) || tables.values().any(|keys| keys.contains_key(name))
+        let is_part = |table: &str| table.split('.').any(|part| part == name);
+        tables.keys().any(|table| is_part(table)) || tables.values().any(|keys| keys.contains_key(name))
     };
     let mut named = 0;
     let templates = fs::read_dir(chart().join("templates")).expect("the templates");

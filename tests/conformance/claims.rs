@@ -8,12 +8,11 @@ use tokio::time::Instant;
 
 use crate::fixture::LONG;
 
-/// Limits that no case reaches unless it wants to.
-pub const ROOMY: ClaimLimits = ClaimLimits {
-    queue: 10_000,
-    finished: 1_000,
-    holds: 100,
-};
+#[path = "../common/claims.rs"]
+mod numbered;
+
+#[allow(unused_imports, reason = "each test binary uses its share")]
+pub use numbered::{ROOMY, numbered};
 
 /// A patient exclusive claim with a long TTL, and with an id that a retry may look for.
 pub fn claim(owner: &str) -> NewClaim {
@@ -23,14 +22,8 @@ pub fn claim(owner: &str) -> NewClaim {
         secret: Secret::from_bytes(random()),
         retryable: true,
         owner: Owner::new(owner).expect("a good owner"),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        reentrant: false,
         ttl: ttl(LONG),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ROOMY,
-        arrived: Instant::now(),
+        ..numbered(0)
     }
 }
 

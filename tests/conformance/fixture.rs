@@ -5,13 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(feature = "redis", feature = "redlock"))]
+use fencepost::backend::Health;
 use fencepost::backend::{Backend, Capabilities};
 use fencepost::name::{LockName, Namespace};
 
 use crate::replica::Replica;
 use crate::streams::NotificationSender;
 
-/// The namespace of every bed; a store opens it fresh, or under a root of its own, for each case.
+/// The namespace of every case; a store opens it fresh, or under a root of its own, for each case.
 pub const NAMESPACE: &str = "beds";
 /// A second namespace of the same store.
 pub const ELSEWHERE: &str = "elsewhere";
@@ -20,6 +22,10 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// How long a few steps take on a busy machine.
 const STEPS: Duration = Duration::from_secs(3);
+
+/// How long a replica may take until it serves and hears.
+#[cfg(any(feature = "redis", feature = "redlock"))]
+pub const READY: Duration = Duration::from_secs(60);
 
 /// A store made up for one case.
 pub struct Fixture {
@@ -60,7 +66,35 @@ impl fmt::Display for Missing {
     }
 }
 
+/// Real time, and servers on the same machine.
+#[cfg(any(feature = "redis", feature = "redlock"))]
+pub const REAL_TIME: Pace = Pace {
+    short: Duration::from_millis(600),
+    slack: Duration::from_millis(150),
+    quiet: Duration::from_millis(200),
+    virtual_time: false,
+    ttl_shrinks: true,
+};
+
 impl Fixture {
+    /// Two replicas over servers in real time. Each serves when this returns.
+    #[cfg(any(feature = "redis", feature = "redlock"))]
+    pub async fn over_servers([first, second, elsewhere]: [Arc<dyn Backend>; 3], keep: impl Any + Send + Sync) -> Self {
+        for replica in [&first, &second] {
+            let mut health = replica.health();
+            let served = health.wait_for(|health| *health == Health::Serving);
+            let served = tokio::time::timeout(READY, served).await;
+            served.expect("it serves in time").expect("it says how it is");
+        }
+        Self {
+            first,
+            second,
+            elsewhere,
+            pace: REAL_TIME,
+            _keep: Box::new(keep),
+        }
+    }
+
     /// The case's lock, as the first replica serves it.
     pub fn here(&self) -> Replica<'_> {
         Replica::new(&*self.first, NAMESPACE)

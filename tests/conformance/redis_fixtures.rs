@@ -1,30 +1,19 @@
 //! How Redis is opened for one case: servers that all cases share, and keys of its own for each.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Replicas, Servers, Settings, connection_info};
-use fencepost::backend::{Backend, Health, WatchEvent};
+use fencepost::backend::{Backend, WatchEvent};
 use futures::StreamExt;
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, lock, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, READY, lock, namespace};
 use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
-
-/// Real time, and a server on the same machine.
-const PACE: Pace = Pace {
-    short: Duration::from_millis(600),
-    slack: Duration::from_millis(150),
-    quiet: Duration::from_millis(200),
-    virtual_time: false,
-    ttl_shrinks: true,
-};
 
 /// How long a connection and an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a replica may take until it serves and hears.
-const READY: Duration = Duration::from_secs(60);
 
 /// One server.
 pub async fn standalone() -> Result<Fixture, Missing> {
@@ -100,29 +89,20 @@ async fn opened(mut settings: Settings) -> Result<Fixture, Missing> {
     // A slow machine is no Redis that hangs.
     (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
     let stores = [Store::open(settings.clone()), Store::open(settings)];
-    let (first, second) = (
-        stores[0].namespace(&namespace(NAMESPACE)),
-        stores[1].namespace(&namespace(NAMESPACE)),
-    );
-    for replica in [&first, &second] {
-        let mut health = replica.health();
-        let served = health.wait_for(|health| *health == Health::Serving);
-        let served = tokio::time::timeout(READY, served).await;
-        served.expect("it serves in time").expect("it says how it is");
-    }
+    let (here, there) = (namespace(NAMESPACE), namespace(ELSEWHERE));
+    let replicas: [Arc<dyn Backend>; 3] = [
+        stores[0].namespace(&here),
+        stores[1].namespace(&here),
+        stores[0].namespace(&there),
+    ];
+    let fixture = Fixture::over_servers(replicas, stores).await;
     // The first thing that a replica's wakes tell is a gap, as soon as it hears the server. It listens
     // for wakes before it listens for a watch, so who has seen a state hears both.
-    for replica in [&first, &second] {
+    for replica in [&fixture.first, &fixture.second] {
         let mut watch = replica.watch(&lock("warm"));
         let seen = tokio::time::timeout(READY, watch.next()).await;
         let seen = seen.expect("it hears in time").expect("a watch does not end");
         assert!(matches!(seen, Ok(WatchEvent::State(_))), "{seen:?}");
     }
-    Ok(Fixture {
-        elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
-        first,
-        second,
-        pace: PACE,
-        _keep: Box::new(stores),
-    })
+    Ok(fixture)
 }

@@ -1,24 +1,16 @@
 //! How RedLock is opened for one case: five masters that all cases share, and keys of its own for each.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
+use fencepost::backend::Backend;
+use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};
 use fencepost::backend::redlock::Store;
-use fencepost::backend::{Backend, Health};
+use fencepost::backend::redlock::settings::Quorum;
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, namespace};
 use crate::redis_servers::{RedisServer, available, shared};
-
-/// Real time, and five servers on the same machine.
-const PACE: Pace = Pace {
-    short: Duration::from_millis(600),
-    slack: Duration::from_millis(150),
-    quiet: Duration::from_millis(200),
-    virtual_time: false,
-    ttl_shrinks: true,
-};
 
 /// Five masters.
 pub async fn five() -> Result<Fixture, Missing> {
@@ -35,23 +27,14 @@ pub async fn five() -> Result<Fixture, Missing> {
     // A machine that is busy with other tests is no slow node.
     quorum.node_timeout = Duration::from_secs(2);
     let stores = [Store::open(quorum.clone()), Store::open(quorum)];
-    let (first, second) = (
-        stores[0].namespace(&namespace(NAMESPACE)),
-        stores[1].namespace(&namespace(NAMESPACE)),
-    );
-    for replica in [&first, &second] {
-        let mut health = replica.health();
-        let served = health.wait_for(|health| *health == Health::Serving);
-        let served = tokio::time::timeout(Duration::from_secs(10), served).await;
-        served.expect("it serves in time").expect("it says how it is");
-    }
+    let (here, there) = (namespace(NAMESPACE), namespace(ELSEWHERE));
+    let replicas: [Arc<dyn Backend>; 3] = [
+        stores[0].namespace(&here),
+        stores[1].namespace(&here),
+        stores[0].namespace(&there),
+    ];
+    let fixture = Fixture::over_servers(replicas, stores).await;
     // The first thing that a replica's wakes tell is a gap, as soon as it hears the servers.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    Ok(Fixture {
-        elsewhere: stores[0].namespace(&namespace(ELSEWHERE)),
-        first,
-        second,
-        pace: PACE,
-        _keep: Box::new(stores),
-    })
+    Ok(fixture)
 }

@@ -67,7 +67,7 @@ impl<'a> Replica<'a> {
         &self.key.name
     }
 
-    /// Enters a claim.
+    /// Acquires with a claim.
     pub async fn acquire(&self, claim: &NewClaim) -> AcquireOutcome {
         self.backend
             .acquire(self.name(), claim)
@@ -75,13 +75,13 @@ impl<'a> Replica<'a> {
             .expect("the store answers")
     }
 
-    /// Enters a claim that must be held at once.
+    /// Acquires with a claim that must be held at once.
     pub async fn hold(&self, claim: NewClaim) -> Held {
         let grant = held(self.acquire(&claim).await);
         self.known(claim, grant)
     }
 
-    /// Enters a claim that must wait.
+    /// Acquires with a claim that must wait.
     pub async fn queue(&self, claim: NewClaim) -> NewClaim {
         waiting(self.acquire(&claim).await);
         claim
@@ -95,7 +95,7 @@ impl<'a> Replica<'a> {
             .expect("the store answers")
     }
 
-    /// Takes up a claim that must be eligible.
+    /// Promotes a claim that must be eligible.
     pub async fn take(&self, claim: &NewClaim) -> Held {
         let grant = held(self.promote(claim).await);
         self.known(claim.clone(), grant)
@@ -125,7 +125,7 @@ impl<'a> Replica<'a> {
         self.end(ReleaseTarget::Hold(&held.lease), Some(next)).await
     }
 
-    /// Undoes what a call entered.
+    /// Undoes what a call acquired.
     pub async fn undo(&self, claim: &NewClaim) -> Released {
         self.end(ReleaseTarget::Call(&claim.id, claim.call), None)
             .await

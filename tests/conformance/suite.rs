@@ -42,7 +42,7 @@ impl Needs {
     }
 }
 
-/// Runs a case on a fresh bed. Where its needs are not met, their refusal is what is tested. A
+/// Runs a case on a fresh fixture. Where its needs are not met, their refusal is what is tested. A
 /// store that is missing is a failure where `CI` is `true`, and passed at home.
 pub async fn run(opened: Result<Fixture, Missing>, needs: &[Needs], case: impl AsyncFn(&Fixture)) {
     match opened {

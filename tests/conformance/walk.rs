@@ -15,8 +15,8 @@ use crate::replica::Held;
 /// One step of a walk; the numbers choose among the claims that the walk has seen.
 #[derive(Debug, Clone)]
 enum Step {
-    Enter(Mode, WaitPolicy, Duration),
-    TakeUp(prop::sample::Index),
+    Acquire(Mode, WaitPolicy, Duration),
+    Promote(prop::sample::Index),
     Release(prop::sample::Index),
     ReleaseTo(prop::sample::Index, prop::sample::Index),
     Undo(prop::sample::Index),
@@ -40,8 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let ttl = prop_oneof![Just(Duration::from_secs(5)), Just(Duration::from_secs(61))];
     prop_oneof![
-        6 => (mode, wait_policy(), ttl).prop_map(|(mode, wait_policy, ttl)| Step::Enter(mode, wait_policy, ttl)),
-        5 => at().prop_map(Step::TakeUp),
+        6 => (mode, wait_policy(), ttl).prop_map(|(mode, wait_policy, ttl)| Step::Acquire(mode, wait_policy, ttl)),
+        5 => at().prop_map(Step::Promote),
         4 => at().prop_map(Step::Release),
         2 => (at(), at()).prop_map(|(who, next)| Step::ReleaseTo(who, next)),
         2 => at().prop_map(Step::Undo),
@@ -157,8 +157,8 @@ struct Walk {
 impl Walk {
     async fn step(&mut self, step: Step) {
         match step {
-            Step::Enter(mode, wait_policy, ttl) => self.acquire(mode, wait_policy, ttl).await,
-            Step::TakeUp(at) => self.promote(at).await,
+            Step::Acquire(mode, wait_policy, ttl) => self.acquire(mode, wait_policy, ttl).await,
+            Step::Promote(at) => self.promote(at).await,
             Step::Release(at) => self.release(at).await,
             Step::ReleaseTo(at, next) => self.release_to(at, next).await,
             Step::Undo(at) => self.undo(at).await,
@@ -194,7 +194,7 @@ impl Walk {
         self.placed(self.model.queue.len() - 1, asking, place);
     }
 
-    /// What the model expects of a claim of the queue after its `enter`.
+    /// What the model expects of a claim of the queue after its `acquire`.
     fn placed(&mut self, index: usize, asking: NewClaim, place: AcquireOutcome) {
         self.model.queue[index].claim = asking.clone();
         match (self.model.eligible(index), asking.wait_policy, place) {
@@ -239,9 +239,9 @@ impl Walk {
             return;
         };
         let asking = self.model.queue[next].claim.clone();
-        let departure = self.fixture.here().release_to(&holds.held, &asking).await;
+        let outcome = self.fixture.here().release_to(&holds.held, &asking).await;
         self.model.end(index, Cause::Released);
-        match (self.model.eligible(next - 1), departure.next) {
+        match (self.model.eligible(next - 1), outcome.next) {
             (true, Some(grant)) => {
                 let held = self.fixture.here().known(asking, grant);
                 self.model.grant(next - 1, held);

@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// Whether operators and the health service see a namespace that is away, and why.
-    pub async fn is_away(&self, why: &str) -> bool {
+    pub async fn is_unavailable(&self, why: &str) -> bool {
         let seen = self.namespace().await;
         let says_why = !seen.reason.is_empty() && seen.reason.contains(why);
         seen.health() == NamespaceHealth::Away && says_why && self.health().await == ServingStatus::NotServing

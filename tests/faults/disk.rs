@@ -171,7 +171,7 @@ async fn fill(server: &mut Server, home: &Home, disk: &impl Disk) -> Vec<Lease> 
     let mut kept = take_until_refused(&client).await;
     // A file that has room for little is tried anew twice a second, until much does not fit again.
     let mut more = 0..TOO_MANY;
-    while !client.is_away("").await {
+    while !client.is_unavailable("").await {
         let name = format!("more {}", more.next().expect("it is seen to be away"));
         kept.extend(client.try_acquire(big(&name)).await.ok());
     }

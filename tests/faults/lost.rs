@@ -34,7 +34,7 @@ async fn serves_nothing(server: &mut Server, lease: &Lease) {
         refused(client.try_release(lease).await, Unavailable, "BACKEND_UNAVAILABLE");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert!(client.is_away("removed or replaced").await);
+    assert!(client.is_unavailable("removed or replaced").await);
     assert!(server.lives());
 }
 

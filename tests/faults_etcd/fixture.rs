@@ -20,7 +20,7 @@ use crate::servers::{Cluster, program};
 pub const LONG: Duration = Duration::from_secs(60);
 /// The limits of a namespace that remembers nothing of what is over.
 pub const FORGETFUL: ClaimLimits = ClaimLimits { finished: 0, ..ROOMY };
-/// The namespace of every bed; each bed has a root of its own.
+/// The namespace of every case; each case has a root of its own.
 const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -55,7 +55,7 @@ impl Fixture {
     /// A fresh one, where this machine has an etcd.
     pub async fn new() -> Option<Self> {
         static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
-        static BED: AtomicU32 = AtomicU32::new(0);
+        static CASE: AtomicU32 = AtomicU32::new(0);
         // Its smallest TTL is 1.5 times its election timeout.
         let start =
             || program().map(|_| Cluster::start_with(1, &["--heartbeat-interval", "50", "--election-timeout", "500"]));
@@ -65,7 +65,7 @@ impl Fixture {
             println!("skipped: there is neither Go nor etcd");
             return None;
         };
-        let root = format!("/bed{}", BED.fetch_add(1, Ordering::Relaxed));
+        let root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
         let port = cluster.members[0].port();
         let (proxy, proxy_there) = (Proxy::before(port).await, Proxy::before(port).await);
         let (first, second) = (replica(&proxy, &root).await, replica(&proxy_there, &root).await);
@@ -84,12 +84,12 @@ impl Fixture {
         })
     }
 
-    /// The bed's lock, as the first replica serves it.
+    /// The case's lock, as the first replica serves it.
     pub fn here(&self) -> Replica<'_> {
         Replica::new(&*self.first, NAMESPACE)
     }
 
-    /// The bed's lock, as the second replica serves it.
+    /// The case's lock, as the second replica serves it.
     pub fn there(&self) -> Replica<'_> {
         Replica::new(&*self.second, NAMESPACE)
     }
@@ -99,7 +99,7 @@ impl Fixture {
         format!("{}/{NAMESPACE}/{end}", self.root)
     }
 
-    /// A key of the bed's lock, by its end.
+    /// A key of the case's lock, by its end.
     pub fn lock_key(&self, end: &str) -> String {
         self.key(&format!("lock/{}\t{end}", self.here().name()))
     }
@@ -114,7 +114,7 @@ impl Fixture {
         read.expect("etcd answers").kvs().iter().map(|kv| kv.lease()).collect()
     }
 
-    /// The etcd lease of the only holder of the bed's lock.
+    /// The etcd lease of the only holder of the case's lock.
     pub async fn lease(&self) -> i64 {
         let leases = self.leases_under(&self.lock_key("h/")).await;
         assert_eq!(leases.len(), 1, "holders: {leases:?}");
@@ -126,7 +126,7 @@ impl Fixture {
         self.etcd.clone().lease_revoke(lease).await.expect("it lives");
     }
 
-    /// Waits until the first replica has told the call of this claim to ask again. Once a bed.
+    /// Waits until the first replica has told the call of this claim to ask again. Once a case.
     pub async fn woken(&self, claim: &NewClaim) {
         let notifications = self.first.notifications();
         let is_told =
@@ -186,17 +186,20 @@ impl Fixture {
         put.expect("etcd answers");
     }
 
-    /// Enters a claim at the first replica by a call whose granting or queueing step comes late; its caller is told
+    /// Acquires with a claim at the first replica by a call whose granting or queueing step comes late; its caller is told
     /// that the outcome is unknown.
     pub async fn acquire_late(&self, claim: &NewClaim, end: &str) -> Caught {
         let mut late = self.proxy.catch(Fate::Late, &step(claim, end));
-        let entered = self.first.acquire(self.here().name(), claim).await;
-        assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
+        let acquired = self.first.acquire(self.here().name(), claim).await;
+        assert!(
+            matches!(acquired, Err(BackendError::Unavailable { .. })),
+            "{acquired:?}"
+        );
         late.is_here().await;
         late
     }
 
-    /// Enters a claim at the first replica. `meanwhile` happens when the step that writes this key of the claim has
+    /// Acquires with a claim at the first replica. `meanwhile` happens when the step that writes this key of the claim has
     /// been sent, and before it reaches etcd.
     pub async fn acquire_while(
         &self,

@@ -7,11 +7,11 @@ use etcd_client::DeleteOptions;
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+    AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
 };
-use fencepost::name::{CallId, ClaimId, Identity, Metadata, Mode, Owner, Secret, Ttl};
-use tokio::time::Instant;
+use fencepost::name::Mode;
 
+use crate::claims::{self, Asking};
 use crate::harness::{cluster, etcd, name, namespace};
 use crate::servers::Cluster;
 
@@ -24,31 +24,10 @@ async fn backend(cluster: &Cluster) -> Arc<dyn Backend> {
     backend
 }
 
-fn random() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the system's random numbers");
-    bytes
-}
-
 fn claim(mode: Mode) -> NewClaim {
     NewClaim {
-        id: ClaimId::from_bytes(random()),
-        call: CallId::from_bytes(random()),
-        secret: Secret::from_bytes(random()),
-        retryable: false,
-        owner: Owner::new("tester").expect("a good name"),
-        identity: Identity::anonymous(),
         mode,
-        reentrant: false,
-        ttl: Ttl::new(Duration::from_secs(30)).expect("a TTL"),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ClaimLimits {
-            queue: 100,
-            finished: 100,
-            holds: 10,
-        },
-        arrived: Instant::now(),
+        ..claims::claim("tester").unrepeated()
     }
 }
 
@@ -62,14 +41,14 @@ async fn remove(backend: &dyn Backend, claim: &NewClaim, next: Option<&NewClaim>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_is_in_no_view_is_not_taken_up() {
+async fn a_waiter_that_is_in_no_view_is_not_promoted() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
     let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
-    let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
-    assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
-    let entered = other.acquire(&name("a"), &waits).await.expect("etcd answers");
-    assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
+    let acquired = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
+    let acquired = other.acquire(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(acquired, AcquireOutcome::Waiting(_)), "{acquired:?}");
     let queue = format!("/fencepost/{}/lock/a\tq/", namespace());
     let mut etcd = etcd(&cluster).await;
     let gone = etcd.delete(queue, Some(DeleteOptions::new().with_prefix())).await;
@@ -86,7 +65,7 @@ async fn a_waiter_that_is_in_no_view_is_not_taken_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
+async fn nobody_is_promoted_beside_an_older_claim_that_was_just_promoted() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
     let all = Mode::semaphore(3, 3).expect("a semaphore");
@@ -99,16 +78,19 @@ async fn nobody_is_taken_up_beside_an_older_claim_that_was_just_taken_up() {
     for round in 0..30 {
         let (older, younger) = modes[round % modes.len()];
         let (held, older, younger) = (claim(older), claim(older), claim(younger));
-        let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
-        assert!(matches!(entered, AcquireOutcome::Held(_)), "round {round}: {entered:?}");
+        let acquired = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+        assert!(
+            matches!(acquired, AcquireOutcome::Held(_)),
+            "round {round}: {acquired:?}"
+        );
         for (replica, waiter) in [(&locks, &older), (&other, &younger)] {
-            let entered = replica.acquire(&name("a"), waiter).await.expect("etcd answers");
+            let acquired = replica.acquire(&name("a"), waiter).await.expect("etcd answers");
             assert!(
-                matches!(entered, AcquireOutcome::Waiting(_)),
-                "round {round}: {entered:?}"
+                matches!(acquired, AcquireOutcome::Waiting(_)),
+                "round {round}: {acquired:?}"
             );
         }
-        // The younger one asks while the older one is taken up, by a hand-over or by itself.
+        // The younger one asks while the older one is promoted, by a hand-over or by itself.
         let next = (round % 2 == 0).then_some(&older);
         let asks = async {
             for _ in 0..10 {
@@ -136,17 +118,17 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
     let locks = backend(&cluster).await;
     for modes in [[Mode::Exclusive; 2], [Mode::Exclusive, Mode::Shared]] {
         let [held, waits] = modes.map(claim);
-        let entered = locks.acquire(&name("a"), &held).await.expect("etcd answers");
-        assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
+        let acquired = locks.acquire(&name("a"), &held).await.expect("etcd answers");
+        assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
         // Its name is free for the next claim.
         let tried = NewClaim {
             wait_policy: WaitPolicy::NoWait,
             ..claim(Mode::Exclusive)
         };
-        let entered = locks.acquire(&name("a"), &tried).await.expect("etcd answers");
-        assert!(matches!(entered, AcquireOutcome::Busy(_)), "{entered:?}");
-        let entered = locks.acquire(&name("a"), &waits).await.expect("etcd answers");
-        assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
+        let acquired = locks.acquire(&name("a"), &tried).await.expect("etcd answers");
+        assert!(matches!(acquired, AcquireOutcome::Busy(_)), "{acquired:?}");
+        let acquired = locks.acquire(&name("a"), &waits).await.expect("etcd answers");
+        assert!(matches!(acquired, AcquireOutcome::Waiting(_)), "{acquired:?}");
         let who = ReleaseTarget::Call(&held.id, held.call);
         let left = locks.release(&name("a"), who, Some(&waits)).await;
         let granted = left.expect("etcd answers").next.expect("it is next");
@@ -166,10 +148,10 @@ async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (locks, other) = (backend(&cluster).await, backend(&cluster).await);
     let (held, waits) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
-    let entered = other.acquire(&name("a"), &held).await.expect("etcd answers");
-    assert!(matches!(entered, AcquireOutcome::Held(_)), "{entered:?}");
-    let entered = other.acquire(&name("a"), &waits).await.expect("etcd answers");
-    assert!(matches!(entered, AcquireOutcome::Waiting(_)), "{entered:?}");
+    let acquired = other.acquire(&name("a"), &held).await.expect("etcd answers");
+    assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
+    let acquired = other.acquire(&name("a"), &waits).await.expect("etcd answers");
+    assert!(matches!(acquired, AcquireOutcome::Waiting(_)), "{acquired:?}");
     for there in [&held, &waits] {
         for wait_policy in [WaitPolicy::NoWait, WaitPolicy::Wait] {
             let new = NewClaim {
@@ -177,8 +159,8 @@ async fn a_call_never_takes_over_a_claim_that_only_has_its_name() {
                 wait_policy,
                 ..claim(Mode::Exclusive)
             };
-            let entered = locks.acquire(&name("a"), &new).await;
-            assert!(entered.is_err(), "{entered:?}");
+            let acquired = locks.acquire(&name("a"), &new).await;
+            assert!(acquired.is_err(), "{acquired:?}");
         }
     }
     let queue = locks

@@ -4,15 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fencepost::backend::Backend;
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Servers, Settings, connection_info};
-use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
-use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use fencepost::locks::{Lease, Locks};
+use fencepost::name::{LockName, Namespace};
 
 use crate::servers::{RedisServer, eventually};
+
+#[path = "../common/clients.rs"]
+mod clients;
+
+#[allow(unused_imports, reason = "each test binary uses its share")]
+pub use clients::{acquire, acquire_as, health, serves, take, token};
 
 /// Settings for one server.
 pub fn standalone(url: &str) -> Settings {
@@ -51,69 +57,6 @@ pub fn unready(settings: &Settings) -> Locks {
     let namespace = Namespace::new("faults").unwrap();
     let backend: Arc<dyn Backend> = Store::open(settings.clone()).namespace(&namespace);
     Locks::new(namespace, Limits::default(), backend)
-}
-
-/// Waits until a replica serves, and says how long that took.
-pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
-    health(locks, limit, |health| *health == Health::Serving).await
-}
-
-/// Waits until a replica's health is as `wanted`, and says how long that took.
-pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) -> Duration {
-    let began = Instant::now();
-    let mut health = locks.health();
-    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
-        .await
-        .is_ok();
-    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
-    began.elapsed()
-}
-
-/// Acquires exclusively.
-pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
-    ask(locks, lock, None, ttl, wait).await
-}
-
-/// The same under a request id.
-pub async fn acquire_as(
-    locks: &Locks,
-    lock: &str,
-    request: &str,
-    ttl: Duration,
-    wait: Duration,
-) -> Result<Lease, Error> {
-    ask(locks, lock, Some(RequestId::new(request).unwrap()), ttl, wait).await
-}
-
-async fn ask(
-    locks: &Locks,
-    lock: &str,
-    request_id: Option<RequestId>,
-    ttl: Duration,
-    wait: Duration,
-) -> Result<Lease, Error> {
-    let ask = Acquire {
-        lock: LockName::new(lock).unwrap(),
-        owner: Owner::new("tester").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(ttl),
-        wait,
-        request_id,
-        reentrant: false,
-        metadata: Metadata::default(),
-    };
-    Ok(locks.acquire(ask).await?.delivered())
-}
-
-/// Acquires what must be free.
-pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
-    acquire(locks, lock, ttl, Duration::ZERO).await.unwrap()
-}
-
-/// A token as a number.
-pub fn token(lease: &Lease) -> u64 {
-    lease.key.token.get()
 }
 
 /// What clients of one lock have seen.

@@ -27,7 +27,7 @@ async fn fixture() -> Fixture {
     bed_that_waits(None).await
 }
 
-/// A bed whose first replica waits so long for an answer; otherwise as long as all tests do, and it is
+/// A case whose first replica waits so long for an answer; otherwise as long as all tests do, and it is
 /// a cut that ends what was lost.
 async fn bed_that_waits(answer: Option<Duration>) -> Fixture {
     let server = RedisServer::start(&[]);
@@ -66,7 +66,7 @@ async fn until_held(locks: &Locks, holders: usize) -> Option<u64> {
     }
 }
 
-fn is_away<T>(answer: &Result<T, Error>) -> bool {
+fn is_unavailable<T>(answer: &Result<T, Error>) -> bool {
     matches!(
         answer,
         Err(Error::Backend(
@@ -92,7 +92,7 @@ async fn a_grant_whose_answer_was_lost_is_found_by_a_retry_at_another_replica() 
     assert_eq!(retried.holds, 1);
     fixture.forwarder.cut();
     let first = first.await.unwrap();
-    assert!(is_away(&first), "{first:?}");
+    assert!(is_unavailable(&first), "{first:?}");
     // The end of the first call takes nothing away: closing waits for what it undoes.
     serves(&fixture.cut_off, LONG_BEFORE).await;
     fixture.cut_off.close().await;
@@ -117,14 +117,14 @@ async fn a_grant_whose_answer_was_lost_is_given_to_its_retry_or_taken_back() {
         let granted = until_held(&fixture.direct, 1).await.unwrap();
         fixture.forwarder.cut();
         let first = first.await.unwrap();
-        assert!(is_away(&first), "{first:?}");
+        assert!(is_unavailable(&first), "{first:?}");
         // The retry and what undoes the first call come as soon as there is a connection again, in
         // any order: the same grant, or a new one.
         let end = Instant::now() + LONG_BEFORE;
         let lease = loop {
             match acquire_as(&fixture.cut_off, "a", &request, TTL, Duration::ZERO).await {
                 Ok(lease) => break lease,
-                again => assert!(is_away(&again) && Instant::now() < end, "{again:?}"),
+                again => assert!(is_unavailable(&again) && Instant::now() < end, "{again:?}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
@@ -152,7 +152,7 @@ async fn a_grant_that_is_answered_too_late_is_taken_back() {
     let first = tokio::spawn(async move { acquire(&first, "a", TTL, Duration::ZERO).await });
     let granted = until_held(&fixture.direct, 1).await;
     let first = first.await.unwrap();
-    assert!(is_away(&first), "{first:?}");
+    assert!(is_unavailable(&first), "{first:?}");
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     fixture.forwarder.answers(Answers::Pass);
     // Long before its TTL.
@@ -178,7 +178,7 @@ async fn a_grant_whose_answer_was_lost_is_taken_back_when_nobody_retries() {
     // What undoes the call finds no connection at first.
     fixture.forwarder.cut();
     let first = first.await.unwrap();
-    assert!(is_away(&first), "{first:?}");
+    assert!(is_unavailable(&first), "{first:?}");
     let next = acquire(&fixture.direct, "a", TTL, Duration::from_secs(20))
         .await
         .unwrap();
@@ -200,10 +200,10 @@ async fn a_release_whose_answer_was_lost_is_repeated_and_frees_nobody_else() {
     let next = take(&fixture.direct, "a", TTL).await;
     fixture.forwarder.cut();
     let first = first.await.unwrap();
-    assert!(is_away(&first), "{first:?}");
+    assert!(is_unavailable(&first), "{first:?}");
     let end = Instant::now() + LONG_BEFORE;
     let mut again = fixture.cut_off.release(&held.key).await;
-    while is_away(&again) && Instant::now() < end {
+    while is_unavailable(&again) && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(10)).await;
         again = fixture.cut_off.release(&held.key).await;
     }

@@ -133,7 +133,7 @@ async fn tokens_rise_through_fifty_times_flushall() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_was_flushed_away_enters_again() {
+async fn a_waiter_that_was_flushed_is_queued_again() {
     if !available() {
         return;
     }

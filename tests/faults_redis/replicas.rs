@@ -21,7 +21,7 @@ fn commands(server: &RedisServer) -> u64 {
 }
 
 /// Waits until what came before has come to rest, and says how many commands reach the server within
-/// a time then: the watchers and the beats still call.
+/// a time then: the watchers and the heartbeats still call.
 fn at_rest(server: &RedisServer, within: Duration) -> u64 {
     let count = || {
         let before = commands(server);
@@ -76,7 +76,7 @@ async fn a_release_before_five_hundred_waiters_costs_a_few_commands() {
     assert!(beside < 100, "{beside} commands come from nothing");
 }
 
-/// What the watchers and the beats of so many replicas may call meanwhile.
+/// What the watchers and the heartbeats of so many replicas may call meanwhile.
 fn beside(replicas: u64, since: Instant) -> u64 {
     replicas * 3 * (since.elapsed().as_secs() + 1)
 }

@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(2);
 /// By when a server that is there again is served.
 const AT_LAST: Duration = Duration::from_secs(30);
 
-fn is_away(health: &Health) -> bool {
+fn is_unavailable(health: &Health) -> bool {
     matches!(health, Health::Unavailable { .. })
 }
 
@@ -38,7 +38,7 @@ async fn while_redis_hangs_calls_fail_soon_and_then_go_on() {
         "{refused:?}"
     );
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
-    health(&locks, AT_LAST, is_away).await;
+    health(&locks, AT_LAST, is_unavailable).await;
     let asked = Instant::now();
     acquire(&locks, "b", TTL, Duration::ZERO).await.unwrap_err();
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
@@ -73,14 +73,14 @@ async fn waiters_of_living_replicas_outlive_a_long_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_that_is_opened_while_redis_is_away_says_so() {
+async fn a_watch_that_is_opened_while_redis_is_unreachable_says_so() {
     if !available() {
         return;
     }
     let mut server = RedisServer::start(&[]);
     let locks = replica(&standalone(&server.url())).await;
     server.kill9();
-    health(&locks, AT_LAST, is_away).await;
+    health(&locks, AT_LAST, is_unavailable).await;
     let lock = fencepost::name::LockName::new("a").unwrap();
     let seen = tokio::time::timeout(Duration::from_secs(10), locks.watch(&lock).next()).await;
     let seen = seen.expect("it says so in time").expect("a watch does not just end");

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::{OnEmptyStore, Quorum, connection_info};
+use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};
 use fencepost::backend::redlock::Store;
+use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::{Backend, Health};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
-use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use fencepost::locks::{Lease, Locks};
+use fencepost::name::Namespace;
 
 use crate::servers::RedisServer;
+
+#[path = "../common/clients.rs"]
+mod clients;
+
+pub use clients::{acquire, health, serves, take, token};
 
 /// How long a node has for a vote in these tests.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(750);
@@ -59,22 +65,6 @@ pub fn unready(quorum: &Quorum) -> Locks {
     Locks::new(namespace, limits, backend)
 }
 
-/// Waits until a replica serves, and says how long that took.
-pub async fn serves(locks: &Locks, limit: Duration) -> Duration {
-    health(locks, limit, |health| *health == Health::Serving).await
-}
-
-/// Waits until a replica's health is as `wanted`, and says how long that took.
-pub async fn health(locks: &Locks, limit: Duration, wanted: impl Fn(&Health) -> bool) -> Duration {
-    let began = Instant::now();
-    let mut health = locks.health();
-    let reached = tokio::time::timeout(limit, health.wait_for(|now| wanted(now)))
-        .await
-        .is_ok();
-    assert!(reached, "not within {limit:?}: {:?}", locks.health().borrow().clone());
-    began.elapsed()
-}
-
 /// Waits until a replica says of its nodes what is `wanted`.
 pub async fn until(locks: &Locks, wanted: impl Fn(&[(String, Health)]) -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
@@ -82,27 +72,6 @@ pub async fn until(locks: &Locks, wanted: impl Fn(&[(String, Health)]) -> bool) 
         assert!(Instant::now() < end, "{:?}", locks.nodes());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// Acquires exclusively.
-pub async fn acquire(locks: &Locks, lock: &str, ttl: Duration, wait: Duration) -> Result<Lease, Error> {
-    let ask = Acquire {
-        lock: LockName::new(lock).unwrap(),
-        owner: Owner::new("tester").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(ttl),
-        wait,
-        request_id: None,
-        reentrant: false,
-        metadata: Metadata::default(),
-    };
-    Ok(locks.acquire(ask).await?.delivered())
-}
-
-/// Acquires what must be free.
-pub async fn take(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
-    acquire(locks, lock, ttl, Duration::ZERO).await.unwrap()
 }
 
 /// Acquires as soon as that goes, within a generous time.
@@ -115,11 +84,6 @@ pub async fn take_soon(locks: &Locks, lock: &str, ttl: Duration) -> Lease {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// A token as a number.
-pub fn token(lease: &Lease) -> u64 {
-    lease.key.token.get()
 }
 
 /// How many nodes hold this lock for anybody, as they store it.

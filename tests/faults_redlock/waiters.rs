@@ -3,19 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fencepost::backend::redis_server::settings::Quorum;
+use fencepost::backend::redlock::settings::Quorum;
 use fencepost::backend::redlock::{Redlock, Store};
-use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, WaitPolicy,
-};
+use fencepost::backend::{AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget};
 use fencepost::error::Error;
 use fencepost::locks::{Lease, Locks};
-use fencepost::name::{CallId, ClaimId, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl};
+use fencepost::name::{LockName, Namespace, Ttl};
 use tokio::task::JoinHandle;
+
+#[path = "../common/claims.rs"]
+mod claims;
 
 use crate::answers::{Answers, Forwarder};
 use crate::harness::{acquire, holding, nodes, of, quorum, replica, take_everywhere, token};
 use crate::servers::{available, eventually};
+use claims::numbered;
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -62,23 +64,8 @@ async fn a_lock_that_is_given_back_at_another_replica_goes_on_to_all_waiters_wit
 /// A claim as its call brings it to a backend.
 fn claim(number: u8) -> NewClaim {
     NewClaim {
-        id: ClaimId::from_bytes([number; 16]),
-        call: CallId::from_bytes([number; 16]),
-        secret: Secret::from_bytes([number; 16]),
-        retryable: false,
-        owner: Owner::new("tester").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        reentrant: false,
         ttl: Ttl::new(LONG).unwrap(),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
-        limits: ClaimLimits {
-            queue: 100,
-            finished: 100,
-            holds: 100,
-        },
-        arrived: tokio::time::Instant::now(),
+        ..numbered(number.into())
     }
 }
 

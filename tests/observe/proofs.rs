@@ -63,7 +63,7 @@ pub async fn fails(fixture: &Fixture) {
 pub async fn grants(fixture: &Fixture) {
     let granted = tokio::time::timeout(PATIENCE, async {
         while let Err(status) = fixture.calls.try_acquire(ask("far", "a", "o")).await {
-            assert!(is_away(&status), "{status:?}");
+            assert!(is_unavailable(&status), "{status:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
@@ -100,7 +100,7 @@ impl Kept {
                     };
                     let (renewed, passed) = tokio::join!(calls.try_renew(&lease, None), other);
                     let failed: Vec<Status> = [renewed.err(), passed.err()].into_iter().flatten().collect();
-                    assert!(failed.iter().all(is_away), "{failed:?}");
+                    assert!(failed.iter().all(is_unavailable), "{failed:?}");
                     match failed.is_empty() {
                         true => done.fetch_add(1, Ordering::Relaxed),
                         false => away.fetch_add(1, Ordering::Relaxed),
@@ -139,6 +139,6 @@ impl Kept {
 }
 
 /// The store was away, or is back and has a lock whose release was lost.
-fn is_away(status: &Status) -> bool {
+fn is_unavailable(status: &Status) -> bool {
     ["BACKEND_UNAVAILABLE", "NO_QUORUM", "LOCK_HELD"].contains(&reason(status).as_str())
 }

@@ -117,7 +117,7 @@ async fn what_calls_did_shows_in_the_metrics() {
         "fencepost_backend_request_duration_seconds_count",
         &[a, ("operation", "acquire")],
     );
-    assert_eq!(steps, Some(3.0), "one enter for each Acquire");
+    assert_eq!(steps, Some(3.0), "one acquire for each Acquire");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -153,7 +153,7 @@ const AUTH: &str = "[auth]\nbearer_hashes = ['ci:2bb80d537b1da3e38bd30361aa85568
                     [[auth.rules]]\nidentities = ['token:ci']\nnamespaces = ['*']\nverbs = ['acquire']\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_cannot_ask_for_a_trace() {
+async fn an_unauthenticated_caller_cannot_ask_for_a_trace() {
     let (collector, endpoint) = Collector::start().await;
     let traces = format!("[traces]\nendpoint = '{endpoint}'\nsample_ratio = 0.0\n");
     let fixture = Fixture::start(&format!(
@@ -184,7 +184,7 @@ async fn a_stranger_cannot_ask_for_a_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_holds_nobody_up() {
+async fn an_unreachable_collector_delays_nobody() {
     let mut fixture = fixture("http://127.0.0.1:1", "1").await;
     for _ in 0..50 {
         let lease = fixture.calls.acquire(ask("default", "x", "o")).await;

@@ -36,10 +36,10 @@ fn semaphore(number: u128) -> NewClaim {
     claim
 }
 
-/// Enters all of them, many at once.
+/// Acquires with all of them, many at once.
 async fn acquire_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) -> Vec<AcquireOutcome> {
-    let entered = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
-    entered.buffer_unordered(100).collect().await
+    let acquired = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
+    acquired.buffer_unordered(100).collect().await
 }
 
 /// The longest script that took more than [`LONGEST`] by the server's own log since it was last asked.

@@ -28,7 +28,7 @@ fn request(number: u128) -> NewClaim {
     }
 }
 
-/// A reader that may enter again.
+/// A reader that may acquire again.
 fn reader(number: u128) -> NewClaim {
     NewClaim {
         mode: Mode::Shared,
@@ -85,7 +85,7 @@ async fn undo_waiting(backend: &dyn Backend, claim: &NewClaim) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_take_back_that_is_forgotten_takes_no_later_end_along() {
+async fn an_undo_that_is_forgotten_hides_no_later_end() {
     if !available() {
         return;
     }

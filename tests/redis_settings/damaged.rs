@@ -34,7 +34,7 @@ async fn release(backend: &dyn Backend, name: &str, grant: &Grant) -> Result<Rel
         name: lock(name),
     });
     let left = backend.release(&lock(name), ReleaseTarget::Hold(&lease), None).await;
-    left.map(|departure| departure.released)
+    left.map(|outcome| outcome.released)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

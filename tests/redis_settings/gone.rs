@@ -13,7 +13,7 @@ use crate::long_queues::{claim, open};
 use crate::servers::{RedisServer, available};
 
 /// Two heartbeats of a lock with waiters, and some time for a slow machine.
-const BEATS: Duration = Duration::from_millis(4_000);
+const HEARTBEATS: Duration = Duration::from_millis(4_000);
 
 fn lock() -> LockName {
     LockName::new("a").unwrap()
@@ -57,14 +57,14 @@ async fn a_lock_whose_waiter_is_gone_is_not_kept_alive() {
     assert!(matches!(waiting, AcquireOutcome::Waiting(_)), "{waiting:?}");
     // A lock that somebody waits for is told so again and again.
     let before = record(&server);
-    tokio::time::sleep(BEATS).await;
+    tokio::time::sleep(HEARTBEATS).await;
     assert_ne!(record(&server), before);
     take_out(&server, &server.url(), &claim(2)).await;
     let told = async { while notifications.next().await != Some(Notification::Gone(lock(), claim(2).id)) {} };
-    tokio::time::timeout(BEATS, told)
+    tokio::time::timeout(HEARTBEATS, told)
         .await
         .expect("it is told that it is gone");
     let before = record(&server);
-    tokio::time::sleep(BEATS).await;
+    tokio::time::sleep(HEARTBEATS).await;
     assert_eq!(record(&server), before);
 }

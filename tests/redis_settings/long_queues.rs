@@ -5,41 +5,29 @@ use std::time::Duration;
 
 use fencepost::backend::redis::{Redis, Store};
 use fencepost::backend::{
-    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
+    AcquireOutcome, Backend, ClaimLimits, Health, InspectLimit, NewClaim, ReleaseTarget, Released,
 };
-use fencepost::name::{
-    CallId, ClaimId, FencingToken, Identity, LockName, Metadata, Mode, Namespace, Owner, Secret, Ttl,
-};
+use fencepost::name::{FencingToken, LockName, Namespace, Ttl};
 use futures::{StreamExt, stream};
 
 use crate::harness::standalone;
+use crate::numbered::numbered;
 use crate::servers::{RedisServer, available};
 
-/// How long a replica that is silent counts as alive, and a beat.
+/// How long a replica that is silent counts as alive, and a heartbeat.
 const SILENT: Duration = Duration::from_millis(7_500);
 /// For how long one script may work, and Redis is there for nobody else: an answer may take a second.
 const LONGEST: Duration = Duration::from_millis(500);
 
 pub fn claim(number: u128) -> NewClaim {
-    let bytes = number.to_be_bytes();
     NewClaim {
-        id: ClaimId::from_bytes(bytes),
-        call: CallId::from_bytes(bytes),
-        secret: Secret::from_bytes(bytes),
-        retryable: false,
-        owner: Owner::new("waiter").unwrap(),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        reentrant: false,
         ttl: Ttl::new(Duration::from_secs(600)).unwrap(),
-        metadata: Metadata::default(),
-        wait_policy: WaitPolicy::Wait,
         limits: ClaimLimits {
             queue: 20_000,
             finished: 100_000,
             holds: 10,
         },
-        arrived: tokio::time::Instant::now(),
+        ..numbered(number)
     }
 }
 
@@ -76,11 +64,11 @@ async fn ten_thousand_waiters_of_a_dead_replica_leave_without_stopping_redis() {
     let lock = LockName::new("a").unwrap();
     let held = living.acquire(&lock, &claim(0)).await.unwrap();
     assert!(matches!(held, AcquireOutcome::Held(_)), "{held:?}");
-    let entered = stream::iter(1..=10_000).map(|number| {
+    let acquired = stream::iter(1..=10_000).map(|number| {
         let (dying, lock) = (&dying, &lock);
         async move { dying.acquire(lock, &claim(number)).await.unwrap() }
     });
-    let waiting = entered.buffer_unordered(200);
+    let waiting = acquired.buffer_unordered(200);
     let waiting = waiting.filter(|place| futures::future::ready(matches!(place, AcquireOutcome::Waiting(_))));
     assert_eq!(waiting.count().await, 10_000);
     drop(dying);

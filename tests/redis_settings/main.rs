@@ -15,6 +15,8 @@ mod gone;
 mod harness;
 mod lists;
 mod long_queues;
+#[path = "../common/claims.rs"]
+mod numbered;
 mod order;
 mod portions;
 mod program;

@@ -21,10 +21,10 @@ async fn call(backend: &Redis) {
 }
 
 async fn acquire_all(backend: &Redis, claims: impl Iterator<Item = NewClaim>) {
-    let entered = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
-    let places: Vec<AcquireOutcome> = entered.buffer_unordered(100).collect().await;
-    let entered = |place: &AcquireOutcome| matches!(place, AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_));
-    assert!(places.iter().all(entered));
+    let acquired = stream::iter(claims).map(|claim| async move { backend.acquire(&lock(), &claim).await.unwrap() });
+    let places: Vec<AcquireOutcome> = acquired.buffer_unordered(100).collect().await;
+    let acquired = |place: &AcquireOutcome| matches!(place, AcquireOutcome::Held(_) | AcquireOutcome::Waiting(_));
+    assert!(places.iter().all(acquired));
 }
 
 /// How many fields of this kind the record has.
@@ -126,7 +126,7 @@ async fn one_call_forgets_a_few_of_many_ended_calls() {
 }
 
 #[tokio::test]
-async fn a_look_shows_no_expired_holder_however_many_there_are() {
+async fn an_inspection_shows_no_expired_holder_however_many_there_are() {
     if !available() {
         return;
     }

@@ -85,7 +85,7 @@ async fn refusals_and_reads_write_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_costs_one_script_a_beat() {
+async fn a_waiter_costs_one_script_a_heartbeat() {
     if !available() {
         return;
     }

@@ -41,7 +41,7 @@ async fn is_closed(socket: &mut TcpStream) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_without_a_proof_keep_nobody_out() {
+async fn unauthenticated_connections_keep_nobody_out() {
     let settings = PolicySettings {
         bearers: vec![bearer("ci")],
         rules: everything(),

@@ -22,7 +22,7 @@ use tonic_types::StatusExt;
 /// Longer than any step of a test takes.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
-/// All namespaces of a bed.
+/// All namespaces of a case.
 pub const NAMESPACES: [&str; 3] = ["jobs", "other", "team-a"];
 
 /// A running server; it ends with the runtime.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fencepost::api::proto::{AcquireRequest, Lease, WatchLockRequest, WatchLockResponse};
+use fencepost::api::proto::admin_service_client::AdminServiceClient;
+use fencepost::api::proto::{
+    AcquireRequest, ForceReleaseRequest, Lease, ListNamespacesRequest, WatchLockRequest, WatchLockResponse,
+};
 use fencepost::auth::{Pattern, PolicySettings};
 use fencepost::quota::{Quota, QuotaSettings, Rate};
 use tokio::task::JoinSet;
@@ -217,6 +220,20 @@ async fn the_rate_of_a_namespace_counts_for_all_together_and_nowhere_else() {
         over(&refused.expect("an error"), "rate", "namespace");
     }
     ci.renew(&lease).await.expect("a renewal is never refused");
+    // An operator may be called because of the rate.
+    let mut admin = AdminServiceClient::new(ops.channel.clone());
+    let force = ForceReleaseRequest {
+        namespace: "jobs".into(),
+        name: "b".into(),
+        fencing_token: 1,
+    };
+    for _ in 0..8 {
+        let nobody = admin
+            .force_release(ops.request(force.clone()))
+            .await
+            .expect_err("nobody holds it");
+        assert_eq!(reason(&nobody), "LEASE_LOST");
+    }
     for _ in 0..8 {
         ci.inspect("other", "a").await.expect("another namespace");
     }
@@ -310,6 +327,9 @@ async fn to_be_denied_is_no_way_around_a_rate() {
         assert!(denied < 10_000, "it is denied as often as it likes");
     }
     assert!(denied >= 3, "{denied}");
+    let mut admin = AdminServiceClient::new(ci.channel.clone());
+    let listed = admin.list_namespaces(ci.request(ListNamespacesRequest {})).await;
+    over(&listed.expect_err("it is over its rate"), "rate", "identity");
     let other = ci
         .showing("secret-ops")
         .inspect("jobs", "a")

@@ -1,4 +1,4 @@
-//! Every method of the API, found in its own descriptors and called as a stranger would.
+//! Every method of the API, found in its own descriptors and called by an unauthenticated caller.
 
 use bytes::{Buf, BufMut, Bytes};
 use fencepost::api::proto::DESCRIPTORS;

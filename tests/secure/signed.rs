@@ -178,6 +178,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
         shown(good.clone(), ("iss", json!("https://other.example"))),
         shown(good.clone(), ("aud", json!("other"))),
         shown(good.clone(), ("sub", json!(""))),
+        shown(good.clone(), ("more", json!("x".repeat(16 << 10)))),
     ] {
         assert!(bad.is_err(), "{bad:?}");
     }

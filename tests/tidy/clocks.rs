@@ -36,7 +36,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/backend/redis/waiting.rs",
         Clock::Running,
-        "times the beats of this replica's waiters",
+        "times the heartbeats of this replica's waiters",
     ),
     (
         "src/backend/redis/watching.rs",
@@ -144,9 +144,9 @@ const READERS: &[(&str, Clock, &str)] = &[
         "times rates, and how long a lease counts against a limit",
     ),
     (
-        "src/quota/ledger.rs",
+        "src/ledger.rs",
         Clock::Running,
-        "forgets leases that count no more; whether they live the store says",
+        "forgets leases that have expired; the store decides whether they live",
     ),
     (
         "src/backend/redlock/clock.rs",
@@ -204,7 +204,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "gives up a connection that owes an answer for too long",
     ),
     (
-        "src/backend/redis_server/quorum_member.rs",
+        "src/backend/redlock/quorum_member.rs",
         Clock::Running,
         "ends the wait for the other servers of a first start",
     ),
@@ -263,6 +263,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "measures a call for the metrics",
     ),
     (
+        "src/metrics/families.rs",
+        Clock::Running,
+        "notes when the configuration was applied",
+    ),
+    (
         "src/metrics.rs",
         Clock::Running,
         "shows how old the configuration is, and how long a quarantine still lasts",
@@ -270,7 +275,7 @@ const READERS: &[(&str, Clock, &str)] = &[
     (
         "src/metrics/measured.rs",
         Clock::Running,
-        "measures steps and hand-offs, and counts leases that ran out; decides nothing",
+        "measures steps and hand-offs; decides nothing",
     ),
     (
         "src/api/convert/answer.rs",

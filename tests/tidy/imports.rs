@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cargo;
 use crate::source::{Source, place};
 
-/// The modules of the house, from the ground floor up, each with all the modules that it imports.
+/// The modules of the library, from the lowest layer up, each with all the modules that it imports.
 const MODULES: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("files", &[]),
@@ -21,15 +21,26 @@ const MODULES: &[(&str, &[&str])] = &[
     ("backoff", &[]),
     ("batch", &[]),
     ("auth", &["files", "name"]),
-    ("quota", &["auth", "name"]),
+    ("quota", &["auth", "ledger", "name"]),
     ("tls", &["files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
-    ("metrics", &["backend", "claim", "name", "rpc", "telemetry"]),
+    ("ledger", &["backend", "name"]),
+    ("metrics", &["backend", "claim", "ledger", "name", "rpc", "telemetry"]),
     // A span goes with the task that a call spawns.
     (
         "locks",
-        &["backend", "backoff", "claim", "error", "limits", "name", "telemetry"],
+        &[
+            "backend",
+            "backoff",
+            "claim",
+            "error",
+            "ledger",
+            "limits",
+            "metrics",
+            "name",
+            "telemetry",
+        ],
     ),
     // Settings and addresses are the service's own types: the file only fills them.
     (
@@ -122,10 +133,11 @@ const CRATES: &[(&[&str], &[&str])] = &[
         ],
         &["api", "client"],
     ),
-    (&["http_body", "tower"], &["api"]),
+    (&["http_body"], &["api"]),
+    (&["tower"], &["api", "monitor"]),
     // The port of those who watch, and the headers in which a caller's trace comes.
     (&["http"], &["api", "monitor", "telemetry"]),
-    (&["http_body_util"], &["monitor"]),
+    (&["axum"], &["monitor"]),
     (&["hyper", "hyper_util"], &["api", "monitor"]),
     (&["h2"], &["api"]),
     (&["prometheus"], &["metrics"]),

@@ -1,4 +1,4 @@
-//! The rules of the house, checked on its text: who imports whom, where a clock is read, and that
+//! The rules of the project, checked on its text: who imports whom, where a clock is read, and that
 //! the documents say nothing that is not there.
 //!
 //! Each rule is one table or one sentence; an exception stands in the table with its reason, and an

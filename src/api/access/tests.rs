@@ -4,7 +4,7 @@ use std::pin::pin;
 use super::*;
 use crate::auth::Pattern;
 use crate::backend::embedded::Store;
-use crate::name::{Identity, Metadata, Mode, Owner};
+use crate::name::{Identity, LockName, Metadata, Mode, Owner};
 use crate::quota::{Quota, QuotaSettings};
 
 /// Longer than a store on disk takes.
@@ -31,7 +31,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
             waits: false,
             claim: None,
         };
-        quotas.acquire(&identity, "jobs", entry)
+        quotas.acquire(&identity, "jobs", entry, locks.ledger())
     };
     let quota = acquire_quota().unwrap();
     let request = Acquire {
@@ -50,12 +50,8 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     CountedGrant { granted, quota }.deliver();
     assert!(acquire_quota().is_err(), "one is held");
 
-    let held = HeldLease {
-        locks,
-        quotas: quotas.clone(),
-    };
     {
-        let mut force = pin!(held.force(name, token));
+        let mut force = pin!(locks.force_release(&name, token));
         assert!(futures::poll!(&mut force).is_pending());
     }
     let freed = async {
@@ -66,4 +62,48 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     tokio::time::timeout(TEST_TIMEOUT, freed)
         .await
         .expect("the lease leaves the quota");
+}
+
+#[tokio::test]
+async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
+    let namespace = Namespace::new("jobs").unwrap();
+    let name = LockName::new("a").unwrap();
+    let store = Store::memory();
+    let server = || Locks::new(namespace.clone(), Limits::default(), store.namespace(namespace.clone()));
+    let (locks, elsewhere) = (server(), server());
+    let one = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = Quotas::new(QuotaSettings {
+        namespaces: BTreeMap::new(),
+        identities: vec![(vec![Pattern::new("*").unwrap()], one)],
+    });
+    let identity = Identity::proven("token:ci");
+    let entry = Entry {
+        waits: false,
+        claim: None,
+    };
+    let acquire_quota = || quotas.acquire(&identity, "jobs", entry, locks.ledger());
+    let quota = acquire_quota().unwrap();
+    let granted = locks
+        .acquire(Acquire {
+            lock: name.clone(),
+            owner: Owner::new("me").unwrap(),
+            identity: identity.clone(),
+            mode: Mode::Exclusive,
+            ttl: Some(Duration::from_secs(3600)),
+            wait: Duration::ZERO,
+            request_id: None,
+            reentrant: false,
+            metadata: Metadata::default(),
+        })
+        .await
+        .unwrap();
+    let key = granted.lease.key.clone();
+    CountedGrant { granted, quota }.deliver();
+    elsewhere.force_release(&name, key.token).await.unwrap();
+    assert!(acquire_quota().is_err(), "this server has not heard of it");
+    assert!(matches!(locks.renew(&key, None).await, Err(Error::LeaseLost { .. })));
+    assert!(acquire_quota().is_ok());
 }

@@ -125,3 +125,19 @@ async fn an_answer_without_a_grant_passes_unchanged() {
     assert_eq!((status.code(), status.message()), (Code::Aborted, "held"));
     assert!(response.body().is_end_stream());
 }
+
+#[tokio::test]
+async fn a_grant_of_which_nothing_was_written_is_not_delivered() {
+    let ends = Arc::<Ends>::default();
+    let mut bytes = GrantBytes {
+        bytes: Bytes::from_static(b"lease"),
+        granted: Some(Grant {
+            ends: ends.clone(),
+            delivered: false,
+        }),
+    };
+    bytes.advance(0);
+    assert_eq!(ends.both(), (0, 0));
+    drop(bytes);
+    assert_eq!(ends.both(), (0, 1));
+}

@@ -1,18 +1,18 @@
 //! Parses the replies of the scripts into the types of the trait `Backend`.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use redis::{FromRedisValue, Value, from_redis_value};
+use redis::Value;
 use tokio::time::Instant;
 
-use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::reply::Values;
 use crate::backend::{
     AcquireOutcome, BackendError, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, Released,
     RenewOutcome,
 };
 use crate::claim::{Cause, Holder, Queue, Waiter};
-use crate::name::{ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
+use crate::name::{LeaseKey, Owner, Secret};
 
 type Answer<T> = Result<T, BackendError>;
 
@@ -54,93 +54,6 @@ impl InspectAnswer {
     }
 }
 
-/// Reads the values of an array in order.
-struct Values(std::vec::IntoIter<Value>);
-
-impl Values {
-    fn of(value: Value) -> Answer<Self> {
-        match value {
-            Value::Array(values) => Ok(Self(values.into_iter())),
-            other => Err(broken(format!("not an array: {other:?}"))),
-        }
-    }
-
-    fn any(&mut self) -> Answer<Value> {
-        self.0.next().ok_or_else(|| broken("an answer is too short"))
-    }
-
-    fn next<T: FromRedisValue>(&mut self) -> Answer<T> {
-        from_redis_value(self.any()?).map_err(broken)
-    }
-
-    fn bytes(&mut self) -> Answer<[u8; 16]> {
-        let bytes: Vec<u8> = self.next()?;
-        bytes.try_into().map_err(|_| broken("an id is not 16 bytes long"))
-    }
-
-    fn claim(&mut self) -> Answer<ClaimId> {
-        Ok(ClaimId::from_bytes(self.bytes()?))
-    }
-
-    fn token(&mut self) -> Answer<FencingToken> {
-        FencingToken::new(self.next()?).map_err(broken)
-    }
-
-    fn micros(&mut self) -> Answer<Duration> {
-        Ok(Duration::from_micros(self.next()?))
-    }
-
-    fn since(&mut self) -> Answer<SystemTime> {
-        Ok(SystemTime::UNIX_EPOCH + self.micros()?)
-    }
-
-    fn mode(&mut self) -> Answer<Mode> {
-        let (letter, permits, limit): (String, u64, u64) = (self.next()?, self.next()?, self.next()?);
-        let small = |number: u64| u32::try_from(number).map_err(broken);
-        match letter.as_str() {
-            "x" => Ok(Mode::Exclusive),
-            "s" => Ok(Mode::Shared),
-            "p" => Mode::semaphore(small(permits)?, small(limit)?).map_err(broken),
-            _ => Err(broken(format!("no such mode: {letter}"))),
-        }
-    }
-
-    fn kind(&mut self) -> Answer<Kind> {
-        let letter: String = self.next()?;
-        match letter.as_str() {
-            "x" => Ok(Kind::Exclusive),
-            "s" => Ok(Kind::Shared),
-            "p" => Ok(Kind::Semaphore),
-            _ => Err(broken(format!("no such mode: {letter}"))),
-        }
-    }
-
-    fn cause(&mut self) -> Answer<Option<Cause>> {
-        let letter: String = self.next()?;
-        Ok(cause(&letter))
-    }
-
-    fn description(&mut self) -> Answer<(Owner, Identity, Metadata)> {
-        let bytes: Vec<u8> = self.next()?;
-        let description = ClaimDescription::read(&bytes).ok_or_else(|| broken("what a claim shows cannot be read"))?;
-        let owner = Owner::new(&description.owner).map_err(broken)?;
-        let metadata = Metadata::new(description.metadata).map_err(broken)?;
-        Ok((owner, Identity::proven(&description.identity), metadata))
-    }
-}
-
-/// Maps the letter that a script uses for a cause.
-pub fn cause(letter: &str) -> Option<Cause> {
-    match letter {
-        "R" => Some(Cause::Released),
-        "E" => Some(Cause::Expired),
-        "F" => Some(Cause::Forced),
-        "T" => Some(Cause::Undone),
-        "L" => Some(Cause::Cancelled),
-        _ => None,
-    }
-}
-
 /// The counters of a lock's hash that a replica compares with each heartbeat's reply, to detect lost
 /// waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,12 +75,12 @@ pub fn is_word(answer: &Value, word: &str) -> bool {
 /// heartbeats with.
 pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
     let mut values = Values::of(answer)?;
-    let word: String = values.next()?;
+    let word: String = values.take()?;
     let outcome = match word.as_str() {
         "held" => AcquireOutcome::Held(grant(&mut values, claim, sent)?),
         "waiting" => return waiting(&mut values),
         "busy" => AcquireOutcome::Busy(values.any().ok().map(holder).transpose()?.map(Box::new)),
-        "full" => AcquireOutcome::Refused(Refusal::Full { limit: values.next()? }),
+        "full" => AcquireOutcome::Refused(Refusal::Full { limit: values.take()? }),
         "mismatch" => AcquireOutcome::Refused(Refusal::LimitMismatch {
             existing: values.mode()?,
         }),
@@ -182,10 +95,10 @@ pub fn acquired(answer: Value, claim: &NewClaim, sent: Instant) -> Answer<(Acqui
 }
 
 fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)> {
-    let (position, frees_in) = (values.next()?, values.next::<i64>()?);
+    let (position, frees_in) = (values.take()?, values.take::<i64>()?);
     let state = WaiterState {
-        born: values.next()?,
-        lost: values.next()?,
+        born: values.take()?,
+        lost: values.take()?,
     };
     let frees_in = u64::try_from(frees_in).ok().map(Duration::from_micros);
     Ok((
@@ -196,7 +109,7 @@ fn waiting(values: &mut Values) -> Answer<(AcquireOutcome, Option<WaiterState>)>
 
 fn grant(values: &mut Values, claim: &NewClaim, sent: Instant) -> Answer<Grant> {
     let mut grant = held(values, claim.owner.clone())?;
-    let fresh: u8 = values.next()?;
+    let fresh: u8 = values.take()?;
     if fresh == 1 {
         grant.waited = sent.saturating_duration_since(claim.arrived);
     }
@@ -212,7 +125,7 @@ fn held(values: &mut Values, owner: Owner) -> Answer<Grant> {
         owner,
         ttl: values.micros()?,
         waited: Duration::ZERO,
-        holds: values.next()?,
+        holds: values.take()?,
     })
 }
 
@@ -228,7 +141,7 @@ fn other(values: &mut Values, claim: &NewClaim) -> Answer<Refusal> {
 /// Parses the reply of `release.lua`. The flag is set if the store no longer contains the waiter `next`.
 pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer<(ReleaseOutcome, bool)> {
     let mut values = Values::of(answer)?;
-    let (word, cause): (String, Option<Cause>) = (values.next()?, values.cause()?);
+    let (word, cause): (String, Option<Cause>) = (values.take()?, values.cause()?);
     let released = match (word.as_str(), cause) {
         ("ended", Some(cause)) => Released::Ended(cause),
         ("before", Some(cause)) => Released::EndedBefore(cause),
@@ -248,14 +161,14 @@ pub fn released(answer: Value, next: Option<&NewClaim>, sent: Instant) -> Answer
 /// Parses the reply of `renew.lua`.
 pub fn renewed(answer: Value, lease: &LeaseKey) -> Answer<RenewOutcome> {
     let mut values = Values::of(answer)?;
-    let word: String = values.next()?;
+    let word: String = values.take()?;
     if word == "gone" {
         return Ok(RenewOutcome::Gone(values.cause()?));
     }
     // The owner is part of the description, which is the last value, after the flag `fresh`.
     let owner = Owner::new("-").map_err(broken)?;
     let mut grant = held(&mut values, owner)?;
-    let _fresh: u8 = values.next()?;
+    let _fresh: u8 = values.take()?;
     grant.owner = values.description()?.0;
     grant.secret = lease.secret;
     Ok(RenewOutcome::Renewed(grant))
@@ -278,12 +191,12 @@ impl Tidied {
     /// Parses the reply.
     pub fn read(answer: Value) -> Answer<Self> {
         let mut values = Values::of(answer)?;
-        let more: u8 = values.next()?;
+        let more: u8 = values.take()?;
         Ok(Self {
             more: more == 1,
-            remembered: values.next()?,
-            claims: values.next()?,
-            idle: u64::try_from(values.next::<i64>()?).ok().map(Duration::from_micros),
+            remembered: values.take()?,
+            claims: values.take()?,
+            idle: u64::try_from(values.take::<i64>()?).ok().map(Duration::from_micros),
         })
     }
 }
@@ -291,10 +204,10 @@ impl Tidied {
 /// Parses the reply of `inspect.lua`.
 pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
     let mut values = Values::of(answer)?;
-    let (holder_count, waiter_count) = (values.next()?, values.next()?);
-    let holders = Values::of(values.any()?)?.0.map(holder).collect::<Answer<_>>()?;
-    let waiters = Values::of(values.any()?)?.0.map(waiter).collect::<Answer<_>>()?;
-    let (changes, idle, frees_in): (u64, i64, i64) = (values.next()?, values.next()?, values.next()?);
+    let (holder_count, waiter_count) = (values.take()?, values.take()?);
+    let holders = Values::of(values.any()?)?.rest().map(holder).collect::<Answer<_>>()?;
+    let waiters = Values::of(values.any()?)?.rest().map(waiter).collect::<Answer<_>>()?;
+    let (changes, idle, frees_in): (u64, i64, i64) = (values.take()?, values.take()?, values.take()?);
     let maybe = |micros: i64| u64::try_from(micros).ok().map(Duration::from_micros);
     Ok(InspectAnswer {
         queue: Queue {
@@ -306,14 +219,14 @@ pub fn inspect(answer: Value) -> Answer<InspectAnswer> {
         changes,
         idle: maybe(idle),
         frees_in: maybe(frees_in),
-        shape: values.next()?,
+        shape: values.take()?,
     })
 }
 
 fn holder(value: Value) -> Answer<Holder> {
     let mut values = Values::of(value)?;
     let (claim, mode, token, remaining) = (values.claim()?, values.mode()?, values.token()?, values.micros()?);
-    let (holds, since) = (values.next()?, values.since()?);
+    let (holds, since) = (values.take()?, values.since()?);
     let (owner, identity, metadata) = values.description()?;
     Ok(Holder {
         claim,

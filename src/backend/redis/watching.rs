@@ -11,10 +11,11 @@ use futures::stream::{self, BoxStream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::answer::cause;
-use super::{Core, answer::InspectAnswer};
+use super::Core;
+use super::answer::InspectAnswer;
 use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::unavailable;
+use crate::backend::redis_server::reply::cause;
 use crate::backend::redis_server::subscriptions::SubscriptionEvent;
 use crate::backend::{BackendError, Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::name::{FencingToken, LockName, Owner};

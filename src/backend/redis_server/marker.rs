@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, from_redis_value};
@@ -20,7 +21,6 @@ use tokio::time::Instant;
 
 use super::failure::{broken, of_script, unavailable};
 use super::handshake::Facts;
-use super::quorum_member::{MarkerQuery, MarkerVerdict, MemberState, QuorumMember, whole_ms};
 use super::script::{Ask, Script};
 use super::settings::OnEmptyStore;
 use super::slots::slot;
@@ -44,10 +44,62 @@ pub enum Trust {
 pub struct Marker {
     key: MarkerKey,
     /// Present if the server is a node of a quorum.
-    member: Option<QuorumMember>,
+    member: Option<Box<dyn Membership>>,
     on_empty_store: OnEmptyStore,
     longest_ttl: Duration,
     known: Mutex<Known>,
+}
+
+/// How the marker of a node of a quorum is read.
+#[async_trait]
+pub trait Membership: Send + Sync + 'static {
+    /// Reads the marker and updates it.
+    ///
+    /// # Errors
+    /// Unavailable if the server does not reply, or if it is unknown yet whether it counts.
+    async fn see(
+        &self,
+        connection: &mut MultiplexedConnection,
+        key: &[u8],
+        query: &MarkerQuery,
+    ) -> Result<MarkerVerdict, BackendError>;
+}
+
+/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
+pub fn whole_ms(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
+/// The query to the marker of a node.
+pub struct MarkerQuery {
+    /// The current run of the server.
+    pub run_id: String,
+    /// Whether to admit it regardless of the marker.
+    pub by_hand: bool,
+    /// Whether it may be new if it has no marker.
+    pub may_be_new: bool,
+    /// The nonce whose quarantine has passed, or empty.
+    pub waited_for: Vec<u8>,
+    /// The minimum quarantine if it may have lost its data.
+    pub longest_ttl: Duration,
+}
+
+/// The state of the marker of a node.
+pub struct MarkerVerdict {
+    /// Whether it is admitted.
+    pub state: MemberState,
+    /// The id of the admission or of the quarantine.
+    pub name: Vec<u8>,
+    /// The longest TTL of any replica, in milliseconds.
+    pub longest_ms: u64,
+}
+
+/// Whether a server counts in the quorum.
+pub enum MemberState {
+    /// It is admitted.
+    Admitted,
+    /// It may have lost its data.
+    Pending,
 }
 
 /// Where the marker is stored.
@@ -170,9 +222,14 @@ impl Marker {
     }
 
     /// A marker of a node of a quorum.
-    pub fn of_voter(key: Vec<u8>, on_empty_store: OnEmptyStore, longest_ttl: Duration, member: QuorumMember) -> Self {
+    pub fn of_member(
+        key: Vec<u8>,
+        on_empty_store: OnEmptyStore,
+        longest_ttl: Duration,
+        member: impl Membership,
+    ) -> Self {
         Self {
-            member: Some(member),
+            member: Some(Box::new(member)),
             ..Self::new(key, on_empty_store, longest_ttl)
         }
     }

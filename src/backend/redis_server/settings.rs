@@ -90,37 +90,6 @@ impl Settings {
     }
 }
 
-/// Several masters that know nothing of each other, of which a majority decides.
-#[derive(Debug, Clone)]
-pub struct Quorum {
-    /// The masters: 3, 5 or 7.
-    pub nodes: Vec<ConnectionInfo>,
-    /// What proves this server to them.
-    pub credentials: Credentials,
-    /// What every key begins with.
-    pub prefix: String,
-    /// What a node without a marker means.
-    pub on_empty_store: OnEmptyStore,
-    /// The longest TTL that any namespace of this store grants.
-    pub longest_ttl: Duration,
-    /// How long a node has for a vote.
-    pub node_timeout: Duration,
-}
-
-impl Quorum {
-    /// These nodes, with the defaults.
-    pub fn new(nodes: Vec<ConnectionInfo>) -> Self {
-        Self {
-            nodes,
-            credentials: Credentials::default(),
-            prefix: "fencepost".into(),
-            on_empty_store: OnEmptyStore::default(),
-            longest_ttl: Duration::from_secs(24 * 3600),
-            node_timeout: Duration::from_millis(200),
-        }
-    }
-}
-
 impl Servers {
     /// One server.
     ///

@@ -115,41 +115,44 @@ impl Reader {
         while let Some(topology) = self.topology.upgrade() {
             let source = topology.message_source();
             drop(topology);
-            if let Ok((info, node)) = source {
-                let (out, pushes) = mpsc::channel(BUFFER);
-                let lost = Arc::new(AtomicBool::new(false));
-                let missed = Arc::clone(&lost);
-                let opened = connect(
-                    &self.settings,
-                    self.settings.credentials.at_server(&info),
-                    move |push| {
-                        if out.try_send(push).is_err() {
-                            missed.store(true, Ordering::Relaxed);
-                        }
-                    },
-                );
-                if let Ok(connection) = opened.await {
-                    let end = tokio::select! {
-                        end = self.read(connection, pushes, &lost, &info) => end,
-                        () = moved(&node, &info) => End::Lost,
-                    };
-                    if std::mem::take(&mut self.was_useful) {
-                        backoff.reset();
-                        warned = false;
-                    }
-                    match end {
-                        End::Closed => return,
-                        End::Lost => {}
-                        // Logged only once, because this lasts until the user's permissions change.
-                        End::NotSubscribed(error) if !warned => {
-                            warned = true;
-                            tracing::warn!(%error, "published messages cannot be received");
-                        }
-                        End::NotSubscribed(_) => {}
-                    }
+            let end = match source {
+                Ok((info, node)) => self.connect_and_read(&info, &node).await,
+                Err(_) => End::Lost,
+            };
+            if std::mem::take(&mut self.was_useful) {
+                backoff.reset();
+                warned = false;
+            }
+            match end {
+                End::Closed => return,
+                End::Lost => {}
+                // Logged only once, because this lasts until the user's permissions change.
+                End::NotSubscribed(error) if !warned => {
+                    warned = true;
+                    tracing::warn!(%error, "published messages cannot be received");
                 }
+                End::NotSubscribed(_) => {}
             }
             sleep(jitter(backoff.pause())).await;
+        }
+    }
+
+    /// Reads messages over one connection, until it ends or another server is to be used.
+    async fn connect_and_read(&mut self, info: &ConnectionInfo, node: &Node) -> End {
+        let (out, pushes) = mpsc::channel(BUFFER);
+        let lost = Arc::new(AtomicBool::new(false));
+        let missed = Arc::clone(&lost);
+        let opened = connect(&self.settings, self.settings.credentials.at_server(info), move |push| {
+            if out.try_send(push).is_err() {
+                missed.store(true, Ordering::Relaxed);
+            }
+        });
+        let Ok(connection) = opened.await else {
+            return End::Lost;
+        };
+        tokio::select! {
+            end = self.read(connection, pushes, &lost, info) => end,
+            () = moved(node, info) => End::Lost,
         }
     }
 

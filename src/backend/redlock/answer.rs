@@ -2,39 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use redis::{FromRedisValue, Value, from_redis_value};
-
 use crate::backend::BackendError;
-use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::reply::{Values, cause, read_description};
 use crate::claim::{Cause, Holder};
-use crate::name::{CallId, ClaimId, FencingToken, Identity, Metadata, Mode, Owner};
+use crate::name::{CallId, ClaimId, FencingToken, Mode, Owner};
 
 type Answer<T> = Result<T, BackendError>;
-
-/// The values of a reply, in order.
-pub struct Values(std::vec::IntoIter<Value>);
-
-impl Values {
-    /// The values after the status word and the time.
-    pub fn of(values: Vec<Value>) -> Self {
-        Self(values.into_iter())
-    }
-
-    /// The next value.
-    ///
-    /// # Errors
-    /// Broken if there is none, or it has another type.
-    pub fn take<T: FromRedisValue>(&mut self) -> Answer<T> {
-        let value = self.0.next().ok_or_else(|| broken("an answer is too short"))?;
-        from_redis_value(value).map_err(broken)
-    }
-
-    fn bytes(&mut self) -> Answer<[u8; 16]> {
-        let bytes: Vec<u8> = self.take()?;
-        bytes.try_into().map_err(|_| broken("an id is not 16 bytes long"))
-    }
-}
 
 /// The holder at one node, as that node reports it.
 #[derive(Debug, Clone)]
@@ -59,10 +33,10 @@ impl NodeHolder {
     /// Broken if the reply has another form.
     pub fn read(values: &mut Values) -> Answer<Self> {
         Ok(Self {
-            claim: ClaimId::from_bytes(values.bytes()?),
+            claim: values.claim()?,
             call: CallId::from_bytes(values.bytes()?),
             number: values.take()?,
-            left: Duration::from_micros(values.take()?),
+            left: values.micros()?,
             since: values.take()?,
             description: values.take()?,
         })
@@ -93,17 +67,6 @@ impl NodeHolder {
     }
 }
 
-/// Reads the description of a claim.
-///
-/// # Errors
-/// Broken if it cannot be read.
-pub fn read_description(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
-    let description = ClaimDescription::read(bytes).ok_or_else(|| broken("a claim's description cannot be read"))?;
-    let owner = Owner::new(&description.owner).map_err(broken)?;
-    let metadata = Metadata::new(description.metadata).map_err(broken)?;
-    Ok((owner, Identity::proven(&description.identity), metadata))
-}
-
 /// How the last lease of a lock ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastEnd {
@@ -127,18 +90,6 @@ impl LastEnd {
         };
         let (owner, ..) = read_description(&description)?;
         Ok(Some(Self { token, cause, owner }))
-    }
-}
-
-/// The cause that a letter stands for.
-pub fn cause(letter: &str) -> Option<Cause> {
-    match letter {
-        "R" => Some(Cause::Released),
-        "E" => Some(Cause::Expired),
-        "F" => Some(Cause::Forced),
-        "T" => Some(Cause::Undone),
-        "L" => Some(Cause::Cancelled),
-        _ => None,
     }
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answer::{NodeHolder, Values, micros, with_drift};
+use super::answer::{NodeHolder, micros, with_drift};
 use super::clock::Clocks;
 use super::nodes::{Reply, Request, Round};
 use super::{Core, scripts};
 use crate::backend::redis_server::description::ClaimDescription;
 use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::reply::Values;
 use crate::backend::{BackendError, Grant, NewClaim, WaitPolicy};
 use crate::claim::Holder;
 use crate::name::{FencingToken, LockName};
@@ -77,7 +78,7 @@ impl Votes {
     fn take(&mut self, node: usize, reply: Reply, clocks: &Clocks) -> Result<(), BackendError> {
         match reply {
             Reply::Status(status, rest) => {
-                let mut values = Values::of(rest);
+                let mut values = Values::from(rest);
                 match status.as_str() {
                     "ok" => self.add(node, values.take()?, clocks),
                     "busy" => self.busy.push(NodeHolder::read(&mut values)?),

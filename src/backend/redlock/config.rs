@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
+use super::settings::Quorum;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
 use crate::backend::redis_server::config::{self, Login, ServerConfig, SettingError, unusable};
 use crate::backend::redis_server::credentials::Credentials;
-use crate::backend::redis_server::settings::{Quorum, connection_info};
+use crate::backend::redis_server::settings::connection_info;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Count, Period, section};

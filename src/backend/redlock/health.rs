@@ -17,15 +17,7 @@ pub async fn watch_over(nodes: Arc<Nodes>, sender: watch::Sender<Health>) {
         let now: Vec<Health> = all.iter_mut().map(|one| one.borrow_and_update().clone()).collect();
         for ((member, was), is) in nodes.all.iter().zip(&mut before).zip(&now) {
             if was.as_ref() != Some(is) {
-                let node = &member.name;
-                match is {
-                    Health::Serving => tracing::info!(%node, "the node is admitted"),
-                    Health::Quarantined { until, reason } => {
-                        let left = until.saturating_duration_since(Instant::now());
-                        tracing::warn!(%node, ?left, %reason, "the node is in quarantine");
-                    }
-                    Health::Unavailable { reason } => tracing::warn!(%node, %reason, "the node is unavailable"),
-                }
+                log(&member.name, is);
                 *was = Some(is.clone());
             }
         }
@@ -39,5 +31,16 @@ pub async fn watch_over(nodes: Arc<Nodes>, sender: watch::Sender<Health>) {
         if select_all(changes).await.0.is_err() {
             return;
         }
+    }
+}
+
+fn log(node: &str, health: &Health) {
+    match health {
+        Health::Serving => tracing::info!(%node, "the node is admitted"),
+        Health::Quarantined { until, reason } => {
+            let left = until.saturating_duration_since(Instant::now());
+            tracing::warn!(%node, ?left, %reason, "the node is in quarantine");
+        }
+        Health::Unavailable { reason } => tracing::warn!(%node, %reason, "the node is unavailable"),
     }
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use super::answer::{LastEnd, NodeHolder, Values, micros};
+use super::answer::{LastEnd, NodeHolder, micros};
 use super::attempt::holder;
 use super::names::Names;
 use super::nodes::Reply;
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::is_of_record;
+use crate::backend::redis_server::reply::Values;
 use crate::backend::{BackendError, InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue};
 use crate::name::{CallId, LockName};
@@ -30,6 +31,40 @@ pub struct MajorityView {
     pub frees_in: Option<Duration>,
 }
 
+/// The replies of the nodes so far.
+#[derive(Default)]
+struct Replies {
+    holders: Vec<NodeHolder>,
+    last: Option<LastEnd>,
+    answered: usize,
+    /// The nodes that cannot read the lock's record, and the error of the last one.
+    unreadable: usize,
+    record_error: Option<BackendError>,
+}
+
+impl Replies {
+    fn take(&mut self, reply: Reply) -> Result<(), BackendError> {
+        match reply {
+            Reply::Status(status, rest) => {
+                let mut values = Values::from(rest);
+                if status == "held" {
+                    self.holders.push(NodeHolder::read(&mut values)?);
+                }
+                let end = LastEnd::read(&mut values)?;
+                self.last = self.last.take().max_by_token(end);
+                self.answered += 1;
+            }
+            // A node that may have lost a lease cannot report that there is none.
+            Reply::Quarantined | Reply::Nothing => {}
+            Reply::Unreadable(error) => {
+                self.unreadable += 1;
+                self.record_error = Some(error);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Core {
     /// Reads the holder. `watching`: for how long changes are to be published.
     ///
@@ -41,35 +76,23 @@ impl Core {
         let mut request = self.request(&scripts::INSPECT, lock, vec![micros(watching)]);
         // Another replica may have admitted a node since this one found it in quarantine.
         request.all = true;
-        let (mut holders, mut last, mut answered) = (Vec::<NodeHolder>::new(), None::<LastEnd>, 0);
-        let (mut unreadable, mut record_error) = (0, None);
-        let mut answers = nodes.query(&request);
+        let (mut replies, mut answers) = (Replies::default(), nodes.query(&request));
         while let Some((_, reply)) = answers.next().await {
-            match reply {
-                Reply::Status(status, rest) => {
-                    let mut values = Values::of(rest);
-                    if status == "held" {
-                        holders.push(NodeHolder::read(&mut values)?);
-                    }
-                    let end = LastEnd::read(&mut values)?;
-                    last = last.max_by_token(end);
-                    answered += 1;
-                }
-                // A node that may have lost a lease cannot report that there is none.
-                Reply::Quarantined | Reply::Nothing => {}
-                Reply::Unreadable(error) => {
-                    unreadable += 1;
-                    record_error = Some(error);
-                }
-            }
+            replies.take(reply)?;
+            let agreeing = largest_agreement(&replies.holders);
             // Decided once the nodes that have not replied can make no majority.
-            if answered >= majority && largest_agreement(&holders) + answers.outstanding() < majority {
-                break;
-            }
-            if largest_agreement(&holders) >= majority {
+            let cannot_agree = replies.answered >= majority && agreeing + answers.outstanding() < majority;
+            if agreeing >= majority || cannot_agree {
                 break;
             }
         }
+        let Replies {
+            holders,
+            last,
+            answered,
+            unreadable,
+            record_error,
+        } = replies;
         let missing = nodes.all.len() - answered;
         let agreeing = largest_agreement(&holders);
         if answered < majority || (agreeing < majority && agreeing + missing >= majority && agreeing > 0) {

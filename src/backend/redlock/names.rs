@@ -7,10 +7,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::sleep;
 
-use super::answer::Values;
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::BackendError;
+use crate::backend::redis_server::reply::Values;
 use crate::name::LockName;
 
 /// How often a replica makes the nodes drop unused names, how many names per page, and how many
@@ -83,7 +83,7 @@ impl Core {
 
     fn read(&self, rest: Vec<Value>) -> Result<Names, BackendError> {
         let count = rest.len();
-        let mut values = Values::of(rest);
+        let mut values = Values::from(rest);
         let complete_to: String = values.take()?;
         let mut found = Names {
             complete_to: (!complete_to.is_empty()).then_some(complete_to),

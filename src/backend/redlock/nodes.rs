@@ -13,12 +13,11 @@ use redis::{Value, from_redis_value};
 use tokio::time::{Instant, timeout_at};
 
 use super::clock::Clocks;
+use super::quorum_member::{QuorumMember, QuorumMembers};
 use super::scripts;
-use crate::backend::redis_server;
-use crate::backend::redis_server::failure::{is_of_record, of_script};
+use crate::backend::redis_server::failure::{broken, is_of_record, of_script};
 use crate::backend::redis_server::marker::Marker;
 use crate::backend::redis_server::node::Node;
-use crate::backend::redis_server::quorum_member::QuorumMembers;
 use crate::backend::redis_server::script::{Ask, Script, StepRequirements};
 use crate::backend::redis_server::sentinel::Finder;
 use crate::backend::redis_server::settings::{Servers, Settings};
@@ -93,19 +92,12 @@ impl Nodes {
                 ..Settings::clone(settings)
             });
             let key = marker_key(&settings.prefix);
-            let (for_floor, for_past_all) = (Arc::clone(&clocks), Arc::clone(&clocks));
-            let floor = Arc::new(move || for_floor.floor());
-            let past_all = Arc::new(move || for_past_all.past_all());
-            let observer = Arc::clone(&clocks);
-            let time = Arc::new(move |sent_at, now| observer.record(at, sent_at, now));
-            let member = redis_server::quorum_member::QuorumMember {
+            let member = QuorumMember {
                 at,
                 members: Arc::clone(&members),
-                floor,
-                past_all,
-                time,
+                clocks: Arc::clone(&clocks),
             };
-            let marker = Marker::of_voter(key, settings.on_empty_store, settings.longest_ttl, member);
+            let marker = Marker::of_member(key, settings.on_empty_store, settings.longest_ttl, member);
             let name = info.addr().to_string();
             let node = Arc::new(Node::start(Arc::clone(&own), Finder::Fixed(info), marker, scripts::ALL));
             let topology = Arc::new(Topology::Single(Arc::clone(&node)));
@@ -190,26 +182,29 @@ impl Nodes {
         match read {
             Ok((status, now, rest)) => {
                 self.clocks.record(at, sent_at, now);
-                if status == "untrusted" {
-                    if was_admitted {
-                        // Its marker changed: the admission known here is out of date.
-                        node.suspect();
-                    }
-                    return Reply::Nothing;
+                if status != "untrusted" {
+                    return Reply::Status(status, rest);
                 }
-                Reply::Status(status, rest)
-            }
-            Err(error) => {
-                tracing::debug!(node = %self.all[at].name, %error, "a node did not answer");
-                if is_of_record(&error) {
-                    return Reply::Unreadable(error);
-                }
-                if matches!(error, BackendError::Unavailable { .. }) {
+                if was_admitted {
+                    // Its marker changed: the admission known here is out of date.
                     node.suspect();
                 }
                 Reply::Nothing
             }
+            Err(error) => self.not_answered(at, error),
         }
+    }
+
+    fn not_answered(&self, at: usize, error: BackendError) -> Reply {
+        let QuorumNode { name, node, .. } = &self.all[at];
+        tracing::debug!(node = %name, %error, "a node did not answer");
+        if is_of_record(&error) {
+            return Reply::Unreadable(error);
+        }
+        if matches!(error, BackendError::Unavailable { .. }) {
+            node.suspect();
+        }
+        Reply::Nothing
     }
 
     /// Checks that a majority of nodes is admitted.
@@ -317,10 +312,9 @@ fn marker_key(prefix: &str) -> Vec<u8> {
 }
 
 fn read(value: Value) -> Result<(String, u64, Vec<Value>), BackendError> {
-    let broken = |error: redis::ParsingError| crate::backend::redis_server::failure::broken(error);
     let mut values: Vec<Value> = from_redis_value(value).map_err(broken)?;
     if values.len() < 2 {
-        return Err(crate::backend::redis_server::failure::broken("an answer is too short"));
+        return Err(broken("an answer is too short"));
     }
     let rest = values.split_off(2);
     let mut values = values.into_iter();

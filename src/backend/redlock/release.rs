@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{Values, cause, micros};
+use super::answer::micros;
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
+use crate::backend::redis_server::reply::{Values, cause};
 use crate::backend::{BackendError, MARKS_KEPT, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::LockName;
@@ -65,6 +66,22 @@ impl EndTally {
     }
 }
 
+/// The arguments of `release.lua` for a target.
+fn args_of(target: ReleaseTarget<'_>, longest: Duration) -> Vec<Vec<u8>> {
+    match target {
+        ReleaseTarget::Hold(lease) => args(
+            "H",
+            lease.secret.as_bytes(),
+            lease.claim.as_bytes(),
+            &[],
+            lease.token.get(),
+            longest,
+        ),
+        ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
+        ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
+    }
+}
+
 impl Core {
     /// Ends `target` at a majority, and at the other nodes that can be reached.
     ///
@@ -75,25 +92,13 @@ impl Core {
     /// If the future is dropped, the requests are sent all the same.
     pub async fn end(&self, lock: &LockName, target: ReleaseTarget<'_>) -> Result<Released, BackendError> {
         let nodes = &self.shared.nodes;
-        let longest = self.shared.longest_ttl;
-        let args = match target {
-            ReleaseTarget::Hold(lease) => args(
-                "H",
-                lease.secret.as_bytes(),
-                lease.claim.as_bytes(),
-                &[],
-                lease.token.get(),
-                longest,
-            ),
-            ReleaseTarget::Call(_, call) => args("C", &[], &[], call.as_bytes(), 0, longest),
-            ReleaseTarget::Forced(token) => args("F", &[], &[], &[], token.get(), longest),
-        };
+        let args = args_of(target, self.shared.longest_ttl);
         let mut request = self.request(&scripts::RELEASE, lock, args);
         request.all = true;
         let (mut answers, mut tally) = (nodes.query(&request), EndTally::default());
         while let Some((at, reply)) = answers.next().await {
             if let Reply::Status(status, rest) = reply {
-                tally.take(at, &status, &mut Values::of(rest))?;
+                tally.take(at, &status, &mut Values::from(rest))?;
             }
             // Nodes that found nothing are less informative than nodes that found something.
             let enough = tally.ended.len() >= nodes.majority() || tally.before.len() >= nodes.majority();
@@ -159,9 +164,10 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::redis_server::settings::{Quorum, connection_info};
+    use crate::backend::redis_server::settings::connection_info;
     use crate::backend::redlock::Store;
     use crate::backend::redlock::answer::with_drift;
+    use crate::backend::redlock::settings::Quorum;
 
     #[tokio::test]
     async fn nodes_keep_marks_for_as_long_as_a_node_may_hold() {

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use super::answer::{Values, cause, micros, read_description, with_drift, without_drift};
+use super::answer::{micros, with_drift, without_drift};
 use super::nodes::{Reply, Request};
 use super::{Core, scripts};
 use crate::backend::redis_server::failure::broken;
+use crate::backend::redis_server::reply::{Values, cause, read_description};
 use crate::backend::{BackendError, Grant, RenewOutcome};
 use crate::claim::Cause;
 use crate::name::{LeaseKey, Owner, Ttl};
@@ -36,7 +37,7 @@ impl Tally {
             // A node that may have lost the lease cannot report that the lease has ended.
             Reply::Quarantined | Reply::Unreadable(_) | Reply::Nothing => return Ok(()),
         };
-        let mut values = Values::of(rest);
+        let mut values = Values::from(rest);
         match status.as_str() {
             "ok" => {
                 let one = NodeRenewal {

@@ -257,14 +257,6 @@ impl Waiting {
         }
     }
 
-    /// Whether a call waits for the lock here.
-    pub fn is_waited_for(&self, lock: &LockName) -> bool {
-        self.state()
-            .by_lock
-            .get(lock)
-            .is_some_and(|waiters| !waiters.queue.is_empty())
-    }
-
     /// Adds this replica's waiters to a queue.
     pub fn add_to(&self, lock: &LockName, limit: usize, queue: &mut Queue) {
         let state = self.state();
@@ -317,21 +309,18 @@ impl AttemptPermit<'_> {
         let frees_in = if waiters.changed { Some(MIN_WAIT) } else { frees_in };
         waiters.frees_at = frees_in.map(|left| Instant::now() + left);
         let known = waiters.queue.contains_key(&self.position);
-        if !known && !self.is_new {
-            let next = waiters.first();
-            remove_if_idle(&mut state, &self.lock);
-            drop(state);
-            self.waiting.notify(&self.lock, next);
-            return AcquireOutcome::Cancelled;
-        }
         let limit = claim.limits.queue;
-        if !known && u32::try_from(waiters.queue.len() + 1).is_ok_and(|count| count >= limit) {
-            // The first waiter may attempt next: this call was the one that the nodes knew of.
+        let is_full = || u32::try_from(waiters.queue.len() + 1).is_ok_and(|count| count >= limit);
+        // The first waiter could not attempt meanwhile.
+        if !known && (!self.is_new || is_full()) {
             let next = waiters.first();
             remove_if_idle(&mut state, &self.lock);
             drop(state);
             self.waiting.notify(&self.lock, next);
-            return AcquireOutcome::Refused(Refusal::Full { limit });
+            return match self.is_new {
+                true => AcquireOutcome::Refused(Refusal::Full { limit }),
+                false => AcquireOutcome::Cancelled,
+            };
         }
         waiters.queue.entry(self.position).or_insert_with(|| entry(claim, true));
         if let Some(entry) = waiters.queue.get_mut(&self.position) {
@@ -370,8 +359,7 @@ impl AttemptPermit<'_> {
         if next.is_some() {
             self.waiting.timer_changed.notify_one();
         }
-        // A waiter that arrived after the attempt was sent is unknown to the nodes: its own attempt
-        // informs them.
+        // A waiter that arrived after the attempt was sent is unknown to the nodes: its own attempt informs them.
         let next = next.filter(|_| held.is_none() || !self.awaited);
         self.waiting.notify(&self.lock, next);
     }

@@ -105,8 +105,8 @@ pub async fn waiters_that_come_in_one_moment_are_granted_in_the_order_of_their_a
     // The calls are begun one after another, and none waits for the answer to the one before. (Tokio makes
     // a task that does much in one go put off the rest, in whatever order.)
     let calls = crowd.iter().map(|next| lock.acquire(next));
-    for entered in unconstrained(join_all(calls)).await {
-        waiting(entered);
+    for acquired in unconstrained(join_all(calls)).await {
+        waiting(acquired);
     }
     for (n, next) in crowd.iter().enumerate() {
         lock.release(&holder).await;

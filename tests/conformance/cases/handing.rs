@@ -10,9 +10,9 @@ use crate::replica::waiting;
 pub async fn a_release_hands_over_to_the_next(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
-    let departure = fixture.here().release_to(&a, &b).await;
-    assert_eq!(departure.released, Released::Ended(Cause::Released));
-    let grant = departure.next.expect("handed over");
+    let outcome = fixture.here().release_to(&a, &b).await;
+    assert_eq!(outcome.released, Released::Ended(Cause::Released));
+    let grant = outcome.next.expect("handed over");
     assert_eq!((grant.claim, grant.secret), (b.id, b.secret));
     assert!(grant.ttl >= b.ttl.get() && grant.token > a.token());
     assert_eq!(fixture.here().owners().await, (vec!["b".into()], vec![]));
@@ -22,22 +22,22 @@ pub async fn a_release_hands_over_to_the_next(fixture: &Fixture) {
 pub async fn a_force_and_an_undo_hand_over_too(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
-    let departure = fixture.here().end(ReleaseTarget::Forced(a.token()), Some(&b)).await;
-    assert_eq!(departure.released, Released::Ended(Cause::Forced));
-    assert_eq!(departure.next.expect("handed over").claim, b.id);
+    let outcome = fixture.here().end(ReleaseTarget::Forced(a.token()), Some(&b)).await;
+    assert_eq!(outcome.released, Released::Ended(Cause::Forced));
+    assert_eq!(outcome.next.expect("handed over").claim, b.id);
     let c = fixture.here().queue(claim("c")).await;
-    let departure = fixture.here().end(ReleaseTarget::Call(&b.id, b.call), Some(&c)).await;
-    assert_eq!(departure.released, Released::Ended(Cause::Undone));
-    assert_eq!(departure.next.expect("handed over").claim, c.id);
+    let outcome = fixture.here().end(ReleaseTarget::Call(&b.id, b.call), Some(&c)).await;
+    assert_eq!(outcome.released, Released::Ended(Cause::Undone));
+    assert_eq!(outcome.next.expect("handed over").claim, c.id);
 }
 
 pub async fn a_next_that_is_not_first_is_passed(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     let c = fixture.here().queue(claim("c")).await;
-    let departure = fixture.here().release_to(&a, &c).await;
+    let outcome = fixture.here().release_to(&a, &c).await;
     assert_eq!(
-        (departure.released, departure.next),
+        (outcome.released, outcome.next),
         (Released::Ended(Cause::Released), None)
     );
     waiting(fixture.here().promote(&c).await);
@@ -48,9 +48,9 @@ pub async fn a_next_that_another_call_adopted_is_passed(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let older = fixture.here().queue(claim("b")).await;
     let newer = fixture.there().queue(older.again()).await;
-    let departure = fixture.here().release_to(&a, &older).await;
+    let outcome = fixture.here().release_to(&a, &older).await;
     assert_eq!(
-        (departure.released, departure.next),
+        (outcome.released, outcome.next),
         (Released::Ended(Cause::Released), None)
     );
     fixture.there().take(&newer).await;
@@ -87,9 +87,9 @@ pub async fn a_hold_that_leaves_its_claim_hands_nothing_over(fixture: &Fixture) 
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;
     let b = fixture.here().queue(claim("b")).await;
-    let departure = fixture.here().release_to(&more, &b).await;
+    let outcome = fixture.here().release_to(&more, &b).await;
     assert_eq!(
-        (departure.released, departure.next),
+        (outcome.released, outcome.next),
         (Released::Ended(Cause::Released), None)
     );
     waiting(fixture.here().promote(&b).await);
@@ -103,12 +103,8 @@ pub async fn a_false_lease_hands_nothing_over(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     for (what, lease) in super::release::forgeries(&a) {
-        let departure = fixture.here().end(ReleaseTarget::Hold(&lease), Some(&b)).await;
-        assert_eq!(
-            (departure.released, departure.next),
-            (Released::Nothing, None),
-            "{what}"
-        );
+        let outcome = fixture.here().end(ReleaseTarget::Hold(&lease), Some(&b)).await;
+        assert_eq!((outcome.released, outcome.next), (Released::Nothing, None), "{what}");
     }
     assert_eq!(fixture.here().tokens().await, [a.token()]);
 }

@@ -59,22 +59,22 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let (lock, b) = (fixture.here(), claim("b"));
     fixture.first.close().await;
-    is_away(fixture.first.acquire(lock.name(), &b).await);
-    is_away(fixture.first.promote(lock.name(), &b).await);
-    is_away(
+    is_unavailable(fixture.first.acquire(lock.name(), &b).await);
+    is_unavailable(fixture.first.promote(lock.name(), &b).await);
+    is_unavailable(
         fixture
             .first
             .release(lock.name(), ReleaseTarget::Hold(&a.lease), None)
             .await,
     );
-    is_away(fixture.first.renew(&a.lease, None).await);
-    is_away(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
-    is_away(fixture.first.list("", PageRequest { after: None, size: 1 }).await);
+    is_unavailable(fixture.first.renew(&a.lease, None).await);
+    is_unavailable(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
+    is_unavailable(fixture.first.list("", PageRequest { after: None, size: 1 }).await);
     notifications.end().await;
 }
 
 #[track_caller]
-fn is_away<T: std::fmt::Debug>(answer: Result<T, BackendError>) {
+fn is_unavailable<T: std::fmt::Debug>(answer: Result<T, BackendError>) {
     assert!(
         matches!(
             answer,

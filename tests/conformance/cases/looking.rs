@@ -13,7 +13,7 @@ pub async fn a_lock_that_nobody_uses_is_free(fixture: &Fixture) {
     assert!(names(fixture, "").await.is_empty());
 }
 
-pub async fn a_look_shows_what_the_claims_say(fixture: &Fixture) {
+pub async fn an_inspection_shows_what_the_claims_say(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").proven("alice").noting("holds")).await;
     let b = fixture
         .here()
@@ -36,7 +36,7 @@ pub async fn a_look_shows_what_the_claims_say(fixture: &Fixture) {
     assert_eq!((queue.holder_count, queue.waiter_count), (1, 1));
 }
 
-pub async fn a_look_counts_more_than_it_shows(fixture: &Fixture) {
+pub async fn an_inspection_counts_more_than_it_shows(fixture: &Fixture) {
     for n in 0..4 {
         fixture.here().hold(claim(&format!("r{n}")).shared()).await;
     }
@@ -55,7 +55,7 @@ pub async fn a_look_counts_more_than_it_shows(fixture: &Fixture) {
     assert_eq!(first, ["w0", "w1"]);
 }
 
-pub async fn a_look_shows_no_expired_holder(fixture: &Fixture) {
+pub async fn an_inspection_shows_no_expired_holder(fixture: &Fixture) {
     fixture.here().hold(claim("a").living(fixture.short())).await;
     fixture.outlive(fixture.short()).await;
     assert!(fixture.there().is_free().await);

@@ -1,4 +1,4 @@
-//! Retries: a call with the id of an earlier one finds what that one entered.
+//! Retries: a call with the id of an earlier one finds what that one acquired.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Undoing a call: it ends what the call entered, and nothing that another call has found.
+//! Undoing a call: it ends what the call acquired, and nothing that another call has found.
 
 use fencepost::backend::{AcquireOutcome, MARKS_KEPT, NewClaim, Released, RenewOutcome};
 use fencepost::claim::Cause;
@@ -43,7 +43,7 @@ pub async fn a_grant_that_was_waited_for_is_undone_too(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
-pub async fn an_undo_that_comes_first_keeps_its_enter_out(fixture: &Fixture) {
+pub async fn an_undo_that_comes_first_keeps_its_acquire_out(fixture: &Fixture) {
     let late = claim("a");
     assert_eq!(fixture.here().undo(&late).await, Released::Nothing);
     for _ in 0..2 {
@@ -57,7 +57,7 @@ pub async fn an_undo_that_comes_first_keeps_its_enter_out(fixture: &Fixture) {
     fixture.here().hold(claim("b").trying()).await;
 }
 
-pub async fn an_undo_that_comes_first_keeps_its_enter_out_of_the_queue(fixture: &Fixture) {
+pub async fn an_undo_that_comes_first_keeps_its_acquire_out_of_the_queue(fixture: &Fixture) {
     fixture.here().hold(claim("a")).await;
     let late = claim("b");
     assert_eq!(fixture.here().undo(&late).await, Released::Nothing);

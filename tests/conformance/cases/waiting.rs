@@ -186,7 +186,7 @@ pub async fn a_waiter_learns_its_turn_and_when_it_may_be_free(fixture: &Fixture)
     }
 }
 
-pub async fn a_take_up_of_an_unknown_claim_finds_nothing(fixture: &Fixture) {
+pub async fn promoting_an_unknown_claim_finds_nothing(fixture: &Fixture) {
     assert!(matches!(
         fixture.here().promote(&claim("a")).await,
         AcquireOutcome::Gone
@@ -194,7 +194,7 @@ pub async fn a_take_up_of_an_unknown_claim_finds_nothing(fixture: &Fixture) {
     assert!(fixture.here().is_free().await);
 }
 
-pub async fn a_repeated_take_up_gives_the_same_grant(fixture: &Fixture) {
+pub async fn a_repeated_promotion_gives_the_same_grant(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let b = fixture.here().queue(claim("b")).await;
     fixture.here().release(&a).await;
@@ -204,7 +204,7 @@ pub async fn a_repeated_take_up_gives_the_same_grant(fixture: &Fixture) {
     assert_eq!(fixture.here().inspect().await.holder_count, 1);
 }
 
-pub async fn a_take_up_right_after_a_direct_grant_gives_it_again(fixture: &Fixture) {
+pub async fn a_promotion_right_after_a_direct_grant_gives_it_again(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     let again = fixture.here().take(&a.claim).await;
     assert_eq!(again.lease, a.lease);

@@ -229,7 +229,7 @@ pub async fn overloaded_leaves_renew_and_release_alone(fixture: &Fixture) {
     b.await.expect("no panic").expect("granted");
 }
 
-pub async fn a_store_that_is_away_is_unavailable(fixture: &Fixture) {
+pub async fn an_unreachable_store_is_unavailable(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     let a = service.acquire(acquire("a")).await;
     fixture.first.close().await;
@@ -251,7 +251,7 @@ pub async fn a_store_that_is_away_is_unavailable(fixture: &Fixture) {
     service.acquire(acquire_elsewhere("a")).await;
 }
 
-pub async fn a_wait_that_ends_while_the_store_is_away_says_so(fixture: &Fixture) {
+pub async fn a_wait_that_ends_while_the_store_is_unreachable_says_so(fixture: &Fixture) {
     let service = Service::start(fixture).await;
     fixture.first.close().await;
     let began = std::time::Instant::now();

@@ -1,5 +1,5 @@
 //! The promises as a client of the API sees them: a real server on a loopback port, over any
-//! backend that has a bed.
+//! backend that has a case.
 
 #[macro_use]
 mod table;

@@ -30,7 +30,7 @@ pub const LOCK: &str = "lock";
 /// The TTL of a claim that names none.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(45);
 
-/// The limits of [`NAMESPACE`]: what a bed's shortest TTL needs, else the defaults.
+/// The limits of [`NAMESPACE`]: what a case's shortest TTL needs, else the defaults.
 pub fn roomy(fixture: &Fixture) -> Limits {
     Limits {
         ttl_min: fixture.short(),
@@ -53,7 +53,7 @@ pub fn narrow() -> Limits {
     }
 }
 
-/// A running server over the first replica of a bed.
+/// A running server over the first replica of a case.
 pub struct Service {
     calls: Calls,
     stop: Option<oneshot::Sender<()>>,

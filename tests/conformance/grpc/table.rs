@@ -24,8 +24,8 @@ macro_rules! service_suite {
                     queue_full_says_when_to_come_again,
                     queue_full_answers_too_many_holds: Reentry,
                     overloaded_leaves_renew_and_release_alone,
-                    a_store_that_is_away_is_unavailable,
-                    a_wait_that_ends_while_the_store_is_away_says_so,
+                    an_unreachable_store_is_unavailable,
+                    a_wait_that_ends_while_the_store_is_unreachable_says_so,
                 }
             );
             conformance_theme!(

@@ -24,7 +24,7 @@ async fn a_waiter_that_a_retry_was_granted_meanwhile_is_not_granted_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_left_and_came_again_meanwhile_is_not_taken_up_from_its_old_place() {
+async fn a_waiter_that_left_and_came_again_meanwhile_is_not_promoted_from_its_old_place() {
     let Some(fixture) = Fixture::new().await else { return };
     let holder = fixture.there().hold(claim("holder")).await;
     let older = fixture.here().queue(claim("waiter")).await;
@@ -45,7 +45,7 @@ async fn a_waiter_that_left_and_came_again_meanwhile_is_not_taken_up_from_its_ol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_left_meanwhile_is_not_taken_up() {
+async fn a_waiter_that_left_meanwhile_is_not_promoted() {
     let Some(fixture) = Fixture::new().await else { return };
     let holder = fixture.there().hold(claim("holder")).await;
     let waiter = fixture.here().queue(claim("waiter")).await;
@@ -60,7 +60,7 @@ async fn a_waiter_that_left_meanwhile_is_not_taken_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_a_retry_adopted_is_not_taken_up_for_the_older_call_from_the_view() {
+async fn a_waiter_that_a_retry_adopted_is_not_promoted_for_the_older_call_from_the_view() {
     let Some(fixture) = Fixture::new().await else { return };
     let holder = fixture.here().hold(claim("holder")).await;
     let older = fixture.here().queue(claim("waiter")).await;

@@ -7,7 +7,7 @@ use crate::fixture::{FORGETFUL, Fixture, fitting, step};
 use crate::proxy::Fate;
 use crate::replica::{busy, held, refused, waiting};
 
-/// Enters an exclusive claim whose first step fails for an old base. It has then seen a lock without any claim;
+/// Acquires with an exclusive claim whose first step fails for an old base. It has then seen a lock without any claim;
 /// `meanwhile` happens before its second step reaches etcd.
 async fn acquire_again_while(fixture: &Fixture, new: &NewClaim, meanwhile: impl Future<Output = ()>) -> AcquireOutcome {
     let mut first = fixture.proxy.catch(Fate::Held, &step(new, "h/x/"));
@@ -17,11 +17,11 @@ async fn acquire_again_while(fixture: &Fixture, new: &NewClaim, meanwhile: impl 
         first.let_go().await;
     };
     let here = fixture.here();
-    let entered = async { tokio::join!(here.acquire(new), raised).0 };
-    fixture.while_held(&fitting(new, "h/x/"), entered, meanwhile).await
+    let acquired = async { tokio::join!(here.acquire(new), raised).0 };
+    fixture.while_held(&fitting(new, "h/x/"), acquired, meanwhile).await
 }
 
-/// Enters a claim that is queued behind a holder of the second replica, and lets that one release.
+/// Acquires with a claim that is queued behind a holder of the second replica, and lets that one release.
 async fn next_in_line(fixture: &Fixture, new: NewClaim) -> NewClaim {
     let holder = fixture.there().hold(claim("holder")).await;
     let next = fixture.here().queue(new).await;
@@ -169,34 +169,34 @@ async fn not_beside(waiter: NewClaim, kind: &str, holder: NewClaim) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_is_not_taken_up_beside_a_holder_that_it_did_not_know() {
+async fn a_writer_is_not_promoted_beside_a_holder_that_it_did_not_know() {
     not_beside(claim("writer"), "h/x/", claim("there")).await;
     not_beside(claim("writer"), "h/x/", claim("there").shared()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_is_not_taken_up_beside_a_writer_that_it_did_not_know() {
+async fn a_reader_is_not_promoted_beside_a_writer_that_it_did_not_know() {
     not_beside(claim("reader").shared(), "h/r/", claim("there")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_semaphore_claim_is_not_taken_up_beside_a_writer_that_it_did_not_know() {
+async fn a_semaphore_claim_is_not_promoted_beside_a_writer_that_it_did_not_know() {
     not_beside(claim("permit").semaphore(1, 2), "h/s/", claim("there")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_semaphore_claim_is_not_taken_up_beside_one_that_it_did_not_know() {
+async fn a_semaphore_claim_is_not_promoted_beside_one_that_it_did_not_know() {
     let there = claim("there").semaphore(2, 2);
     not_beside(claim("permit").semaphore(1, 2), "h/s/", there).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_semaphore_claim_is_not_taken_up_beside_a_reader_that_it_did_not_know() {
+async fn a_semaphore_claim_is_not_promoted_beside_a_reader_that_it_did_not_know() {
     not_beside(claim("permit").semaphore(1, 2), "h/s/", claim("there").shared()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_is_not_taken_up_beside_a_semaphore_claim_that_it_did_not_know() {
+async fn a_reader_is_not_promoted_beside_a_semaphore_claim_that_it_did_not_know() {
     not_beside(claim("reader").shared(), "h/r/", claim("there").semaphore(1, 2)).await;
 }
 

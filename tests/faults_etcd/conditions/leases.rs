@@ -90,8 +90,11 @@ async fn a_grant_on_a_lease_that_ended_before_its_sign_of_life_fails() {
         sign.let_go().await;
     };
     let (here, new) = (fixture.here(), claim("next"));
-    let (entered, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), ended);
-    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
+    let (acquired, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), ended);
+    assert!(
+        matches!(acquired, Err(BackendError::Unavailable { .. })),
+        "{acquired:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,8 +145,11 @@ async fn the_lease_of_a_release_or_a_grant_without_an_answer_is_not_used_again()
     lose_release(&fixture, &hold).await;
     let (here, lost) = (fixture.here(), claim("lost"));
     let _answer = fixture.proxy.catch(Fate::AnswerLost, &step(&lost, "h/x/"));
-    let entered = fixture.first.acquire(here.name(), &lost).await;
-    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
+    let acquired = fixture.first.acquire(here.name(), &lost).await;
+    assert!(
+        matches!(acquired, Err(BackendError::Unavailable { .. })),
+        "{acquired:?}"
+    );
     let second = fixture.lease().await;
     assert_ne!(second, lease);
     here.on("other").hold(claim("next")).await;

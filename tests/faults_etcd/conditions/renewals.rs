@@ -119,8 +119,11 @@ async fn a_reentry_on_a_lease_that_ended_before_its_sign_of_life_fails() {
         sign.let_go().await;
     };
     let (here, new) = (fixture.here(), claim("owner").reentrant());
-    let (entered, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), ended);
-    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
+    let (acquired, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), ended);
+    assert!(
+        matches!(acquired, Err(BackendError::Unavailable { .. })),
+        "{acquired:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

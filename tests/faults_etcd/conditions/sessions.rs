@@ -38,8 +38,11 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
         proof.is_here().await;
         answer.let_go().await;
     };
-    let (entered, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), broken);
-    assert!(matches!(entered, Err(BackendError::Unavailable { .. })), "{entered:?}");
+    let (acquired, ()) = tokio::join!(fixture.first.acquire(here.name(), &new), broken);
+    assert!(
+        matches!(acquired, Err(BackendError::Unavailable { .. })),
+        "{acquired:?}"
+    );
     proof.let_go().await;
 }
 

@@ -58,7 +58,7 @@ pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
     let lease = lease(world, &mut after, call.replica)?;
     after.calls[at].stale = false;
     let seen = if world.is_exclusive() { 0 } else { store.revision };
-    Some(sent(after, at, Step::Enter { lease, seen }))
+    Some(sent(after, at, Step::Acquire { lease, seen }))
 }
 
 /// How many permits the holders have.
@@ -83,7 +83,7 @@ fn promote(world: &World, state: &State, at: usize, modified: u8) -> Option<Stat
     let lease = lease(world, &mut after, state.calls[at].replica)?;
     after.calls[at].stale = false;
     let seen = if world.is_exclusive() { 0 } else { state.store.revision };
-    Some(sent(after, at, Step::TakeUp { modified, lease, seen }))
+    Some(sent(after, at, Step::Promote { modified, lease, seen }))
 }
 
 pub fn inspect(world: &World, state: &State, at: usize) -> Option<State> {

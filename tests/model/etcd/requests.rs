@@ -101,11 +101,11 @@ fn share(world: &World, state: &State, one: Sent, other: Sent) -> bool {
 fn written(state: &State, Sent { at, step, .. }: Sent) -> Vec<Key> {
     let claim = state.calls[at].claim;
     match step {
-        Step::Enter { .. } | Step::AdoptHolder { .. } | Step::RemoveHolder { .. } | Step::Release { .. } => {
+        Step::Acquire { .. } | Step::AdoptHolder { .. } | Step::RemoveHolder { .. } | Step::Release { .. } => {
             vec![Key::Holder(claim)]
         }
         Step::Queue | Step::AdoptWaiter { .. } | Step::RemoveWaiter { .. } => vec![Key::Waiter(claim)],
-        Step::TakeUp { .. } => vec![Key::Holder(claim), Key::Waiter(claim)],
+        Step::Promote { .. } => vec![Key::Holder(claim), Key::Waiter(claim)],
         Step::MarkWaiter { .. } | Step::MarkHolder { .. } | Step::MarkAbsent => vec![Key::Mark(at as u8)],
         Step::Revoke { .. } => Vec::new(),
         Step::HandOver { next, .. } => {
@@ -118,15 +118,15 @@ fn written(state: &State, Sent { at, step, .. }: Sent) -> Vec<Key> {
 fn class(world: &World, step: Step) -> Class {
     let whole = world.is_exclusive();
     match step {
-        Step::Enter { .. } if !whole => Class::Sharer,
+        Step::Acquire { .. } if !whole => Class::Sharer,
         Step::Release { .. } | Step::RemoveHolder { .. } if !whole => Class::End,
-        Step::Enter { .. }
+        Step::Acquire { .. }
         | Step::AdoptHolder { .. }
         | Step::MarkWaiter { .. }
         | Step::MarkHolder { .. }
         | Step::MarkAbsent
         | Step::Revoke { .. } => Class::Alone,
-        Step::TakeUp { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. } => Class::Host,
+        Step::Promote { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. } => Class::Host,
         Step::Queue | Step::AdoptWaiter { .. } => Class::Tail,
         Step::RemoveWaiter { .. } => Class::Removal,
     }

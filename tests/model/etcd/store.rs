@@ -51,7 +51,7 @@ pub struct Store {
 /// A transaction: what it does, with what it was judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    Enter {
+    Acquire {
         lease: u8,
         seen: u8,
     },
@@ -62,7 +62,7 @@ pub enum Step {
     AdoptHolder {
         modified: u8,
     },
-    TakeUp {
+    Promote {
         modified: u8,
         lease: u8,
         seen: u8,
@@ -100,7 +100,7 @@ pub enum Step {
 impl Step {
     pub fn lease(self) -> Option<u8> {
         match self {
-            Self::Enter { lease, .. } | Self::TakeUp { lease, .. } | Self::HandOver { lease, .. } => Some(lease),
+            Self::Acquire { lease, .. } | Self::Promote { lease, .. } | Self::HandOver { lease, .. } => Some(lease),
             _ => None,
         }
     }
@@ -109,16 +109,16 @@ impl Step {
     pub fn comes(self) -> bool {
         matches!(
             self,
-            Self::Enter { .. }
+            Self::Acquire { .. }
                 | Self::Queue
                 | Self::AdoptWaiter { .. }
                 | Self::AdoptHolder { .. }
-                | Self::TakeUp { .. }
+                | Self::Promote { .. }
         )
     }
 
     pub fn grants_at_once(self) -> bool {
-        matches!(self, Self::Enter { .. })
+        matches!(self, Self::Acquire { .. })
     }
 
     pub fn marks(self) -> bool {
@@ -131,7 +131,7 @@ impl Step {
     /// The revision of the key that it was judged by.
     pub fn judged_by(mut self) -> Option<u8> {
         match self {
-            Self::Enter { .. } => None,
+            Self::Acquire { .. } => None,
             _ => self.revisions().first().map(|revision| **revision),
         }
     }
@@ -145,13 +145,13 @@ impl Step {
             | Self::MarkWaiter { modified }
             | Self::MarkHolder { modified }
             | Self::Release { modified } => vec![modified],
-            Self::TakeUp { modified, seen, .. } => vec![modified, seen],
+            Self::Promote { modified, seen, .. } => vec![modified, seen],
             Self::HandOver {
                 modified,
                 next_modified,
                 ..
             } => vec![modified, next_modified],
-            Self::Enter { seen, .. } => vec![seen],
+            Self::Acquire { seen, .. } => vec![seen],
             Self::Queue | Self::MarkAbsent | Self::Revoke { .. } => Vec::new(),
         }
     }

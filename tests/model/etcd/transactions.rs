@@ -30,13 +30,13 @@ pub fn holds(world: &World, state: &State, at: usize, step: Step, session: u8) -
         false => store.holders.iter().all(|holder| holder.created <= seen),
     };
     match step {
-        Step::Enter { seen, .. } => {
+        Step::Acquire { seen, .. } => {
             let queue =
                 store.waiters.iter().all(|waiter| !whole && waiter.created <= seen) || world.flaw == Flaw::NoGuard;
             absent && none_since(seen) && queue
         }
         Step::Queue | Step::MarkAbsent => absent,
-        Step::TakeUp { modified, seen, .. } => waiter(modified) && none_since(seen),
+        Step::Promote { modified, seen, .. } => waiter(modified) && none_since(seen),
         Step::RemoveWaiter { .. } if world.flaw == Flaw::RemovesUnseen => store.waiter(call.claim).is_some(),
         Step::AdoptWaiter { modified } | Step::RemoveWaiter { modified } | Step::MarkWaiter { modified } => {
             waiter(modified)
@@ -77,7 +77,7 @@ pub fn act(world: &World, state: &mut State, at: usize, step: Step) {
         state.wrong = Some("two claims on one lease");
     }
     let (gone, granted) = match step {
-        Step::TakeUp { .. } => (None, state.store.waiter(claim)),
+        Step::Promote { .. } => (None, state.store.waiter(claim)),
         Step::HandOver { next, .. } => (Some(claim), state.store.waiter(state.calls[usize::from(next)].claim)),
         _ => (None, None),
     };
@@ -97,7 +97,7 @@ pub fn act(world: &World, state: &mut State, at: usize, step: Step) {
     }
     let store = &mut state.store;
     match step {
-        Step::Enter { lease, .. } => store.hold(claim, id, lease),
+        Step::Acquire { lease, .. } => store.hold(claim, id, lease),
         Step::Queue => store.queue(claim, id, replica),
         Step::AdoptWaiter { .. } => {
             store.revision += 1;
@@ -113,7 +113,7 @@ pub fn act(world: &World, state: &mut State, at: usize, step: Step) {
                 (holder.adopted, holder.modified) = (true, revision);
             }
         }
-        Step::TakeUp { lease, .. } => {
+        Step::Promote { lease, .. } => {
             store.waiters.retain(|waiter| waiter.claim != claim);
             store.hold(claim, id, lease);
         }
@@ -160,19 +160,19 @@ pub fn answered(world: &World, before: &State, after: &mut State, at: usize, ste
     after.calls[at].queued = match step {
         Step::Queue | Step::AdoptWaiter { .. } if met => after.store.waiter(claim).map(|waiter| waiter.modified),
         // Not met, it looks up its place in the store.
-        Step::Enter { .. } | Step::TakeUp { .. } if !met => after.calls[at].queued,
+        Step::Acquire { .. } | Step::Promote { .. } if !met => after.calls[at].queued,
         _ => None,
     };
     after.calls[at].stage = match step {
-        Step::Enter { lease, .. } | Step::TakeUp { lease, .. } if met => Stage::Granted { lease },
+        Step::Acquire { lease, .. } | Step::Promote { lease, .. } if met => Stage::Granted { lease },
         Step::AdoptHolder { .. } if met => {
             let lease = released.map_or(0, |holder| holder.lease);
             after.calls[at].stale |= after.store.leases[usize::from(lease)] != Lease::Fresh;
             Stage::Granted { lease }
         }
         Step::Queue | Step::AdoptWaiter { .. } if met => Stage::Waiting,
-        Step::Enter { .. } | Step::Queue | Step::AdoptWaiter { .. } | Step::AdoptHolder { .. } => Stage::Wants,
-        Step::TakeUp { .. } => Stage::Waiting,
+        Step::Acquire { .. } | Step::Queue | Step::AdoptWaiter { .. } | Step::AdoptHolder { .. } => Stage::Wants,
+        Step::Promote { .. } => Stage::Waiting,
         Step::Release { .. } | Step::HandOver { .. } if met => Stage::Done,
         // Whatever became of it: it looks again.
         Step::Release { .. } | Step::HandOver { .. } => match released {

@@ -16,13 +16,13 @@ mod rules;
 /// A step on its way, with what it was judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
-    Enter {
+    Acquire {
         seen: u8,
     },
     /// The first step of a reader, which has seen nothing.
     Read,
     Queue,
-    TakeUp {
+    Promote {
         waiter: Key,
         seen: u8,
     },
@@ -101,7 +101,7 @@ impl Running {
             return self.clone();
         }
         let step = match fits {
-            true => Step::Enter { seen: known.revision },
+            true => Step::Acquire { seen: known.revision },
             false => Step::Queue,
         };
         self.to(claim, Stage::Sent(step))
@@ -119,7 +119,7 @@ impl Running {
         };
         let waiter = next.or_else(blind)?;
         let seen = view.revision.max(self.state.known[world.replica(claim)]);
-        Some(self.to(claim, Stage::Sent(Step::TakeUp { waiter, seen })))
+        Some(self.to(claim, Stage::Sent(Step::Promote { waiter, seen })))
     }
 
     fn release(&self, claim: u8) -> Option<Self> {
@@ -147,7 +147,7 @@ impl Running {
             false => store.waiter(waiter.claim) == Some(waiter),
         };
         match step {
-            Step::Enter { seen } => {
+            Step::Acquire { seen } => {
                 let free = match world.kind(claim) {
                     Exclusive => store.waiters.is_empty(),
                     _ => store.waiters.iter().all(|key| key.created <= seen),
@@ -160,7 +160,7 @@ impl Running {
                 (passes || store.waiters.is_empty()) && store.holders.iter().all(apart)
             }
             Step::Queue => true,
-            Step::TakeUp { waiter, seen } => is_there(waiter) && world.is_guarded(store, claim, seen),
+            Step::Promote { waiter, seen } => is_there(waiter) && world.is_guarded(store, claim, seen),
             Step::Release { holder } => store.holder(claim) == Some(holder),
             Step::HandOver { holder, next } => is_there(next) && store.holders == [holder],
         }
@@ -172,19 +172,19 @@ impl Running {
         let mut after = self.to(claim, Stage::Outside);
         if !met {
             let stage = match step {
-                Step::Enter { .. } | Step::Read | Step::Queue => Stage::Outside,
-                Step::TakeUp { .. } => Stage::Waits,
+                Step::Acquire { .. } | Step::Read | Step::Queue => Stage::Outside,
+                Step::Promote { .. } => Stage::Waits,
                 Step::Release { .. } | Step::HandOver { .. } => Stage::Holds,
             };
             return self.to(claim, stage);
         }
         let (granted, gone) = match step {
-            Step::TakeUp { waiter, .. } => (Some(waiter.claim), None),
+            Step::Promote { waiter, .. } => (Some(waiter.claim), None),
             Step::HandOver { holder, next } => (Some(next.claim), Some(holder)),
             Step::Release { holder } => (None, Some(holder)),
-            Step::Enter { .. } | Step::Read | Step::Queue => (None, None),
+            Step::Acquire { .. } | Step::Read | Step::Queue => (None, None),
         };
-        if matches!(step, Step::Enter { .. } | Step::Read) && !self.world.admits(&self.state.store, claim) {
+        if matches!(step, Step::Acquire { .. } | Step::Read) && !self.world.admits(&self.state.store, claim) {
             after.state.wrong = Some("a newcomer did not fit behind all that were there");
         }
         if let Some(granted) = granted {
@@ -202,7 +202,7 @@ impl Running {
             after.state.stages[usize::from(claim)] = Stage::Done;
         }
         let taker = match step {
-            Step::Enter { .. } | Step::Read => Some(claim),
+            Step::Acquire { .. } | Step::Read => Some(claim),
             _ => granted,
         };
         if let Some(taker) = taker {
@@ -215,7 +215,7 @@ impl Running {
             let known = &mut after.state.known[replica];
             let trusts = match step {
                 // No holder was made between that one and this.
-                Step::TakeUp { seen, .. } => self.world.kind(taker) == Semaphore && seen <= view.revision.max(*known),
+                Step::Promote { seen, .. } => self.world.kind(taker) == Semaphore && seen <= view.revision.max(*known),
                 _ => false,
             };
             if trusts {
@@ -319,7 +319,7 @@ const SEMAPHORE: World = World {
     ..EXCLUSIVE
 };
 
-/// Claims of one replica that are taken up one upon another, beside one of another replica.
+/// Claims of one replica that are promoted one upon another, beside one of another replica.
 const CROWD: World = World {
     claims: &[
         (2, 0, Semaphore),

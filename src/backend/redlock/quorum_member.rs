@@ -7,26 +7,22 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::from_redis_value;
 use tokio::time::Instant;
 
-use super::failure::{broken, of_script, unavailable};
-use super::script::{Ask, Script};
+use super::clock::Clocks;
 use crate::backend::BackendError;
+use crate::backend::redis_server::failure::{broken, of_script, unavailable};
+use crate::backend::redis_server::marker::{MarkerQuery, MarkerVerdict, MemberState, Membership, whole_ms};
+use crate::backend::redis_server::script::{Ask, Script};
 
 static MEMBER: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("quorum_member.lua")));
 
 /// How long an empty server waits for the others before it counts as one that lost its data.
 const MEMBERS_WAIT: Duration = Duration::from_secs(10);
-
-/// Returns a number in microseconds that no token of the servers has reached.
-pub type TokenFloor = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// Is called with the time at which a query was sent and the server's time in the reply, in
-/// microseconds.
-pub type ClockObserver = Arc<dyn Fn(Instant, u64) + Send + Sync>;
 
 /// A replica's knowledge of one of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,59 +110,14 @@ pub struct QuorumMember {
     pub at: usize,
     /// All servers of the quorum.
     pub members: Arc<QuorumMembers>,
-    /// The floor of its tokens when this replica admits it.
-    pub floor: TokenFloor,
-    /// The lower bound of its floor when another replica has admitted it, which may know of fewer
-    /// tokens.
-    pub past_all: TokenFloor,
-    /// Receives its time.
-    pub time: ClockObserver,
+    /// The clocks of all servers, which give the floors of tokens.
+    pub clocks: Arc<Clocks>,
 }
 
-/// The query to its marker.
-pub struct MarkerQuery {
-    /// The current run of the server.
-    pub run_id: String,
-    /// Whether to admit it regardless of the marker.
-    pub by_hand: bool,
-    /// Whether it may be new if it has no marker.
-    pub may_be_new: bool,
-    /// The nonce whose quarantine has passed, or empty.
-    pub waited_for: Vec<u8>,
-    /// The minimum quarantine if it may have lost its data.
-    pub longest_ttl: Duration,
-}
-
-/// The state of its marker.
-pub struct MarkerVerdict {
-    /// Whether it is admitted.
-    pub state: MemberState,
-    /// The id of the admission or of the quarantine.
-    pub name: Vec<u8>,
-    /// The longest TTL of any replica, in milliseconds.
-    pub longest_ms: u64,
-}
-
-/// Whether a server counts in the quorum.
-pub enum MemberState {
-    /// It is admitted.
-    Admitted,
-    /// It may have lost its data.
-    Pending,
-}
-
-/// A time for a marker, in whole milliseconds: rounded up, because no lease may outlive it.
-pub fn whole_ms(time: Duration) -> u128 {
-    time.as_nanos().div_ceil(1_000_000)
-}
-
-impl QuorumMember {
-    /// Reads the marker and updates it.
-    ///
-    /// # Errors
-    /// Unavailable if the server does not reply, or is empty and the others have not been reached
-    /// yet.
-    pub async fn see(
+#[async_trait]
+impl Membership for QuorumMember {
+    /// A server is unavailable while it is empty and the others have not been reached yet.
+    async fn see(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],
@@ -205,7 +156,9 @@ impl QuorumMember {
             longest_ms,
         })
     }
+}
 
+impl QuorumMember {
     async fn query_marker(
         &self,
         connection: &mut MultiplexedConnection,
@@ -223,8 +176,8 @@ impl QuorumMember {
             nonce.to_vec(),
             query.waited_for.clone(),
             whole_ms(query.longest_ttl).to_string().into_bytes(),
-            (self.floor)().to_string().into_bytes(),
-            (self.past_all)().to_string().into_bytes(),
+            self.clocks.floor().to_string().into_bytes(),
+            self.clocks.past_all().to_string().into_bytes(),
         ];
         let ask = Ask {
             key,
@@ -235,7 +188,7 @@ impl QuorumMember {
         let sent_at = Instant::now();
         let answer = MEMBER.call(connection, &ask).await.map_err(|error| of_script(&error))?;
         let (state, name, longest_ms, used, now) = from_redis_value(answer).map_err(broken)?;
-        (self.time)(sent_at, now);
+        self.clocks.record(self.at, sent_at, now);
         Ok((state, name, longest_ms, used))
     }
 }

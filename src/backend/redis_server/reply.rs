@@ -1,0 +1,133 @@
+//! Reads the replies of scripts.
+
+use std::time::{Duration, SystemTime};
+use std::vec;
+
+use redis::{FromRedisValue, Value, from_redis_value};
+
+use super::description::ClaimDescription;
+use super::failure::broken;
+use crate::backend::BackendError;
+use crate::claim::Cause;
+use crate::name::{ClaimId, FencingToken, Identity, Kind, Metadata, Mode, Owner};
+
+type Answer<T> = Result<T, BackendError>;
+
+/// The values of a reply, in order. Each method reads the next one, and returns [`BackendError::Broken`] if there is
+/// none, or one of another type.
+pub struct Values(vec::IntoIter<Value>);
+
+impl From<Vec<Value>> for Values {
+    fn from(values: Vec<Value>) -> Self {
+        Self(values.into_iter())
+    }
+}
+
+impl Values {
+    /// The values of an array.
+    pub fn of(value: Value) -> Answer<Self> {
+        match value {
+            Value::Array(values) => Ok(values.into()),
+            other => Err(broken(format!("not an array: {other:?}"))),
+        }
+    }
+
+    /// The remaining values.
+    pub fn rest(self) -> impl Iterator<Item = Value> {
+        self.0
+    }
+
+    /// A value of any type.
+    pub fn any(&mut self) -> Answer<Value> {
+        self.0.next().ok_or_else(|| broken("an answer is too short"))
+    }
+
+    /// A value of this type.
+    pub fn take<T: FromRedisValue>(&mut self) -> Answer<T> {
+        from_redis_value(self.any()?).map_err(broken)
+    }
+
+    /// The 16 bytes of an id.
+    pub fn bytes(&mut self) -> Answer<[u8; 16]> {
+        let bytes: Vec<u8> = self.take()?;
+        bytes.try_into().map_err(|_| broken("an id is not 16 bytes long"))
+    }
+
+    /// The id of a claim.
+    pub fn claim(&mut self) -> Answer<ClaimId> {
+        Ok(ClaimId::from_bytes(self.bytes()?))
+    }
+
+    /// A fencing token.
+    pub fn token(&mut self) -> Answer<FencingToken> {
+        FencingToken::new(self.take()?).map_err(broken)
+    }
+
+    /// A time in microseconds.
+    pub fn micros(&mut self) -> Answer<Duration> {
+        Ok(Duration::from_micros(self.take()?))
+    }
+
+    /// A point in time, in microseconds since the epoch.
+    pub fn since(&mut self) -> Answer<SystemTime> {
+        Ok(SystemTime::UNIX_EPOCH + self.micros()?)
+    }
+
+    /// A mode: its letter, permits and limit.
+    pub fn mode(&mut self) -> Answer<Mode> {
+        let (letter, permits, limit): (String, u64, u64) = (self.take()?, self.take()?, self.take()?);
+        let small = |number: u64| u32::try_from(number).map_err(broken);
+        match letter.as_str() {
+            "x" => Ok(Mode::Exclusive),
+            "s" => Ok(Mode::Shared),
+            "p" => Mode::semaphore(small(permits)?, small(limit)?).map_err(broken),
+            _ => Err(broken(format!("no such mode: {letter}"))),
+        }
+    }
+
+    /// The letter of a claim's kind.
+    pub fn kind(&mut self) -> Answer<Kind> {
+        let letter: String = self.take()?;
+        match letter.as_str() {
+            "x" => Ok(Kind::Exclusive),
+            "s" => Ok(Kind::Shared),
+            "p" => Ok(Kind::Semaphore),
+            _ => Err(broken(format!("no such mode: {letter}"))),
+        }
+    }
+
+    /// The letter of a cause.
+    pub fn cause(&mut self) -> Answer<Option<Cause>> {
+        let letter: String = self.take()?;
+        Ok(cause(&letter))
+    }
+
+    /// The description of a claim.
+    pub fn description(&mut self) -> Answer<(Owner, Identity, Metadata)> {
+        let bytes: Vec<u8> = self.take()?;
+        read_description(&bytes)
+    }
+}
+
+/// Reads the description of a claim.
+///
+/// # Errors
+/// Broken if it cannot be read.
+pub fn read_description(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
+    let description = ClaimDescription::read(bytes).ok_or_else(|| broken("a claim's description cannot be read"))?;
+    let owner = Owner::new(&description.owner).map_err(broken)?;
+    let metadata = Metadata::new(description.metadata).map_err(broken)?;
+    Ok((owner, Identity::proven(&description.identity), metadata))
+}
+
+/// Maps the letter that a script uses for a cause.
+pub fn cause(letter: &str) -> Option<Cause> {
+    match letter {
+        "R" => Some(Cause::Released),
+        "E" => Some(Cause::Expired),
+        "F" => Some(Cause::Forced),
+        "T" => Some(Cause::Undone),
+        "L" => Some(Cause::Cancelled),
+        _ => None,
+    }
+}

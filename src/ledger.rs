@@ -1,0 +1,235 @@
+//! The leases of one namespace that this server knows to be held. Each grant, renewal and end is recorded once, by the
+//! backend around the namespace's backend ([`crate::metrics::Measured`]). The metrics read the ledger, and the quotas
+//! attach to a lease what its end gives back.
+//!
+//! The server never decides by it whether a lease is held: another server may have renewed or released the lease.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::backend::Grant;
+use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, LockName, Secret};
+
+#[cfg(test)]
+mod tests;
+
+/// How many leases are recorded for the metrics.
+const LEASES: usize = 200_000;
+
+/// What a lease uses of a quota; dropping it gives it back.
+pub type Share = Box<dyn Debug + Send>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ledger {
+    /// Locked only to read or change entries.
+    entries: Mutex<Entries>,
+    /// How many leases without a share of a quota are recorded.
+    limit: usize,
+    hasher: RandomState,
+}
+
+/// The leases are keyed by secret, because each hold has a new one, whereas a claim id may be reused.
+#[derive(Debug, Default)]
+struct Entries {
+    by_secret: HashMap<Secret, Entry>,
+    by_end: BTreeSet<(Instant, Secret)>,
+    /// By the call that received the lease last, because an undo does not know the secret.
+    by_call: HashMap<CallId, Secret>,
+    /// How many holds of a claim have a share of a quota.
+    shares: HashMap<ClaimId, usize>,
+    /// How many leases expired since the last [`Ledger::figures`].
+    expired: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    ids: LeaseIds,
+    end: Instant,
+    call: Option<CallId>,
+    share: Option<Share>,
+}
+
+/// What a lease's key contains in addition to its secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LeaseIds {
+    /// The hash of the lock's name, which uses less memory than the name.
+    lock: u64,
+    kind: Kind,
+    claim: ClaimId,
+    token: FencingToken,
+}
+
+impl Ledger {
+    /// An empty ledger, which records all leases for metrics, or only those with a share of a quota.
+    pub fn new(for_metrics: bool) -> Self {
+        Self {
+            entries: Mutex::default(),
+            limit: if for_metrics { LEASES } else { 0 },
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Records a grant that a call received. Returns whether the lease was known.
+    pub fn granted(&self, lock: &LockName, grant: &Grant, call: CallId, end: Instant) -> bool {
+        let ids = LeaseIds {
+            lock: self.hasher.hash_one(lock),
+            kind: grant.kind,
+            claim: grant.claim,
+            token: grant.token,
+        };
+        let mut entries = self.entries.lock();
+        let is_known = entries.by_secret.contains_key(&grant.secret);
+        entries.hold(ids, grant.secret, end, self.limit);
+        entries.received(call, grant.secret);
+        is_known
+    }
+
+    /// Records a renewal, also of a lease that another server granted.
+    pub fn renewed(&self, lease: &LeaseKey, end: Instant) {
+        let ids = self.ids(lease);
+        self.entries.lock().hold(ids, lease.secret, end, self.limit);
+    }
+
+    /// Records the end of a lease if the whole key matches: a key that a caller altered names no lease, although its
+    /// secret may match.
+    pub fn ended(&self, lease: &LeaseKey) {
+        let ids = self.ids(lease);
+        let mut entries = self.entries.lock();
+        if entries
+            .by_secret
+            .get(&lease.secret)
+            .is_some_and(|entry| entry.ids == ids)
+        {
+            entries.remove(&lease.secret);
+        }
+    }
+
+    /// Records the undo of a call, which ends the lease that it received, if any.
+    pub fn undone(&self, call: CallId) {
+        let mut entries = self.entries.lock();
+        if let Some(secret) = entries.by_call.get(&call).copied() {
+            entries.remove(&secret);
+        }
+    }
+
+    /// Records a force-release: all holds with this token have ended. Another lock may have the same token.
+    pub fn forced(&self, lock: &LockName, token: FencingToken) {
+        let lock = self.hasher.hash_one(lock);
+        let mut entries = self.entries.lock();
+        let is_forced = |entry: &Entry| (entry.ids.lock, entry.ids.token) == (lock, token);
+        let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(entry));
+        let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
+        ended.iter().for_each(|secret| entries.remove(secret));
+    }
+
+    /// Attaches to a delivered lease what it uses of a quota, until its end. `end` is the end of a lease that is not
+    /// recorded yet.
+    pub fn attach(&self, lease: &LeaseKey, end: Instant, share: Share) {
+        let ids = self.ids(lease);
+        let mut entries = self.entries.lock();
+        if !entries.by_secret.contains_key(&lease.secret) {
+            entries.hold(ids, lease.secret, end, usize::MAX);
+        }
+        entries.attach(&lease.secret, share);
+    }
+
+    /// Whether a lease of this claim has a share of a quota.
+    pub fn has_share(&self, claim: ClaimId) -> bool {
+        self.entries.lock().shares.contains_key(&claim)
+    }
+
+    /// Forgets the leases that have expired.
+    pub fn forget_expired(&self) {
+        self.entries.lock().forget_expired();
+    }
+
+    /// How many leases expired since the last call, and how many are held.
+    pub fn figures(&self) -> (u64, usize) {
+        let mut entries = self.entries.lock();
+        entries.forget_expired();
+        if entries.by_secret.len() < entries.by_secret.capacity() / 4 {
+            entries.by_secret.shrink_to_fit();
+            entries.by_call.shrink_to_fit();
+        }
+        (std::mem::take(&mut entries.expired), entries.by_secret.len())
+    }
+
+    fn ids(&self, lease: &LeaseKey) -> LeaseIds {
+        LeaseIds {
+            lock: self.hasher.hash_one(&lease.lock.name),
+            kind: lease.kind,
+            claim: lease.claim,
+            token: lease.token,
+        }
+    }
+}
+
+impl Entries {
+    /// Records that a lease is held until `end`; a new one only while there are fewer than `limit`.
+    fn hold(&mut self, ids: LeaseIds, secret: Secret, end: Instant, limit: usize) {
+        if let Some(entry) = self.by_secret.get_mut(&secret) {
+            self.by_end.remove(&(entry.end, secret));
+            entry.end = end;
+        } else {
+            if self.by_secret.len() >= limit {
+                self.forget_expired();
+            }
+            if self.by_secret.len() >= limit {
+                return;
+            }
+            let (call, share) = (None, None);
+            self.by_secret.insert(secret, Entry { ids, end, call, share });
+        }
+        self.by_end.insert((end, secret));
+    }
+
+    fn received(&mut self, call: CallId, secret: Secret) {
+        let Some(entry) = self.by_secret.get_mut(&secret) else {
+            return;
+        };
+        if let Some(before) = entry.call.replace(call) {
+            self.by_call.remove(&before);
+        }
+        self.by_call.insert(call, secret);
+    }
+
+    fn attach(&mut self, secret: &Secret, share: Share) {
+        let Some(entry) = self.by_secret.get_mut(secret) else {
+            return;
+        };
+        if entry.share.replace(share).is_none() {
+            *self.shares.entry(entry.ids.claim).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, secret: &Secret) {
+        let Some(entry) = self.by_secret.remove(secret) else {
+            return;
+        };
+        self.by_end.remove(&(entry.end, *secret));
+        if let Some(call) = entry.call {
+            self.by_call.remove(&call);
+        }
+        if entry.share.is_some()
+            && let Some(holds) = self.shares.get_mut(&entry.ids.claim)
+        {
+            *holds -= 1;
+            if *holds == 0 {
+                self.shares.remove(&entry.ids.claim);
+            }
+        }
+    }
+
+    fn forget_expired(&mut self) {
+        let now = Instant::now();
+        while let Some((_, secret)) = self.by_end.first().copied().filter(|(end, _)| *end <= now) {
+            self.remove(&secret);
+            self.expired += 1;
+        }
+    }
+}

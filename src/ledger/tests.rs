@@ -1,0 +1,111 @@
+//! Tests of the ledger. How quotas and metrics read it is tested there.
+
+use std::time::Duration;
+
+use super::*;
+use crate::name::{LockKey, Namespace, Owner};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn lock(name: &str) -> LockName {
+    LockName::new(name).expect("a name")
+}
+
+fn lease(number: u8) -> LeaseKey {
+    LeaseKey {
+        lock: LockKey {
+            namespace: Namespace::new("jobs").expect("a name"),
+            name: lock("a"),
+        },
+        kind: Kind::Exclusive,
+        claim: ClaimId::from_bytes([number; 16]),
+        token: FencingToken::new(u64::from(number)).expect("a token"),
+        secret: Secret::from_bytes([number; 16]),
+    }
+}
+
+fn call(number: u8) -> CallId {
+    CallId::from_bytes([number; 16])
+}
+
+/// Records that a call received this lease. Returns whether the lease was known.
+fn grant(ledger: &Ledger, lease: &LeaseKey, call: CallId) -> bool {
+    let grant = Grant {
+        claim: lease.claim,
+        kind: lease.kind,
+        secret: lease.secret,
+        token: lease.token,
+        owner: Owner::new("tester").expect("an owner"),
+        ttl: TTL,
+        waited: Duration::ZERO,
+        holds: 1,
+    };
+    ledger.granted(&lease.lock.name, &grant, call, Instant::now() + TTL)
+}
+
+fn held(ledger: &Ledger) -> usize {
+    ledger.figures().1
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_held_until_they_end_or_expire() {
+    let ledger = Ledger::new(true);
+    for number in 1..=4 {
+        assert!(!grant(&ledger, &lease(number), call(number)));
+    }
+    ledger.ended(&lease(1));
+    ledger.forced(&lock("b"), lease(3).token);
+    ledger.forced(&lock("a"), lease(2).token);
+    assert_eq!(ledger.figures(), (0, 2));
+    ledger.renewed(&lease(3), Instant::now() + 2 * TTL);
+    tokio::time::advance(TTL).await;
+    assert_eq!(ledger.figures(), (1, 1));
+    tokio::time::advance(TTL).await;
+    assert_eq!(ledger.figures(), (1, 0));
+    assert!(ledger.entries.lock().by_call.is_empty());
+}
+
+#[tokio::test]
+async fn an_undone_lease_is_not_held_any_more() {
+    let ledger = Ledger::new(true);
+    grant(&ledger, &lease(1), call(1));
+    ledger.undone(call(1));
+    assert_eq!(held(&ledger), 0);
+    // A retry adopted it: the undo of the older call does not end the lease.
+    grant(&ledger, &lease(2), call(2));
+    assert!(grant(&ledger, &lease(2), call(9)), "a retry");
+    ledger.undone(call(2));
+    assert_eq!(held(&ledger), 1);
+    ledger.undone(call(9));
+    assert_eq!(held(&ledger), 0);
+    // A lease that another server granted and this one renewed belongs to no call here.
+    ledger.renewed(&lease(3), Instant::now() + TTL);
+    assert_eq!(held(&ledger), 1);
+    assert!(ledger.entries.lock().by_call.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_for_the_metrics_are_bounded_and_those_with_a_share_are_not() {
+    let ledger = Ledger {
+        limit: 1,
+        ..Ledger::new(true)
+    };
+    grant(&ledger, &lease(1), call(1));
+    grant(&ledger, &lease(2), call(2));
+    assert_eq!(held(&ledger), 1);
+    ledger.attach(&lease(2), Instant::now() + TTL, Box::new(()));
+    assert_eq!(held(&ledger), 2);
+    assert!(ledger.has_share(lease(2).claim) && !ledger.has_share(lease(1).claim));
+    tokio::time::advance(TTL).await;
+    grant(&ledger, &lease(3), call(3));
+    assert_eq!(ledger.figures(), (2, 1), "expired leases make room");
+    assert!(!ledger.has_share(lease(2).claim));
+}
+
+#[tokio::test]
+async fn without_metrics_only_leases_with_a_share_are_recorded() {
+    let ledger = Ledger::new(false);
+    grant(&ledger, &lease(1), call(1));
+    ledger.renewed(&lease(2), Instant::now() + TTL);
+    assert_eq!(held(&ledger), 0);
+}
