@@ -141,7 +141,7 @@ impl StepBatcher {
 
     async fn ask_without_limit(self: &Arc<Self>, step: Step) -> Answered {
         let _pending = self.count();
-        let is_append = step.class == BatchClass::Tail;
+        let is_append = step.class.is_append();
         if self.pending.load(Ordering::Relaxed) > 1 || is_append {
             self.overlapped.store(true, Ordering::Relaxed);
         } else if !self.overlapped.swap(false, Ordering::Relaxed) {
@@ -164,7 +164,8 @@ impl StepBatcher {
         answered.await.map_err(|_| closed())?
     }
 
-    /// Puts an append among those of its lock. They are sent with the next step on the lock, or after [`MAX_DELAY`].
+    /// Puts an append among those of its lock. If all of them are behind other waiters, they are sent with the next step
+    /// on the lock, or after [`MAX_DELAY`].
     ///
     /// On a contended lock each hand-over is a batch, and a caller that has just released the lock is appended to its
     /// queue shortly after that. A batch of its own would delay the next hand-over. Batches may overtake each other, so
@@ -173,21 +174,31 @@ impl StepBatcher {
         let lock = asked.0.lock.clone();
         let mut all = self.appends.lock();
         let appends = all.entry(lock.clone()).or_default();
+        let is_near = asked.0.class == BatchClass::Tail;
         appends.waiting.push_back(asked);
-        if appends.waiting.len() == 1 && !appends.in_flight {
+        if (appends.waiting.len() == 1 || is_near) && !appends.in_flight {
             tokio::spawn(Arc::clone(self).send_appends(lock));
         }
     }
 
     /// Sends the appends of a lock until none waits, or another task sends them.
     async fn send_appends(self: Arc<Self>, lock: String) {
-        while self.appends.lock().contains_key(&lock) {
-            sleep(MAX_DELAY).await;
+        while let Some(are_far) = self.are_far(&lock) {
+            if are_far {
+                sleep(MAX_DELAY).await;
+            }
             let Some(appends) = self.take_appends(&lock) else {
                 return;
             };
             self.send_together(&lock, appends).await;
         }
+    }
+
+    /// Whether all appends of a lock are behind other waiters. None if there are none.
+    fn are_far(&self, lock: &str) -> Option<bool> {
+        let all = self.appends.lock();
+        let mut classes = all.get(lock)?.waiting.iter().map(|(step, _)| step.class);
+        Some(classes.all(|class| class == BatchClass::FarTail))
     }
 
     /// Takes the appends of a lock, in their order, unless some are in flight. None of them writes the key of another.
@@ -335,8 +346,12 @@ mod tests {
 
     /// Appends a claim with this key. The answer is the caller's.
     fn append(batches: &Arc<StepBatcher>, lock: &str, key: usize) -> oneshot::Receiver<Answered> {
+        append_as(BatchClass::FarTail, batches, lock, key)
+    }
+
+    fn append_as(class: BatchClass, batches: &Arc<StepBatcher>, lock: &str, key: usize) -> oneshot::Receiver<Answered> {
         let put = TxnOp::put(format!("{lock}/{key}"), "1", None);
-        let step = Step::new(lock, BatchClass::Tail, Vec::new(), vec![put], Vec::new());
+        let step = Step::new(lock, class, Vec::new(), vec![put], Vec::new());
         let (caller, answered) = oneshot::channel();
         batches.append((step, caller));
         answered
@@ -385,16 +400,30 @@ mod tests {
         drop(retry);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_append_that_may_be_next_is_sent_at_once_with_those_before_it() {
+        let batches = unreachable();
+        let _far = append(&batches, "a", 1);
+        let begun = Instant::now();
+        let _near = append_as(BatchClass::Tail, &batches, "a", 2);
+        while batches.are_far("a") == Some(false) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
     #[tokio::test]
     async fn an_append_is_sent_with_the_next_step_on_its_lock() {
         let batches = unreachable();
         let _caller = append(&batches, "a", 1);
         let host = |lock| Step::new(lock, BatchClass::Host, Vec::new(), Vec::new(), Vec::new());
+        let waiting = || batches.appends.lock()["a"].waiting.len();
         batches.overlapped.store(true, Ordering::Relaxed);
-        assert!(batches.ask(host("b")).await.is_err());
-        assert_eq!(batches.appends.lock()["a"].waiting.len(), 1);
-        batches.overlapped.store(true, Ordering::Relaxed);
-        assert!(batches.ask(host("a")).await.is_err());
-        assert!(!batches.appends.lock().contains_key("a"));
+        let (other, same) = (batches.ask(host("b")), batches.ask(host("a")));
+        tokio::pin!(other, same);
+        assert!(futures::poll!(&mut other).is_pending());
+        assert_eq!(waiting(), 1);
+        assert!(futures::poll!(&mut same).is_pending());
+        assert_eq!(waiting(), 0);
     }
 }

@@ -1,11 +1,11 @@
 //! What a step that grants asks of the lock: nobody holds or waits there whom its decision did not know.
 
-use fencepost::backend::{AcquireOutcome, NewClaim};
+use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
 
 use crate::claims::{Asking, claim};
 use crate::fixture::{FORGETFUL, Fixture, fitting, step};
 use crate::proxy::Fate;
-use crate::replica::{busy, held, waiting};
+use crate::replica::{busy, held, refused, waiting};
 
 /// Acquires with an exclusive claim whose first step fails for an old base. It has then seen a lock without any claim;
 /// `meanwhile` happens before its second step reaches etcd.
@@ -198,4 +198,26 @@ async fn a_semaphore_claim_is_not_promoted_beside_a_reader_that_it_did_not_know(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_is_not_promoted_beside_a_semaphore_claim_that_it_did_not_know() {
     not_beside(claim("reader").shared(), "h/r/", claim("there").semaphore(1, 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_counts_those_that_were_granted_after_it_saw_the_lock() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let reader = |owner| {
+        let mut reader = claim(owner).shared().trying();
+        reader.limits.queue = 2;
+        reader
+    };
+    let (here, late) = (fixture.here(), reader("late"));
+    here.hold(reader("first")).await;
+    // Half of the limit is granted without counting, so its first step is refused, and has seen one holder.
+    let mut seen = fixture.proxy.catch(Fate::AnswerHeld, &step(&late, "h/r/"));
+    let came = async {
+        seen.is_here().await;
+        here.hold(reader("other")).await;
+        seen.let_go().await;
+    };
+    let (entered, ()) = tokio::join!(here.acquire(&late), came);
+    assert_eq!(refused(entered), Refusal::Full { limit: 2 });
+    assert_eq!(here.owners().await.0, ["first", "other"]);
 }

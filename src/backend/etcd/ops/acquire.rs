@@ -274,13 +274,14 @@ impl Replica {
     async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
         let (name, new) = (call.name, call.new);
         let mut when = self.append_conditions(call);
-        when.push(match self.last_far(call) {
+        let (class, blocked) = match self.last_far(call) {
             // A known waiter is one key, where a range would cost a walk through the lock's whole history.
-            Some(last) => present(call.lock.waiter(last)),
-            None => some_under(&blockers(&call.lock, new.mode)),
-        });
+            Some(last) => (BatchClass::FarTail, present(call.lock.waiter(last))),
+            None => (BatchClass::Tail, some_under(&blockers(&call.lock, new.mode))),
+        };
+        when.push(blocked);
         let claim = self.waiting(new);
-        let answer = self.write_waiter(call, when, &claim, None).await?;
+        let answer = self.write_waiter(call, class, when, &claim, None).await?;
         self.locks.join_behind(name, new, answer.revision);
         let ahead = self.locks.ask(name, |view| {
             let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
@@ -324,7 +325,7 @@ impl Replica {
         claim: &Claim,
     ) -> Result<AcquireOutcome, Retry> {
         let glimpse = Some(call.glimpse());
-        let answer = self.write_waiter(call, when, claim, glimpse).await?;
+        let answer = self.write_waiter(call, BatchClass::Tail, when, claim, glimpse).await?;
         let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
         let view = match read.more() {
             true => View::fetch(&self.link, &call.lock).await?,
@@ -337,13 +338,14 @@ impl Replica {
     async fn write_waiter(
         &self,
         call: &Call<'_>,
+        class: BatchClass,
         when: Vec<Compare>,
         claim: &Claim,
         read: Option<TxnOp>,
     ) -> Result<Answer, Retry> {
         let mut then = vec![put_on(call.epoch.session, call.waiter(), claim.encode())];
         then.extend(read);
-        let written = self.step_of(call, BatchClass::Tail, when, then).await;
+        let written = self.step_of(call, class, when, then).await;
         if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
             self.session.is_over(call.epoch);
         }

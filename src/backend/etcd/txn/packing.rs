@@ -31,22 +31,29 @@ pub enum BatchClass {
     /// the same claim's key is in another request. A grant without waiting must not join it, because that may be of the
     /// same claim: a call and its retry.
     Tail,
+    /// As [`Self::Tail`], behind other waiters, so that it may wait for a step that it can be sent with.
+    FarTail,
     /// With all that write other keys. It removes one waiter, which grants nothing and invalidates no grant, or it only
     /// reads.
     Removal,
 }
 
 impl BatchClass {
+    /// Whether it appends to a queue.
+    pub fn is_append(self) -> bool {
+        matches!(self, Self::Tail | Self::FarTail)
+    }
+
     /// Whether a step may share a request with these.
     fn joins(self, there: &[Self]) -> bool {
         let has = |others: &[Self]| there.iter().any(|there| others.contains(there));
         match self {
             Self::Removal => true,
             Self::Alone => there.iter().all(|there| *there == Self::Removal),
-            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail]),
+            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail, Self::FarTail]),
             Self::Host => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::End]),
             Self::End => !has(&[Self::Alone, Self::Host]),
-            Self::Tail => !has(&[Self::Alone, Self::Sharer]),
+            Self::Tail | Self::FarTail => !has(&[Self::Alone, Self::Sharer]),
         }
     }
 }
@@ -162,7 +169,7 @@ impl<'a> Group<'a> {
 pub fn pack(steps: &[Step]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut at = 0;
-    let is_block = |one: &Step, next: &Step| [one.class, next.class] == [BatchClass::Tail; 2] && one.lock == next.lock;
+    let is_block = |one: &Step, next: &Step| one.class.is_append() && next.class.is_append() && one.lock == next.lock;
     for block in steps.chunk_by(is_block) {
         let taking = groups.iter().position(|group| group.takes(block)).unwrap_or_else(|| {
             groups.push(Group::default());
@@ -202,11 +209,11 @@ mod tests {
             class,
             ..step("a", key)
         };
-        use BatchClass::{Alone, Host, Tail};
+        use BatchClass::{Alone, FarTail, Host, Tail};
         let steps = [
             one(Tail, "1"),
             one(Host, "2"),
-            one(Tail, "3"),
+            one(FarTail, "3"),
             one(Host, "4"),
             one(Alone, "5"),
             one(Tail, "6"),
