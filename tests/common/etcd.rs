@@ -261,7 +261,7 @@ pub fn cpu_of(process: u32) -> Duration {
 
 /// Waits until `check` is true.
 pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !check() {
         assert!(Instant::now() < end, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
