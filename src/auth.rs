@@ -69,7 +69,8 @@ impl Auth {
         *current = policy.map(Arc::new);
     }
 
-    /// Verifies the signature of a token. Waits for a permit, because verification takes processor time.
+    /// Verifies the signature of a token. Waits for a permit, because verification takes processor time, unless the token
+    /// was verified before.
     ///
     /// # Errors
     /// [`Unproven`].
@@ -77,6 +78,9 @@ impl Auth {
     /// # Cancellation safety
     /// When dropped, a verification that has begun continues for the fraction of a millisecond that it takes.
     pub async fn verify(&self, token: UnverifiedToken) -> Result<ProvenIdentity, Unproven> {
+        if let Some(known) = token.remembered() {
+            return known;
+        }
         // The semaphore is never closed.
         let permit = Arc::clone(&self.verifying).acquire_owned().await;
         let verified = spawn_blocking(move || {

@@ -11,6 +11,7 @@ use tower::Service;
 
 use super::capacity::Usage;
 use super::connection::Remote;
+use super::first_message::first_message;
 use super::status;
 use super::verifications::{VerificationTurn, unproven};
 use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIdentity, Unproven, Until};
@@ -187,7 +188,7 @@ impl<S: Clone> Authenticate<S> {
     /// Starts a call once its caller's token is verified.
     fn verified<B>(
         &mut self,
-        request: Request<Body>,
+        mut request: Request<Body>,
         caller: Caller,
         presented: PresentedCredentials,
     ) -> Verified<S::Future>
@@ -201,7 +202,9 @@ impl<S: Clone> Authenticate<S> {
         let verifications = caller.peer.as_ref().map(|peer| Arc::clone(&peer.verifications));
         let (auth, allows_anonymous) = (self.auth.clone(), allows_anonymous(&request, &caller));
         Box::pin(async move {
-            let proven = verifications.unwrap_or_default().proven(auth, presented).await;
+            let verifications = verifications.unwrap_or_default();
+            let message = first_message(&mut request);
+            let proven = verifications.proven(auth, presented, message).await;
             let (caller, turn) = match proven {
                 Ok((proven, turn)) => (caller.proven(proven)?, Some(turn)),
                 Err(Error::Unauthenticated { .. }) if allows_anonymous => (caller, None),
@@ -351,53 +354,4 @@ fn refused(metrics: Option<&ServerMetrics>, error: &Error) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::auth::PolicySettings;
-
-    fn headers(values: &[&str]) -> HeaderMap {
-        let pairs = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap()));
-        pairs.collect()
-    }
-
-    #[test]
-    fn an_unauthenticated_caller_has_no_permissions() {
-        use crate::auth::Verb;
-        use crate::auth::rules::Reach;
-        let caller = Caller::of(&mut Extensions::new());
-        let policy = caller.policy.expect("a policy");
-        assert!(
-            policy
-                .check(&caller.identity, Verb::Read, "a", Reach::Names("b"))
-                .is_err()
-        );
-    }
-
-    #[test]
-    fn credentials_are_neither_logged_nor_passed_on() {
-        let policy = Policy::open(&PolicySettings::default()).unwrap();
-        let layer = Authenticate::new((), Auth::new(Some(policy)), None);
-        let request = Request::builder().uri("/grpc.health.v1.Health/Check");
-        let request = request.header(AUTHORIZATION, "Bearer secret").body(Body::empty());
-        let request = request.unwrap();
-        let Ok(CallerState::Known(caller)) = layer.caller_state(&request) else {
-            panic!("health is open to everybody, also with a token that is not accepted")
-        };
-        assert!(!format!("{caller:?}").contains("secret"));
-        let admitted = admitted(request, caller);
-        assert_eq!(admitted.headers().get(AUTHORIZATION), None);
-        assert!(admitted.extensions().get::<Caller>().is_some());
-    }
-
-    #[test]
-    fn exactly_one_bearer_token_is_accepted() {
-        assert_eq!(bearer(&headers(&[])), Ok(None));
-        for good in ["Bearer abc", "bearer abc", "BEARER   abc "] {
-            assert_eq!(bearer(&headers(&[good])), Ok(Some(&b"abc"[..])), "{good:?}");
-        }
-        for bad in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"] {
-            assert_eq!(bearer(&headers(&[bad])), Err(Unproven::Invalid), "{bad:?}");
-        }
-        assert_eq!(bearer(&headers(&["Bearer a", "Bearer a"])), Err(Unproven::Invalid));
-    }
-}
+mod tests;

@@ -29,9 +29,9 @@ use self::unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnection
 /// How long a client may leave its socket unread while there is data for it.
 const UNREAD_LIMIT: Duration = Duration::from_secs(13);
 
-/// After how many bytes in one step of a connection it pauses reading and starts the calls that have arrived, so that one connection
-/// neither occupies a worker nor fills the memory with calls that have not started.
-const READ_LIMIT: usize = 4 << 10;
+/// After how many bytes in one step of a connection it pauses reading and starts the calls that have arrived, so that
+/// one connection neither occupies a worker nor fills the memory with calls that have not started.
+pub(super) const READ_LIMIT: usize = 4 << 10;
 
 /// The client of a connection, as known before its first call.
 #[derive(Debug, Clone)]

@@ -59,16 +59,28 @@ fn arrivals(listener: Accepting, figures: Option<ServerMetrics>) -> BoxStream<'s
 }
 
 async fn next(Accepting { listener, throttle }: &Accepting) -> (Socket, Peer) {
+    let failed = |error| {
+        if let Some(failed) = throttle.one_more() {
+            let address = listener.local_addr();
+            tracing::warn!(%error, address, failed, "cannot accept connections");
+        }
+    };
+    accepted(|| listener.accept(), failed).await
+}
+
+/// The first result of `accept` without an error. Reports an error to `failed` and pauses after it, unless it affects
+/// only one connection.
+async fn accepted<T, F>(mut accept: impl FnMut() -> F, failed: impl Fn(io::Error)) -> T
+where
+    F: Future<Output = io::Result<T>>,
+{
     let mut backoff = BACKOFF;
     loop {
-        match listener.accept().await {
+        match accept().await {
             Ok(accepted) => return accepted,
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                if let Some(failed) = throttle.one_more() {
-                    let address = listener.local_addr();
-                    tracing::warn!(%error, address, failed, "cannot accept connections");
-                }
+                failed(error);
                 sleep(backoff.pause()).await;
             }
         }
@@ -168,6 +180,25 @@ mod tests {
 
     use super::*;
     use crate::tls::{ClientAuth, TlsSettings};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_of_one_connection_delays_no_other_and_any_other_error_does() {
+        use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, Other};
+        for (kind, expected) in [
+            (ConnectionAborted, 0),
+            (ConnectionReset, 0),
+            (Interrupted, 0),
+            (Other, 3),
+        ] {
+            let began = tokio::time::Instant::now();
+            let mut results = [Err(kind), Err(kind), Err(kind), Ok(7)].into_iter();
+            let accept = || future::ready(results.next().expect("a result").map_err(io::Error::from));
+            let reported = std::cell::Cell::new(0);
+            let number = accepted(accept, |_| reported.set(reported.get() + 1)).await;
+            assert_eq!((number, reported.get()), (7, expected), "{kind}");
+            assert_eq!(began.elapsed().is_zero(), expected == 0, "{kind}");
+        }
+    }
 
     #[tokio::test]
     async fn ended_handshakes_are_forgotten() {

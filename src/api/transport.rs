@@ -179,8 +179,7 @@ impl Transport {
     fn note_end(&self, error: &hyper::Error) {
         tracing::debug!(%error, "a connection ended");
         let h2 = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
-        let is_broken = h2.is_some_and(|error| error.is_library() && error.reason() != Some(h2::Reason::NO_ERROR));
-        if !is_broken {
+        if !h2.is_some_and(h2::Error::is_library) {
             return;
         }
         if let Some(figures) = &self.figures {
@@ -191,3 +190,6 @@ impl Transport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

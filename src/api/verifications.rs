@@ -46,13 +46,14 @@ impl Drop for WaitingCount {
 }
 
 impl Verifications {
-    /// Whether a verification is in progress. Later calls must not overtake it.
+    /// Whether a verification is in progress, or waits for its turn or its message. Later calls must not overtake it.
     pub(super) fn is_busy(&self) -> bool {
-        self.permit.available_permits() == 0
+        self.waiting.load(Ordering::Relaxed) > 0 || self.permit.available_permits() == 0
     }
 
-    /// Verifies the credentials of a call, after those of earlier calls. The next call of the connection continues
-    /// when the returned [`VerificationTurn`] is dropped.
+    /// Waits for `message`, then verifies the credentials of the call, after those of calls whose message arrived
+    /// earlier. A call that was verified before its message arrived would have no place in their order. The next call
+    /// of the connection continues when the returned [`VerificationTurn`] is dropped.
     ///
     /// # Errors
     /// [`Error::Unauthenticated`] if the token is not valid; [`Error::Overloaded`] if [`MAX_WAITING`] calls of the
@@ -64,20 +65,19 @@ impl Verifications {
         self: Arc<Self>,
         auth: Auth,
         presented: PresentedCredentials,
+        message: impl Future<Output = ()>,
     ) -> Result<(ProvenIdentity, VerificationTurn), Error> {
         let waiting = WaitingCount(Arc::clone(&self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             let what = format!("{MAX_WAITING} calls of this connection wait until their tokens are verified");
             return Err(Error::Overloaded { what });
         }
+        message.await;
         let turn = VerificationTurn(Arc::clone(&self.permit).acquire_owned().await.ok());
         drop(waiting);
         let proven = match presented {
             PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven) => Ok(proven),
-            PresentedCredentials::Unverified(signed) => match signed.remembered() {
-                Some(known) => known,
-                None => auth.verify(signed).await,
-            },
+            PresentedCredentials::Unverified(signed) => auth.verify(signed).await,
         };
         let proven = proven.map_err(unproven)?;
         Ok((proven, turn))
@@ -91,7 +91,7 @@ pub(super) fn unproven(cause: Unproven) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::{Future, poll_immediate};
+    use futures::future::{Future, pending, poll_immediate, ready};
 
     use super::*;
     use crate::auth::Until;
@@ -104,7 +104,7 @@ mod tests {
             identity: Identity::proven("jwt:a"),
             until: Until::default(),
         });
-        Arc::clone(one).proven(Auth::default(), known)
+        Arc::clone(one).proven(Auth::default(), known, ready(()))
     }
 
     #[tokio::test]
@@ -125,6 +125,21 @@ mod tests {
         drop(waiting);
         drop(turn);
         assert!(late.await.is_ok());
+        assert!(!connection.is_busy());
+    }
+
+    #[tokio::test]
+    async fn a_call_without_its_message_makes_a_connection_busy_and_delays_no_other() {
+        let connection = Arc::new(Verifications::default());
+        let known = PresentedCredentials::Verified(ProvenIdentity {
+            identity: Identity::proven("jwt:a"),
+            until: Until::default(),
+        });
+        let mut late = Box::pin(Arc::clone(&connection).proven(Auth::default(), known, pending()));
+        assert!(poll_immediate(&mut late).await.is_none());
+        assert!(connection.is_busy());
+        assert!(matches!(poll_immediate(verified(&connection)).await, Some(Ok(_))));
+        drop(late);
         assert!(!connection.is_busy());
     }
 }

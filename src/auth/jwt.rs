@@ -268,10 +268,14 @@ fn key(value: Value) -> Option<Key> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use futures::future::poll_immediate;
 
     use super::*;
+    use crate::auth::{Auth, UnverifiedToken};
 
     fn jwt() -> Jwt {
         Jwt {
@@ -332,6 +336,29 @@ mod tests {
         jwt.cache(&hash, &token(clock::seconds() - 1));
         assert_eq!(jwt.remembered(&hash), Some(Err(Unproven::Expired)));
         assert_eq!(jwt.remembered(&hash), None);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_was_verified_before_waits_for_no_other_verification() {
+        let auth = Auth::default();
+        let all = u32::try_from(auth.verifying.available_permits()).unwrap();
+        let _busy = auth.verifying.acquire_many(all).await.unwrap();
+        for is_known in [true, false] {
+            let (jwt, hash) = (jwt(), Hash::default());
+            if is_known {
+                jwt.cache(&hash, &token(u64::MAX));
+            }
+            let jwt = Arc::new(jwt);
+            let shown = || UnverifiedToken {
+                jwt: Arc::clone(&jwt),
+                hash,
+                token: token(u64::MAX),
+            };
+            let verified = poll_immediate(auth.verify(shown())).await;
+            assert_eq!(verified.is_some_and(|proven| proven.is_ok()), is_known);
+            // No key verifies it again.
+            assert_eq!(shown().verify().is_ok(), is_known);
+        }
     }
 
     #[test]

@@ -41,9 +41,20 @@ impl Retiring {
             .namespaces
             .get(&namespace)
             .and_then(|namespace_config| namespace_config.store.file());
-        let (name, file) = (namespace.clone(), file.map(Path::to_owned));
+        let file = file.map(Path::to_owned);
+        self.follow(namespace, file, served.retire(LAST_CALLS));
+    }
+
+    /// Runs `close` for at most [`CLOSE_TIME`].
+    fn follow(
+        &mut self,
+        namespace: Namespace,
+        file: Option<PathBuf>,
+        close: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let name = namespace.clone();
         let task = tokio::spawn(async move {
-            if timeout(CLOSE_TIME, served.retire(LAST_CALLS)).await.is_err() {
+            if timeout(CLOSE_TIME, close).await.is_err() {
                 tracing::warn!(namespace = %name, "a removed namespace was not closed in time");
             }
         });
@@ -85,5 +96,30 @@ impl Retiring {
         if timeout(SHUTDOWN_TIME, join_all(tasks)).await.is_err() {
             tracing::warn!("removed namespaces were not closed before the end of the server");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_whose_store_does_not_close_is_given_up_after_thirty_seconds() {
+        let name = Namespace::new("a").unwrap();
+        let mut retiring = Retiring::default();
+        retiring.follow(name.clone(), None, std::future::pending());
+        tokio::time::sleep(CLOSE_TIME - Duration::from_secs(1)).await;
+        assert!(retiring.has(&name));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!retiring.has(&name));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_server_waits_for_five_seconds() {
+        let mut retiring = Retiring::default();
+        retiring.follow(Namespace::new("a").unwrap(), None, std::future::pending());
+        let began = tokio::time::Instant::now();
+        timeout(CLOSE_TIME, retiring.end()).await.expect("in time");
+        assert_eq!(began.elapsed(), SHUTDOWN_TIME);
     }
 }

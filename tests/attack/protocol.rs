@@ -13,6 +13,18 @@ const OPEN: u32 = 500;
 /// A WINDOW_UPDATE of the connection by nothing, which is an error.
 const BAD_UPDATE: &[u8] = b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0";
 
+/// How many calls their client breaks off one after the other.
+const BROKEN: u32 = 20;
+
+/// A Renew, whose message follows.
+fn half_a_call() -> http::Request<()> {
+    http::Request::post("http://localhost/fencepost.v1.LockService/Renew")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .expect("a request")
+}
+
 /// Begins calls whose messages do not come, and breaks the protocol then.
 async fn break_protocol(address: &str) {
     let (near, far) = tokio::io::duplex(1 << 20);
@@ -38,13 +50,8 @@ async fn break_protocol(address: &str) {
     });
     let mut calls = Vec::new();
     for _ in 0..OPEN {
-        let request = http::Request::post("http://localhost/fencepost.v1.LockService/Renew")
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())
-            .expect("a request");
         let mut opener = opener.clone().ready().await.expect("room for calls");
-        let (answer, mut body) = opener.send_request(request, false).expect("sent");
+        let (answer, mut body) = opener.send_request(half_a_call(), false).expect("sent");
         body.send_data(Bytes::from_static(b"\0\0\0"), false).expect("sent");
         calls.push((answer, body));
     }
@@ -77,4 +84,38 @@ fn a_client_that_breaks_the_protocol_is_counted_as_such_and_not_as_a_bug() {
         !server.said("a call met a bug") && !server.said("ERROR"),
         "a bug is logged"
     );
+}
+
+#[test]
+fn calls_that_their_client_breaks_off_are_no_bugs() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, "metrics_listen = \"127.0.0.1:0\"\n");
+    let address = server.metrics.clone().expect("a port");
+    runtime().block_on(async {
+        let socket = tokio::net::TcpStream::connect(&server.address).await.expect("a socket");
+        let (opener, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        for _ in 0..BROKEN {
+            let mut opener = opener.clone().ready().await.expect("room for calls");
+            let (_answer, mut body) = opener.send_request(half_a_call(), false).expect("sent");
+            body.send_data(Bytes::from_static(b"\0\0\0"), false).expect("sent");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            body.send_reset(h2::Reason::INTERNAL_ERROR);
+        }
+    });
+    let renews = |text: &str| -> Vec<(String, u32)> {
+        let of = |line: &&str| line.starts_with("fencepost_requests_total") && line.contains("Renew");
+        let counted = text.lines().filter(of).filter_map(|line| line.rsplit_once(' '));
+        counted
+            .map(|(name, count)| (name.to_owned(), count.parse().expect("a number")))
+            .collect()
+    };
+    let told = until("they are counted", || {
+        let all = renews(&metrics(&address));
+        (all.iter().map(|(_, count)| count).sum::<u32>() >= BROKEN).then_some(all)
+    });
+    let bugs = told.iter().filter(|(name, _)| name.contains("reason=\"INTERNAL\""));
+    assert!(bugs.clone().count() > 0, "{told:?}");
+    assert!(bugs.clone().all(|(_, count)| *count == 0), "{told:?}");
+    assert!(!server.said("ERROR"), "a bug is logged");
 }

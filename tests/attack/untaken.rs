@@ -155,3 +155,41 @@ fn streams_that_nobody_reads_end_and_hold_nobody_up() {
         assert!(ended >= MOST / 2, "{ended} streams ended");
     });
 }
+
+#[test]
+fn a_stream_that_nobody_reads_ends_and_its_connection_serves_other_calls_on() {
+    /// Room for the answer of a call, and not for all changes of a lock.
+    const WINDOW: u32 = 300;
+    let home = tempfile::tempdir().expect("a directory");
+    let server = start(&home, &limits(100));
+    runtime().block_on(async {
+        let normal = Client::connect(&server.address, Some("b")).await;
+        let attacker = Attacker::connect(&server.address, Some("a"), WINDOW).await;
+        let watched = WatchLockRequest {
+            namespace: NAMESPACE.into(),
+            name: "worked".into(),
+        };
+        let began = Instant::now();
+        let watch = attacker.call(WATCH, &watched).await.expect("a connection");
+        let mut watch = watch.await.expect("headers").into_body();
+        // The lock changes all the time.
+        let (mut has_ended, mut served) = (false, 0);
+        while !has_ended && began.elapsed() < CLOSED_WITHIN + WORK {
+            let lease = normal.acquire(ask("worked", Duration::ZERO)).await.expect("it is free");
+            normal.release(&lease.lease_id).await.expect("it is held");
+            assert!(attacker.is_served().await, "after {:?}", began.elapsed());
+            served += 1;
+            // What arrives is read and not acknowledged, so the window stays used.
+            while let Ok(Some(part)) = timeout(Duration::from_millis(50), watch.data()).await {
+                has_ended |= part.is_err();
+                if has_ended {
+                    break;
+                }
+            }
+        }
+        println!("it ended after {:?}, {served} other calls were served", began.elapsed());
+        assert!(has_ended, "the stream ends");
+        sleep(WORK / 10).await;
+        assert!(attacker.is_served().await, "the connection stays open");
+    });
+}

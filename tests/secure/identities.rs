@@ -388,6 +388,9 @@ async fn reflection(caller: &Caller) -> Result<(), Status> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let jwks_file = jwks(folder.path(), &[&Signer::es256("one")]);
+    let forged = Signer::es256("one").token(&claims("a"));
     for (of_health, of_reflection) in [
         (AnonymousAccess::Open, AnonymousAccess::Closed),
         (AnonymousAccess::Closed, AnonymousAccess::Open),
@@ -395,6 +398,12 @@ async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
         let settings = PolicySettings {
             health: of_health,
             reflection: of_reflection,
+            jwt: Some(JwtSettings {
+                jwks_file: jwks_file.clone(),
+                issuer: "https://issuer.example".into(),
+                audiences: vec!["fencepost".into()],
+                ..JwtSettings::default()
+            }),
             ..settings()
         };
         let fixture = Fixture::open(access(&settings)).await;
@@ -404,8 +413,11 @@ async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
             reflection(&nobody).await.is_ok(),
             of_reflection == AnonymousAccess::Open
         );
-        let wrong = nobody.showing("wrong");
-        assert_eq!(health(&wrong).await.is_ok(), of_health == AnonymousAccess::Open);
+        for wrong in ["wrong", &forged] {
+            let wrong = nobody.showing(wrong);
+            assert_eq!(health(&wrong).await.is_ok(), of_health == AnonymousAccess::Open);
+            unproven(wrong.acquire(ask("jobs", "a")).await, Unproven::Invalid);
+        }
         let ci = nobody.showing("secret-ci");
         health(&ci).await.expect("for somebody");
         reflection(&ci).await.expect("for somebody");

@@ -316,14 +316,35 @@ fn headers_count_until_the_connection_has_written_everything() {
 
 #[test]
 fn headers_close_no_connection_whose_client_reads() {
+    for was_blocked in [false, true] {
+        let capacity = Capacity::new(&settings(), None);
+        let (one, cut) = connect(&capacity, "10.0.0.1:1");
+        let one = one.unwrap();
+        one.answers.note_writing(was_blocked);
+        if was_blocked {
+            one.answers.note_flushed();
+        }
+        for _ in 0..10 {
+            one.answers.count_headers();
+        }
+        assert!(!cut.is_cancelled());
+    }
+}
+
+#[test]
+fn a_few_unread_headers_close_no_connection_whatever_others_left_of_the_limits() {
     let capacity = Capacity::new(&settings(), None);
     let (one, cut) = connect(&capacity, "10.0.0.1:1");
     let one = one.unwrap();
-    one.answers.note_writing(false);
-    for _ in 0..10 {
+    let other = connect(&capacity, "10.0.0.1:2").0.unwrap();
+    let _held = answer(&other, None, 8_000).unwrap();
+    one.answers.note_writing(true);
+    for _ in 0..4 {
         one.answers.count_headers();
     }
     assert!(!cut.is_cancelled());
+    one.answers.count_headers();
+    assert!(cut.is_cancelled(), "these are more than a few");
 }
 
 #[tokio::test(start_paused = true)]

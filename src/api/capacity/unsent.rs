@@ -79,7 +79,7 @@ impl Answers {
     }
 
     /// The unsent bytes of a whole connection; `None` for a stream, whose bytes its connection counts too.
-    pub(super) fn of_whole_connection(&self) -> Option<usize> {
+    pub(in crate::api) fn of_whole_connection(&self) -> Option<usize> {
         self.connection.is_none().then(|| self.unsent.load(Ordering::Relaxed))
     }
 

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::name::InvalidField;
 
 /// How long the message of a call may take after its headers.
-const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
+pub(in crate::api) const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Ready when a stream has to end.
 type Until = Pin<Box<WaitForCancellationFutureOwned>>;

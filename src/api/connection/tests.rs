@@ -1,4 +1,6 @@
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -97,6 +99,70 @@ async fn connections_past_the_limit_are_closed() {
     assert_eq!(second_client.read(&mut [0]).await.unwrap(), 0);
     drop(first);
     assert!(pair(&terms).await.1.is_some());
+}
+
+/// Notes that it was woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_reads_so_much_in_one_step_and_is_woken_for_the_rest() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    // The runtime knows then that the socket can be read.
+    begin(&mut client, &mut connection).await;
+    let usage = connection.remote.usage.clone().unwrap();
+    client.write_all(&[7; 3 * READ_LIMIT]).await.unwrap();
+    for _ in 0..2 {
+        usage.begin_step();
+        let woken = Arc::new(Woken::default());
+        let waker = woken.clone().into();
+        let mut cx = Context::from_waker(&waker);
+        let mut bytes = vec![0; 2 * READ_LIMIT];
+        let mut first = ReadBuf::new(&mut bytes[..READ_LIMIT / 4]);
+        assert!(Pin::new(&mut connection).poll_read(&mut cx, &mut first).is_ready());
+        let read = first.filled().len();
+        let mut rest = ReadBuf::new(&mut bytes);
+        assert!(Pin::new(&mut connection).poll_read(&mut cx, &mut rest).is_ready());
+        assert_eq!(read + rest.filled().len(), READ_LIMIT);
+        assert!(!woken.0.load(Ordering::SeqCst));
+        assert!(Pin::new(&mut connection).poll_read(&mut cx, &mut rest).is_pending());
+        assert!(woken.0.load(Ordering::SeqCst), "there is more to read");
+        usage.end_step();
+    }
+}
+
+#[tokio::test]
+async fn headers_count_as_unsent_until_the_burst_with_them_is_flushed() {
+    let (terms, _cut) = terms(1);
+    let (mut client, connection) = pair(&terms).await;
+    let mut connection = connection.unwrap();
+    let usage = connection.remote.usage.clone().unwrap();
+    let unsent = || usage.answers.of_whole_connection().unwrap();
+    usage.answers.count_headers();
+    assert!(
+        futures::poll!(pin!(connection.write(b"a"))).is_pending(),
+        "the burst is gathered"
+    );
+    usage.end_step();
+    assert!(unsent() > 0);
+    while futures::poll!(pin!(connection.write(&[0; 1 << 16]))).is_ready() {}
+    usage.end_step();
+    assert!(unsent() > 0, "the socket is full");
+    let reading = tokio::spawn(async move { tokio::io::copy(&mut client, &mut tokio::io::sink()).await });
+    connection.write_all(b"a").await.unwrap();
+    connection.flush().await.unwrap();
+    usage.end_step();
+    assert_eq!(unsent(), 0);
+    drop(connection);
+    reading.await.unwrap().unwrap();
 }
 
 #[tokio::test]
