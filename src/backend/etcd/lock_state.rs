@@ -169,10 +169,11 @@ impl LockTable {
         value
     }
 
-    /// The same for a lock that has a state.
+    /// The same for a lock that has a state. It stays, because only a watch's end makes a state with waiters unused.
     fn with_known<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> Option<T> {
-        let is_known = self.locks.lock().contains_key(name);
-        is_known.then(|| self.with(name, change))
+        let state = self.locks.lock().get(name).cloned()?;
+        let mut state = state.lock();
+        Some(change(&mut state))
     }
 
     /// Evaluates a function of a lock's watched view, if there is one.
