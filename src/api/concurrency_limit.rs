@@ -13,7 +13,6 @@ use http::{Request, Response};
 use tonic::body::Body;
 use tower::Service;
 
-pub(super) use self::body::MESSAGE_LIMIT;
 use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
 pub(super) use self::permits::Permits;
 use super::authenticate::Caller;

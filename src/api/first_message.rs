@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -11,7 +12,8 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 
-use super::concurrency_limit::MESSAGE_LIMIT;
+/// How long the message of a call may take after its headers.
+pub(super) const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Waits until the first part of the request's message has arrived, or for [`MESSAGE_LIMIT`].
 ///

@@ -3,7 +3,6 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -15,12 +14,10 @@ use tonic::body::Body as RequestBody;
 
 use super::permits::Permit;
 use crate::api::capacity::{ChargeTo, Charged};
+use crate::api::first_message::MESSAGE_LIMIT;
 use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;
-
-/// How long the message of a call may take after its headers.
-pub(in crate::api) const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Ready when a stream has to end.
 type Until = Pin<Box<WaitForCancellationFutureOwned>>;
