@@ -315,6 +315,19 @@ fn headers_count_until_the_connection_has_written_everything() {
 }
 
 #[test]
+fn headers_of_a_connection_that_ends_no_longer_count() {
+    let capacity = Capacity::new(&settings(), None);
+    let other = connect(&capacity, "10.0.0.1:2").0.unwrap();
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    one.answers.note_writing(true);
+    one.answers.count_headers();
+    assert!(other.peer.unsent.load(Ordering::Relaxed) > 0);
+    drop(one);
+    assert_eq!(capacity.unsent.load(Ordering::Relaxed), 0);
+    assert_eq!(other.peer.unsent.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn headers_close_no_connection_whose_client_reads() {
     for was_blocked in [false, true] {
         let capacity = Capacity::new(&settings(), None);

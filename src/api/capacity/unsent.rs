@@ -178,6 +178,14 @@ impl Answers {
     }
 }
 
+/// A connection that ends drops what it had to write.
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let bytes = *self.headers.get_mut();
+        self.subtract_from_all(bytes);
+    }
+}
+
 /// The connection or stream, and the identity, for which the answers of a call count.
 #[derive(Debug, Clone)]
 pub(in crate::api) struct ChargeTo {
