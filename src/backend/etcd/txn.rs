@@ -1,5 +1,5 @@
 //! Group commit: steps that are requested at the same time are sent to etcd in one batch
-//! ([`super::batch_packing`]), and each gets its own answer.
+//! ([`packing`]), and each gets its own answer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
