@@ -6,8 +6,8 @@
 //! refuses a Renew or a Release.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -231,6 +231,8 @@ struct Shared {
     settings: RwLock<Arc<QuotaSettings>>,
     namespaces: Mutex<HashMap<String, Arc<Usage>>>,
     identities: Mutex<HashMap<Identity, Arc<Usage>>>,
+    /// The ledgers of the namespaces: an identity's limit counts its leases in all of them.
+    ledgers: Mutex<Vec<Weak<Ledger>>>,
 }
 
 impl Default for Quotas {
@@ -255,6 +257,7 @@ impl Quotas {
                 settings: RwLock::new(Arc::new(settings)),
                 namespaces: Mutex::default(),
                 identities: Mutex::default(),
+                ledgers: Mutex::default(),
             }),
         }
     }
@@ -312,7 +315,7 @@ impl Quotas {
         if counted.is_empty() {
             return Ok(AcquireQuota::default());
         }
-        ledger.forget_expired();
+        self.forget_expired(ledger);
         let is_held = entry.claim.is_some_and(|claim| ledger.has_share(claim));
         let take_if = |wanted: bool, what| {
             if wanted {
@@ -328,6 +331,18 @@ impl Quotas {
             _waiting: waiting,
             ledger: Some(Arc::clone(ledger)),
         })
+    }
+
+    /// Gives back what expired leases use, in all namespaces with a counted Acquire, now also in that of `ledger`.
+    fn forget_expired(&self, ledger: &Arc<Ledger>) {
+        let mut ledgers = self.shared.ledgers.lock();
+        if !ledgers.iter().any(|known| known.as_ptr() == Arc::as_ptr(ledger)) {
+            ledgers.retain(|known| known.strong_count() > 0);
+            ledgers.push(Arc::downgrade(ledger));
+        }
+        for ledger in ledgers.iter().filter_map(Weak::upgrade) {
+            ledger.forget_expired();
+        }
     }
 
     /// Counts a watch.

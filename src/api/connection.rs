@@ -272,6 +272,9 @@ impl Connection {
     fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
             self.stalled = None;
+            if let Some(usage) = &self.remote.usage {
+                usage.answers.note_written();
+            }
             return step;
         }
         self.note_writing(true);
@@ -317,7 +320,7 @@ impl AsyncRead for Connection {
         let read = self.remote.usage.as_ref().map_or(0, |usage| usage.read());
         if read >= READ_LIMIT {
             cx.waker().wake_by_ref();
-            return Poll::Pending;
+            return self.unless_over(cx, Poll::Pending);
         }
         let most = buf.remaining().min(READ_LIMIT - read);
         let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));

@@ -134,6 +134,22 @@ async fn a_lease_counts_until_its_end_is_observed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_expired_in_another_namespace_no_longer_counts_for_its_identity() {
+    let of_identity = Quota {
+        leases: Some(1),
+        ..Quota::default()
+    };
+    let quotas = quotas(of_identity, Quota::default());
+    let (jobs, other) = (Arc::new(Ledger::new(false)), Arc::new(Ledger::new(false)));
+    let me = who("token:me");
+    let ttl = Duration::from_secs(10);
+    quotas.acquire(&me, "jobs", TRY, &jobs).unwrap().holds(&lease(1), ttl);
+    assert!(quotas.acquire(&me, "other", TRY, &other).is_err());
+    tokio::time::advance(ttl).await;
+    assert!(quotas.acquire(&me, "other", TRY, &other).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
     let of_identity = Quota {
         leases: Some(1),

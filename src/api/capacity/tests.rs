@@ -314,6 +314,35 @@ fn headers_count_until_the_connection_has_written_everything() {
     assert!(answer(&one, None, 100).is_ok());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_headers_slowly_is_not_stalled() {
+    let capacity = Capacity::new(&settings(), None);
+    let watched = capacity.clone();
+    tokio::spawn(async move { watched.watch().await });
+    let (one, cut) = connect(&capacity, "10.0.0.1:1");
+    let one = one.unwrap();
+    one.answers.note_writing(true);
+    one.answers.count_headers();
+    for _ in 0..4 {
+        sleep(STALL_LIMIT / 2).await;
+        one.answers.note_written();
+    }
+    assert!(!cut.is_cancelled());
+}
+
+#[test]
+fn the_trailers_that_replace_a_refused_answer_count() {
+    let capacity = Capacity::new(&settings(), None);
+    let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
+    let held = answer(&one, None, 5_000).unwrap();
+    let before = capacity.unsent.load(Ordering::Relaxed);
+    assert!(answer(&one, None, 5_000).is_err());
+    assert!(capacity.unsent.load(Ordering::Relaxed) > before);
+    drop(held);
+    one.answers.note_step();
+    assert_eq!(capacity.unsent.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn headers_of_a_connection_that_ends_no_longer_count() {
     let capacity = Capacity::new(&settings(), None);

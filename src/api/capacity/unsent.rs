@@ -109,6 +109,13 @@ impl Answers {
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 
+    /// Notes that the connection has written some of its data.
+    pub(in crate::api) fn note_written(&self) {
+        if self.headers.load(Ordering::Relaxed) > 0 {
+            self.note_progress();
+        }
+    }
+
     /// Notes that the connection has written all its data.
     pub(in crate::api) fn note_flushed(&self) {
         self.is_writing.store(false, Ordering::Relaxed);
@@ -210,7 +217,13 @@ impl ChargeTo {
         let alone =
             connection.unsent.load(Ordering::Relaxed) <= charge.left + connection.headers.load(Ordering::Relaxed);
         match exceeded {
-            Some(what) if !(alone && bytes <= ALWAYS_ACCEPTED) => Err(overloaded(what)),
+            Some(what) if !(alone && bytes <= ALWAYS_ACCEPTED) => {
+                // The status that replaces the answer is sent in trailers.
+                if self.answers.connection.is_none() {
+                    connection.count_headers();
+                }
+                Err(overloaded(what))
+            }
             _ => Ok(charge),
         }
     }

@@ -113,7 +113,7 @@ impl Wake for Woken {
 
 #[tokio::test]
 async fn a_connection_reads_so_much_in_one_step_and_is_woken_for_the_rest() {
-    let (terms, _cut) = terms(1);
+    let (terms, cut) = terms(1);
     let (mut client, connection) = pair(&terms).await;
     let mut connection = connection.unwrap();
     // The runtime knows then that the socket can be read.
@@ -137,6 +137,21 @@ async fn a_connection_reads_so_much_in_one_step_and_is_woken_for_the_rest() {
         assert!(woken.0.load(Ordering::SeqCst), "there is more to read");
         usage.end_step();
     }
+    cut.cancel();
+    let mut bytes = vec![0; READ_LIMIT];
+    usage.begin_step();
+    let mut buf = ReadBuf::new(&mut bytes);
+    assert!(
+        futures::poll!(std::future::poll_fn(
+            |cx| Pin::new(&mut connection).poll_read(cx, &mut buf)
+        ))
+        .is_ready()
+    );
+    let cut = futures::poll!(pin!(connection.read_u8()));
+    assert!(
+        matches!(cut, Poll::Ready(Err(_))),
+        "a client that always sends is cut too"
+    );
 }
 
 #[tokio::test]
