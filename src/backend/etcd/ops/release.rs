@@ -379,15 +379,23 @@ impl Replica {
         let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
         let guard = self.locks.hand_over(name, next.id);
         with.push(TxnOp::delete(lock.waiter(next.id), None));
-        let granting = Granting {
-            class: BatchClass::Host,
-            when,
-            judged_at: None,
-            with,
-            otherwise: Vec::new(),
+        let hand_over = async |call: &Call<'_>| {
+            let granting = Granting {
+                class: BatchClass::Host,
+                when: when.clone(),
+                judged_at: None,
+                with: with.clone(),
+                otherwise: Vec::new(),
+            };
+            self.grant(call, granting).await
         };
         let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
-        let granted = self.grant(&call, granting).await;
+        let mut granted = hand_over(&call).await;
+        // Another replica that has just connected has raised the token base.
+        if matches!(granted, Ok(Err(_))) && !self.holds_good(&call, &self.snapshot(&call).await?) {
+            let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
+            granted = hand_over(&call).await;
+        }
         if matches!(granted, Ok(Ok(_))) {
             self.locks.part(name, &next.id, next.call);
         }
