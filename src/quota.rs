@@ -232,7 +232,7 @@ struct Shared {
     namespaces: Mutex<HashMap<String, Arc<Usage>>>,
     identities: Mutex<HashMap<Identity, Arc<Usage>>>,
     /// The ledgers of the namespaces: an identity's limit counts its leases in all of them.
-    ledgers: Mutex<Vec<Weak<Ledger>>>,
+    ledgers: Mutex<HashMap<String, Weak<Ledger>>>,
 }
 
 impl Default for Quotas {
@@ -315,7 +315,8 @@ impl Quotas {
         if counted.is_empty() {
             return Ok(AcquireQuota::default());
         }
-        self.forget_expired(ledger);
+        self.note_ledger(namespace, ledger);
+        ledger.forget_expired();
         let is_held = entry.claim.is_some_and(|claim| ledger.has_share(claim));
         let take_if = |wanted: bool, what| {
             if wanted {
@@ -324,7 +325,10 @@ impl Quotas {
                 Ok(QuotaUse::default())
             }
         };
-        let held = take_if(!is_held, Resource::Leases)?;
+        let held = take_if(!is_held, Resource::Leases).or_else(|_| {
+            self.forget_expired();
+            take_if(!is_held, Resource::Leases)
+        })?;
         let waiting = take_if(entry.waits, Resource::Waiters)?;
         Ok(AcquireQuota {
             held,
@@ -333,16 +337,22 @@ impl Quotas {
         })
     }
 
-    /// Gives back what expired leases use, in all namespaces with a counted Acquire, now also in that of `ledger`.
-    fn forget_expired(&self, ledger: &Arc<Ledger>) {
+    /// Notes the ledger of a namespace, which is another one if the namespace was removed and added again.
+    fn note_ledger(&self, namespace: &str, ledger: &Arc<Ledger>) {
         let mut ledgers = self.shared.ledgers.lock();
-        if !ledgers.iter().any(|known| known.as_ptr() == Arc::as_ptr(ledger)) {
-            ledgers.retain(|known| known.strong_count() > 0);
-            ledgers.push(Arc::downgrade(ledger));
+        if !ledgers
+            .get(namespace)
+            .is_some_and(|known| known.as_ptr() == Arc::as_ptr(ledger))
+        {
+            ledgers.retain(|_, known| known.strong_count() > 0);
+            ledgers.insert(namespace.to_owned(), Arc::downgrade(ledger));
         }
-        for ledger in ledgers.iter().filter_map(Weak::upgrade) {
-            ledger.forget_expired();
-        }
+    }
+
+    /// Gives back what expired leases use, in all namespaces with a counted Acquire.
+    fn forget_expired(&self) {
+        let ledgers: Vec<_> = self.shared.ledgers.lock().values().filter_map(Weak::upgrade).collect();
+        ledgers.iter().for_each(|ledger| ledger.forget_expired());
     }
 
     /// Counts a watch.

@@ -276,16 +276,25 @@ impl Charge {
         self.to.answers.note_progress();
         self.connection().note_progress();
     }
+
+    /// Leaves the state of a call counted for its connection until its trailers are written, too.
+    fn leave_trailers(&mut self) {
+        if self.to.answers.connection.is_some() {
+            return;
+        }
+        self.left -= OVERHEAD;
+        self.connection().headers.fetch_add(OVERHEAD, Ordering::Relaxed);
+        if let Some(usage) = &self.to.identity {
+            usage.unsent.fetch_sub(OVERHEAD, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.is_sent {
             self.note_progress();
-            if self.to.answers.connection.is_none() {
-                // The trailers of the call follow.
-                self.connection().count_headers();
-            }
+            self.leave_trailers();
         }
         self.subtract(self.left);
     }

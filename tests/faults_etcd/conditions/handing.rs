@@ -60,6 +60,18 @@ async fn a_waiter_that_a_retry_adopted_before_is_not_handed_the_lock_for_the_old
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_handed_over_although_another_replica_raised_the_base_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.here().hold(claim("holder")).await;
+    let next = fixture.here().queue(claim("next")).await;
+    fixture.raise_base(1_000_000).await;
+    let outcome = fixture.here().release_to(&hold, &next).await;
+    assert_eq!(outcome.released, Released::Ended(Cause::Released));
+    let granted = outcome.next.expect("handed over");
+    assert!(granted.token > hold.token(), "{granted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_left_meanwhile_is_not_handed_the_lock() {
     let Some(fixture) = Fixture::new().await else { return };
     let hold = fixture.here().hold(claim("holder")).await;
