@@ -2,8 +2,8 @@
 //!
 //! Etcd orders waiters by the revisions of their keys. Claims that are appended in one transaction share its revision,
 //! so each record contains its time of arrival. Steps that are sent at the same time may reach etcd in any order.
-//! Therefore a call that may have to wait is admitted once the call before it was granted or enqueued, or is in the
-//! queue of deferred steps. Readers that may be granted at once are admitted concurrently, because they do not block
+//! Therefore a call that may have to wait is admitted once the call before it was granted or enqueued, or is among the
+//! appends of its lock. Readers that may be granted at once are admitted concurrently, because they do not block
 //! each other.
 
 use std::collections::BTreeMap;
