@@ -340,9 +340,9 @@ impl Quotas {
     /// Notes the ledger of a namespace, which is another one if the namespace was removed and added again.
     fn note_ledger(&self, namespace: &str, ledger: &Arc<Ledger>) {
         let mut ledgers = self.shared.ledgers.lock();
-        if !ledgers
+        if ledgers
             .get(namespace)
-            .is_some_and(|known| known.as_ptr() == Arc::as_ptr(ledger))
+            .is_none_or(|known| known.as_ptr() != Arc::as_ptr(ledger))
         {
             ledgers.retain(|_, known| known.strong_count() > 0);
             ledgers.insert(namespace.to_owned(), Arc::downgrade(ledger));
