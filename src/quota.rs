@@ -40,7 +40,7 @@ pub struct Quota {
     pub leases: Option<u32>,
     /// Acquires with a wait that are in progress.
     pub waiters: Option<u32>,
-    /// Open watches.
+    /// Open watches, and streams that keep leases.
     pub streams: Option<u32>,
 }
 
@@ -111,7 +111,7 @@ impl Resource {
         match self {
             Self::Leases => ("leases", "leases at once, including Acquires in progress"),
             Self::Waiters => ("waiters", "Acquires with a wait at once"),
-            Self::Streams => ("streams", "watches at once"),
+            Self::Streams => ("streams", "streams at once"),
         }
     }
 }
@@ -355,12 +355,16 @@ impl Quotas {
         ledgers.iter().for_each(|ledger| ledger.forget_expired());
     }
 
-    /// Counts a watch.
+    /// Counts a stream: a watch in its namespace, or one that keeps leases of any namespace.
     ///
     /// # Errors
     /// [`OverLimit`]; nothing is counted then.
-    pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<QuotaUse, OverLimit> {
-        take(&self.counted(identity, namespace)?, Resource::Streams)
+    pub fn stream(&self, identity: &Identity, namespace: Option<&str>) -> Result<QuotaUse, OverLimit> {
+        let limits = [
+            self.of_identity(identity)?,
+            namespace.and_then(|namespace| self.of_namespace(namespace)),
+        ];
+        take(&limits.into_iter().flatten().collect::<Vec<_>>(), Resource::Streams)
     }
 
     /// The limits that apply to a call, the identity's first.
