@@ -152,9 +152,10 @@ pub async fn serve_to(
         figures.unauthenticated.expect(Unproven::ALL.map(Unproven::as_str));
     }
     let connections = incoming(listeners, terms.counted(figures));
+    let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));
     let layers = LayerSettings {
-        services: services(&namespaces, &access, &settings, &drain)?,
-        permits: Arc::new(Permits::new(&settings, &capacity, drain.clone())),
+        services: services(&namespaces, &access, &settings, &permits)?,
+        permits,
         auth: access.auth,
         metrics: namespaces.metrics().cloned(),
     };
@@ -230,16 +231,16 @@ fn services(
     namespaces: &Namespaces,
     access: &Access,
     settings: &Settings,
-    drain: &CancellationToken,
+    permits: &Arc<Permits>,
 ) -> Result<Services, tonic_reflection::server::Error> {
     let guarded = GuardedNamespaces::new(namespaces.clone(), access.quotas.clone());
-    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings, drain.clone()))
+    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings, Arc::clone(permits)))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(guarded))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
-    let health = HealthServer::new(HealthApi::new(namespaces.clone(), drain.clone()))
+    let health = HealthServer::new(HealthApi::new(namespaces.clone(), permits.drain.clone()))
         .max_decoding_message_size(settings.request_bytes);
     let routes = Routes::new(admin)
         .add_service(health)

@@ -158,6 +158,7 @@ impl Config {
         Settings {
             max_acquires: size(server.acquire_limit.get()),
             max_streams: size(server.stream_limit.get()),
+            max_kept_leases: size(server.kept_lease_limit.get()),
             max_calls: size(server.call_limit.get()),
             max_connections: size(server.connection_limit.get()),
             max_streams_per_connection: server.connection_call_limit.get(),

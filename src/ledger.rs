@@ -4,7 +4,7 @@
 //!
 //! The server never decides by it whether a lease is held: another server may have renewed or released the lease.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ struct Entries {
     /// How many leases expired since the last [`Ledger::figures`].
     expired: u64,
     /// Who is told about the end of a lease.
-    watches: HashMap<Secret, Vec<Watch>>,
+    watches: BTreeMap<(Secret, u64), Watch>,
     next_watch: u64,
 }
 
@@ -63,9 +63,15 @@ pub struct LeaseEnd {
 
 #[derive(Debug)]
 struct Watch {
-    number: u64,
     ids: LeaseIds,
     to: UnboundedSender<LeaseEnd>,
+}
+
+impl Watch {
+    fn tell(&self, secret: Secret, cause: Option<Cause>) {
+        // It fails only where nobody is interested any more.
+        let _ = self.to.send(LeaseEnd { secret, cause });
+    }
 }
 
 /// Watches the end of a lease until it is dropped.
@@ -78,13 +84,7 @@ pub struct EndWatch {
 
 impl Drop for EndWatch {
     fn drop(&mut self) {
-        let mut entries = self.ledger.entries.lock();
-        if let Some(watches) = entries.watches.get_mut(&self.secret) {
-            watches.retain(|watch| watch.number != self.number);
-            if watches.is_empty() {
-                entries.watches.remove(&self.secret);
-            }
-        }
+        self.ledger.entries.lock().watches.remove(&(self.secret, self.number));
     }
 }
 
@@ -168,14 +168,13 @@ impl Ledger {
         let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(&entry.ids));
         let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
         ended.iter().for_each(|secret| entries.remove(secret));
-        let watched = entries.watches.iter().flat_map(|(secret, of_lease)| {
-            let forced = of_lease.iter().find(|watch| is_forced(&watch.ids));
-            forced.map(|watch| (*secret, watch.ids))
+        entries.watches.retain(|(secret, _), watch| {
+            let is_forced = is_forced(&watch.ids);
+            if is_forced {
+                watch.tell(*secret, Some(Cause::Forced));
+            }
+            !is_forced
         });
-        let watched: Vec<(Secret, LeaseIds)> = watched.collect();
-        for (secret, ids) in watched {
-            entries.tell(&secret, ids, Some(Cause::Forced));
-        }
     }
 
     /// Attaches to a delivered lease what it uses of a quota, until its end. `end` is the end of a lease that is not
@@ -196,8 +195,7 @@ impl Ledger {
         let mut entries = self.entries.lock();
         let number = entries.next_watch;
         entries.next_watch += 1;
-        let watches = entries.watches.entry(lease.secret).or_default();
-        watches.push(Watch { number, ids, to });
+        entries.watches.insert((lease.secret, number), Watch { ids, to });
         drop(entries);
         EndWatch {
             ledger: Arc::clone(self),
@@ -258,15 +256,13 @@ impl Entries {
 
     /// Tells whoever watches a lease with these ids that it has ended.
     fn tell(&mut self, secret: &Secret, ids: LeaseIds, cause: Option<Cause>) {
-        let Some(watches) = self.watches.get_mut(secret) else {
-            return;
-        };
-        for watch in watches.extract_if(.., |watch| watch.ids == ids) {
-            // It fails only where nobody is interested any more.
-            let _ = watch.to.send(LeaseEnd { secret: *secret, cause });
-        }
-        if watches.is_empty() {
-            self.watches.remove(secret);
+        let of_lease = (*secret, 0)..=(*secret, u64::MAX);
+        let told = self.watches.range(of_lease).filter(|(_, watch)| watch.ids == ids);
+        let told: Vec<_> = told.map(|(key, _)| *key).collect();
+        for key in told {
+            if let Some(watch) = self.watches.remove(&key) {
+                watch.tell(*secret, cause);
+            }
         }
     }
 

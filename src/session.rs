@@ -2,7 +2,7 @@
 //! and what to tell the client.
 //!
 //! This module knows no transport and no store. Its owner passes beats, outcomes and the time in, and takes messages
-//! out.
+//! out. Leases are known by their secrets, from the beat that first names one to the first beat that does not.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,15 +15,19 @@ use crate::name::Secret;
 #[cfg(test)]
 mod tests;
 
-/// The part of the shortest TTL after which the next beat is due, and after which a beat is answered at the latest: two
-/// more beats fit into the TTL.
+/// A beat is due after this part of the shortest TTL, and it is answered within the same time: one more beat fits into
+/// the TTL.
 const BEATS_IN_TTL: u32 = 3;
-/// The interval before any TTL is known.
+/// The interval while the TTL of a lease is not known yet. It doubles with each beat that does not show the TTL.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it doubles.
+const DOUBLINGS: u32 = 3;
 /// The interval for a client without leases.
 const IDLE_INTERVAL: Duration = Duration::from_secs(3);
 /// When to look again at a lease whose store did not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The shortest time between two looks at a lease: a store may round its remaining time down.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 
 /// A message for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub enum Message {
     Kept {
         /// The client's number of the beat.
         beat: u64,
-        /// The TTLs.
+        /// The TTLs, which count from when the beat began.
         ttls: Vec<Duration>,
     },
     /// A lease is not kept any more.
@@ -49,10 +53,10 @@ pub enum Message {
 /// The leases that a client named in its last beat.
 #[derive(Debug)]
 pub struct KeptLeases {
-    leases: Vec<KeptLease>,
-    by_secret: HashMap<Secret, usize>,
+    leases: HashMap<Secret, KeptLease>,
     beat: Option<Beat>,
-    interval: Duration,
+    /// How many beats in a row did not show the TTL of some lease.
+    unknown: u32,
     /// When the client is asked for the next beat; absent while a beat is processed, or after it was asked.
     ask_at: Option<Instant>,
     messages: VecDeque<Message>,
@@ -61,21 +65,14 @@ pub struct KeptLeases {
 #[derive(Debug)]
 struct KeptLease {
     lease_id: String,
-    state: State,
-    /// When it ends unless it was renewed elsewhere; absent before its first renewal.
+    /// The TTL of its last renewal.
+    ttl: Option<Duration>,
+    /// When it ends unless it was renewed elsewhere; absent before its first renewal, and while it is looked at.
     end: Option<Instant>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// The beat waits for the outcome of its renewal.
-    Renewing,
-    /// Renewed by the last beat.
-    Renewed(Duration),
-    /// Not renewed by the last beat, because the store did not answer.
-    Unsure,
-    /// Its end has been told.
-    Lost,
+    /// When the renewal under way was sent.
+    renewal: Option<Instant>,
+    /// What the beat says of it: its TTL, zero if it could not be renewed, or nothing yet.
+    outcome: Option<Duration>,
 }
 
 /// A beat that is processed.
@@ -83,7 +80,10 @@ enum State {
 struct Beat {
     number: u64,
     began: Instant,
-    /// How many renewals have no outcome yet.
+    answer_by: Instant,
+    /// The leases in the client's order; absent for those that cannot be kept.
+    order: Vec<Option<Secret>>,
+    /// How many leases have no outcome yet.
     open: usize,
 }
 
@@ -91,10 +91,9 @@ impl Default for KeptLeases {
     /// No leases; the client is asked for them at once.
     fn default() -> Self {
         Self {
-            leases: Vec::new(),
-            by_secret: HashMap::new(),
+            leases: HashMap::new(),
             beat: None,
-            interval: FIRST_INTERVAL,
+            unknown: 0,
             ask_at: None,
             messages: VecDeque::from([Message::Ask]),
         }
@@ -102,27 +101,42 @@ impl Default for KeptLeases {
 }
 
 impl KeptLeases {
-    /// Begins a beat with all leases of the client: each id with its secret, if it is a valid id. The owner then passes
-    /// the outcome of each, by its index. No other beat may be in progress.
-    pub fn begin(&mut self, number: u64, leases: Vec<(String, Option<Secret>)>, now: Instant) {
-        self.by_secret = leases
-            .iter()
-            .enumerate()
-            .filter_map(|(index, (_, secret))| Some(((*secret)?, index)))
-            .collect();
-        let kept = leases.into_iter().map(|(lease_id, _)| KeptLease {
-            lease_id,
-            state: State::Renewing,
-            end: None,
-        });
-        self.leases = kept.collect();
-        self.ask_at = None;
+    /// Begins a beat with all leases of the client, each once: its id with its secret, or with the reason why it cannot
+    /// be kept. Returns the leases to renew, those first that the beat before did not renew. No other beat may be in
+    /// progress.
+    pub fn begin(&mut self, number: u64, named: Vec<(String, Result<Secret, Error>)>, now: Instant) -> Vec<Secret> {
+        let mut before = std::mem::take(&mut self.leases);
+        let (mut order, mut renewed, mut others) = (Vec::with_capacity(named.len()), Vec::new(), Vec::new());
+        for (lease_id, secret) in named {
+            order.push(secret.as_ref().ok().copied());
+            match secret {
+                Ok(secret) => {
+                    let mut lease = before.remove(&secret).unwrap_or_else(|| KeptLease::new(lease_id));
+                    let was_renewed = lease.outcome.take().is_some_and(|ttl| !ttl.is_zero());
+                    if lease.renewal.is_none() {
+                        let list = if was_renewed { &mut renewed } else { &mut others };
+                        list.push(secret);
+                    }
+                    self.leases.insert(secret, lease);
+                }
+                Err(error) => self.messages.push_back(Message::Lost { lease_id, error }),
+            }
+        }
+        let limits = self
+            .leases
+            .values()
+            .map(|lease| lease.interval().unwrap_or(FIRST_INTERVAL));
         self.beat = Some(Beat {
             number,
             began: now,
+            answer_by: now + limits.min().unwrap_or_default(),
+            order,
             open: self.leases.len(),
         });
+        self.ask_at = None;
         self.finish_if_complete();
+        others.append(&mut renewed);
+        others
     }
 
     /// Whether a beat is in progress.
@@ -130,67 +144,76 @@ impl KeptLeases {
         self.beat.is_some()
     }
 
-    /// Records a renewal, sent at `sent`.
-    pub fn renewed(&mut self, index: usize, ttl: Duration, sent: Instant) {
-        if let Some(lease) = self.leases.get_mut(index)
-            && lease.state != State::Lost
-        {
-            lease.end = Some(sent + ttl);
-            self.settle(index, State::Renewed(ttl));
+    /// Records that a renewal is sent now.
+    pub fn sent(&mut self, secret: &Secret, now: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.renewal = Some(now);
         }
+    }
+
+    /// Records the success of a renewal. One that was sent before the beat confirms the rest of its time: the client
+    /// counts from the sending of the beat.
+    pub fn renewed(&mut self, secret: &Secret, ttl: Duration) {
+        let began = self.beat.as_ref().map(|beat| beat.began);
+        let Some(lease) = self.leases.get_mut(secret) else {
+            return;
+        };
+        let Some(sent) = lease.renewal.take() else { return };
+        lease.ttl = Some(ttl);
+        lease.end = Some(sent + ttl);
+        let earlier = began.map(|began| began.saturating_duration_since(sent));
+        self.settle(secret, ttl.saturating_sub(earlier.unwrap_or_default()));
     }
 
     /// Records that a lease was found held for `left` longer, without a renewal.
-    pub fn found(&mut self, index: usize, left: Duration, now: Instant) {
-        if let Some(lease) = self.leases.get_mut(index) {
-            lease.end = Some(now + left);
+    pub fn found(&mut self, secret: &Secret, left: Duration, now: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.end = Some(now + left.max(BETWEEN_LOOKS));
         }
     }
 
-    /// Records a renewal whose outcome is unknown, or a look at a lease that failed.
-    pub fn unanswered(&mut self, index: usize, now: Instant) {
-        let Some(lease) = self.leases.get_mut(index) else {
-            return;
-        };
-        lease.end = lease.end.map(|end| end.max(now + LOOK_AGAIN));
-        self.settle(index, State::Unsure);
+    /// Records a renewal whose outcome is unknown.
+    pub fn unanswered(&mut self, secret: &Secret) {
+        if let Some(lease) = self.leases.get_mut(secret) {
+            lease.renewal = None;
+            self.settle(secret, Duration::ZERO);
+        }
+    }
+
+    /// Records a look whose outcome is unknown.
+    pub fn not_found_out(&mut self, secret: &Secret, now: Instant) {
+        self.found(secret, LOOK_AGAIN, now);
     }
 
     /// Records that a lease is not kept any more.
-    pub fn lost(&mut self, index: usize, error: Error) {
-        let Some(lease) = self.leases.get(index) else {
+    pub fn lost(&mut self, secret: &Secret, error: Error) {
+        let Some(lease) = self.leases.remove(secret) else {
             return;
         };
-        if lease.state != State::Lost {
-            let lease_id = lease.lease_id.clone();
-            self.messages.push_back(Message::Lost { lease_id, error });
+        let lease_id = lease.lease_id;
+        self.messages.push_back(Message::Lost { lease_id, error });
+        if let Some(beat) = self.beat.as_mut().filter(|_| lease.outcome.is_none()) {
+            beat.open -= 1;
+            self.finish_if_complete();
         }
-        self.settle(index, State::Lost);
-    }
-
-    /// The index of the lease with this secret.
-    pub fn index_of(&self, secret: &Secret) -> Option<usize> {
-        self.by_secret.get(secret).copied()
     }
 
     /// When [`Self::wake`] has something to do, if nothing else happens.
     pub fn next_wake(&self) -> Option<Instant> {
         if let Some(beat) = &self.beat {
-            return Some(beat.began + self.interval);
+            return Some(beat.answer_by);
         }
-        let ends = self.leases.iter().filter_map(KeptLease::watched_end);
-        ends.chain(self.ask_at).min()
+        self.leases
+            .values()
+            .filter_map(|lease| lease.end)
+            .chain(self.ask_at)
+            .min()
     }
 
-    /// Asks for the next beat when it is due, and answers a beat that takes too long. Returns the indices of leases
-    /// whose time is over: whether they have ended must be looked at.
-    pub fn wake(&mut self, now: Instant) -> Vec<usize> {
-        if self.beat.as_ref().is_some_and(|beat| beat.began + self.interval <= now) {
-            for lease in &mut self.leases {
-                if lease.state == State::Renewing {
-                    lease.state = State::Unsure;
-                }
-            }
+    /// Asks for the next beat when it is due, and answers a beat that takes too long. Returns the leases whose time is
+    /// over: whether they have ended must be looked at.
+    pub fn wake(&mut self, now: Instant) -> Vec<Secret> {
+        if self.beat.as_ref().is_some_and(|beat| beat.answer_by <= now) {
             self.finish();
         }
         if self.beat.is_some() {
@@ -200,15 +223,11 @@ impl KeptLeases {
             self.ask_at = None;
             self.messages.push_back(Message::Ask);
         }
-        let mut over = Vec::new();
-        for (index, lease) in self.leases.iter_mut().enumerate() {
-            if lease.watched_end().is_some_and(|end| end <= now) {
-                // Until its owner says more, it is looked at again later.
-                lease.end = Some(now + LOOK_AGAIN);
-                over.push(index);
-            }
-        }
-        over
+        let over = self.leases.iter_mut().filter_map(|(secret, lease)| {
+            lease.end.take_if(|end| *end <= now)?;
+            Some(*secret)
+        });
+        over.collect()
     }
 
     /// Discards the beat and the messages.
@@ -222,10 +241,12 @@ impl KeptLeases {
         self.messages.pop_front()
     }
 
-    /// Records the outcome for a lease.
-    fn settle(&mut self, index: usize, state: State) {
-        let before = std::mem::replace(&mut self.leases[index].state, state);
-        if let Some(beat) = self.beat.as_mut().filter(|_| before == State::Renewing) {
+    /// Records what the beat says of a lease.
+    fn settle(&mut self, secret: &Secret, ttl: Duration) {
+        let (Some(beat), Some(lease)) = (&mut self.beat, self.leases.get_mut(secret)) else {
+            return;
+        };
+        if lease.outcome.replace(ttl).is_none() {
             beat.open -= 1;
             self.finish_if_complete();
         }
@@ -240,35 +261,36 @@ impl KeptLeases {
     /// Answers the beat.
     fn finish(&mut self) {
         let Some(beat) = self.beat.take() else { return };
-        let ttls: Vec<Duration> = self.leases.iter().map(KeptLease::ttl).collect();
-        let shortest = ttls.iter().filter(|ttl| !ttl.is_zero()).min();
-        let is_unsure = self.leases.iter().any(|lease| lease.state == State::Unsure);
-        let of_ttl = shortest.map(|ttl| *ttl / BEATS_IN_TTL);
-        self.interval = match of_ttl {
-            // The TTL of the others is not known, so they may need the present interval.
-            Some(interval) if is_unsure => interval.min(self.interval),
-            Some(interval) => interval,
-            None if is_unsure => self.interval,
-            None => IDLE_INTERVAL,
-        };
-        self.ask_at = Some(beat.began + self.interval);
-        self.messages.push_back(Message::Kept {
-            beat: beat.number,
-            ttls,
-        });
+        let ttl = |secret: &Option<Secret>| secret.and_then(|secret| self.leases.get(&secret)?.outcome);
+        let ttls = beat.order.iter().map(|secret| ttl(secret).unwrap_or_default());
+        let ttls = ttls.collect();
+        self.ask_at = Some(beat.began + self.interval());
+        let beat = beat.number;
+        self.messages.push_back(Message::Kept { beat, ttls });
+    }
+
+    /// From one beat to the next.
+    fn interval(&mut self) -> Duration {
+        let is_unknown = self.leases.values().any(|lease| lease.ttl.is_none());
+        let unknown = is_unknown.then_some(FIRST_INTERVAL * 2_u32.pow(self.unknown.min(DOUBLINGS)));
+        self.unknown = if is_unknown { self.unknown + 1 } else { 0 };
+        let known = self.leases.values().filter_map(KeptLease::interval);
+        known.chain(unknown).min().unwrap_or(IDLE_INTERVAL)
     }
 }
 
 impl KeptLease {
-    fn ttl(&self) -> Duration {
-        match self.state {
-            State::Renewed(ttl) => ttl,
-            State::Renewing | State::Unsure | State::Lost => Duration::ZERO,
+    fn new(lease_id: String) -> Self {
+        Self {
+            lease_id,
+            ttl: None,
+            end: None,
+            renewal: None,
+            outcome: None,
         }
     }
 
-    /// Its end, while it is kept.
-    fn watched_end(&self) -> Option<Instant> {
-        self.end.filter(|_| self.state != State::Lost)
+    fn interval(&self) -> Option<Duration> {
+        Some(self.ttl? / BEATS_IN_TTL)
     }
 }

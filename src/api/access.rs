@@ -126,14 +126,15 @@ impl GuardedNamespaces {
     }
 
     /// Ready when the credentials of a stream's caller have expired or are not accepted any more.
-    pub(super) async fn until_unauthenticated(caller: Caller) -> Error {
+    pub(super) async fn until_unauthenticated(mut caller: Caller) -> Error {
         if caller.policy.is_none() {
             return std::future::pending().await;
         }
         loop {
             sleep(RECHECK_INTERVAL).await;
-            if let Err(error) = Self::current(&caller).await {
-                return error;
+            match Self::current(&caller).await {
+                Ok(current) => caller = current,
+                Err(error) => return error,
             }
         }
     }

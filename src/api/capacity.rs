@@ -56,6 +56,8 @@ pub(super) enum Counted {
     Connection,
     /// An open call of the kind with this index, below [`KINDS`].
     Call(usize),
+    /// A lease that a stream keeps.
+    KeptLease,
 }
 
 /// The resources that one identity, or one peer address, uses.
@@ -63,6 +65,8 @@ pub(super) enum Counted {
 pub(super) struct Usage {
     connections: AtomicUsize,
     calls: [AtomicUsize; KINDS],
+    /// The leases that streams keep.
+    kept: AtomicUsize,
     /// The bytes of answers that have not been sent yet.
     unsent: AtomicUsize,
 }
@@ -77,19 +81,26 @@ impl Usage {
         match what {
             Counted::Connection => &self.connections,
             Counted::Call(kind) => &self.calls[kind],
+            Counted::KeptLease => &self.kept,
         }
     }
 
     /// Counts one more until the guard is dropped. Returns `None` if the count has reached `limit`.
     pub(super) fn count(self: &Arc<Self>, what: Counted, limit: usize) -> Option<UsageGuard> {
+        self.count_many(what, 1, limit)
+    }
+
+    /// Counts so many more until the guard is dropped. Returns `None` if they would exceed `limit`.
+    pub(super) fn count_many(self: &Arc<Self>, what: Counted, number: usize, limit: usize) -> Option<UsageGuard> {
         let counter = self.counter(what);
-        if counter.fetch_add(1, Ordering::Relaxed) >= limit {
-            counter.fetch_sub(1, Ordering::Relaxed);
+        if counter.fetch_add(number, Ordering::Relaxed) + number > limit {
+            counter.fetch_sub(number, Ordering::Relaxed);
             return None;
         }
         Some(UsageGuard {
             usage: Arc::clone(self),
             what,
+            number,
         })
     }
 }
@@ -99,11 +110,12 @@ impl Usage {
 pub(super) struct UsageGuard {
     usage: Arc<Usage>,
     what: Counted,
+    number: usize,
 }
 
 impl Drop for UsageGuard {
     fn drop(&mut self) {
-        self.usage.counter(self.what).fetch_sub(1, Ordering::Relaxed);
+        self.usage.counter(self.what).fetch_sub(self.number, Ordering::Relaxed);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The kinds have separate limits. Therefore waiting Acquires, or reads of a hanging store, cannot block a Renew or a
 //! Release, and unauthenticated calls cannot block authenticated ones. Each identity and each peer address has a share
-//! of each limit. A call takes its permit when its headers arrive, so its message must follow within 5 s. It returns
-//! the permit when its answer is ready, even if the client reads it later.
+//! of each limit. A call takes its permit when its headers arrive, so its message must follow within 5 s, except on a
+//! stream of messages. It returns the permit when its answer is ready, even if the client reads it later.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tonic::body::Body;
 use tower::Service;
 
 use self::body::{CallPermit, PermitBody, until_drain, with_message_timeout};
-pub(super) use self::permits::Permits;
+pub(super) use self::permits::{Permit, Permits};
 use super::authenticate::Caller;
 use super::capacity::{Answers, ChargeTo};
 use super::status;

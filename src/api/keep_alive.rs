@@ -1,20 +1,23 @@
 //! `KeepAlive`: passes the beats of a stream to the state of its leases ([`KeptLeases`]), renews the leases, and converts
 //! the messages.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, Streaming};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::catch_panic::unreadable;
+use super::concurrency_limit::{Kind, Permit, Permits};
 use super::proto::keep_alive_response::{Ask, Event, Kept, Lost};
 use super::proto::{KeepAliveRequest, KeepAliveResponse};
 use super::request_log::{CallName, bug};
@@ -23,54 +26,79 @@ use crate::backend::BackendError;
 use crate::error::Error;
 use crate::ledger::{EndWatch, LeaseEnd};
 use crate::locks::Locks;
-use crate::name::LeaseKey;
+use crate::name::{InvalidField, LeaseKey, Namespace, Secret};
 use crate::quota::QuotaUse;
 use crate::rpc::path;
 use crate::session::{KeptLeases, Message};
 
-/// How many steps of one stream the stores process at once.
+/// How many leases a stream keeps at most.
+const LEASES: usize = 1_000;
+/// How many steps of one stream and one namespace the store processes at once.
 const STEPS: usize = 64;
+/// When to ask for a permit again.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// A KeepAlive call.
 pub(super) struct KeepAliveStream {
-    guarded: GuardedNamespaces,
+    context: KeepAliveContext,
     caller: Caller,
     call: Option<CallName>,
     requests: Streaming<KeepAliveRequest>,
     state: KeptLeases,
     /// The leases of the last beat that this caller may keep.
-    leases: Vec<Option<WatchedLease>>,
+    leases: HashMap<Secret, WatchedLease>,
     ends: (UnboundedSender<LeaseEnd>, UnboundedReceiver<LeaseEnd>),
-    /// Steps that have not begun, and those under way.
-    waiting: VecDeque<Step>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, Outcome)>>,
+    /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
+    steps: BTreeMap<Namespace, Steps>,
+    running: FuturesUnordered<BoxFuture<'static, (Step, LeaseKey, Outcome)>>,
     unauthenticated: Pin<Box<dyn Future<Output = Error> + Send>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The size limit of a beat.
-    request_bytes: usize,
     has_ended: bool,
+    permit: Option<Permit>,
     _quota: QuotaUse,
 }
 
-/// A lease of the stream, and the watch of its end.
+/// What all streams share.
+#[derive(Debug, Clone)]
+pub(super) struct KeepAliveContext {
+    pub guarded: GuardedNamespaces,
+    pub permits: Arc<Permits>,
+    /// The size limit of a beat.
+    pub request_bytes: usize,
+}
+
+/// A lease of the stream, and the watch of its end. It holds no namespace open, so that one can be removed.
 struct WatchedLease {
-    locks: Locks,
     key: LeaseKey,
     _watch: EndWatch,
 }
 
-/// A step in the store, for the lease with this index.
+/// The steps for the leases of one namespace.
+#[derive(Default)]
+struct Steps {
+    waiting: VecDeque<Step>,
+    running: usize,
+}
+
+/// A step in the store, for the lease with this secret.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Renew(usize),
+    Renew(Secret),
     /// Looks whether the lease is still held, without renewing it.
-    Look(usize),
+    Look(Secret),
+}
+
+impl Step {
+    fn secret(&self) -> &Secret {
+        let (Self::Renew(secret) | Self::Look(secret)) = self;
+        secret
+    }
 }
 
 /// The outcome of a step.
 enum Outcome {
-    Renewed { ttl: Duration, sent: Instant },
-    Held { left: Duration },
+    Renewed(Duration),
+    Held(Duration),
     Failed(Error),
 }
 
@@ -82,34 +110,34 @@ enum Next {
     Broken(Status),
     Stopped(Error),
     LeaseEnd(LeaseEnd),
-    Done(usize, Outcome),
+    Done(Step, LeaseKey, Outcome),
     Wake,
+    Retry,
 }
 
 impl KeepAliveStream {
     /// The stream of a caller that may open it.
     pub(super) fn new(
-        guarded: GuardedNamespaces,
+        context: KeepAliveContext,
         caller: Caller,
         call: Option<CallName>,
         requests: Streaming<KeepAliveRequest>,
         quota: QuotaUse,
-        (drain, request_bytes): (&CancellationToken, usize),
     ) -> Self {
         Self {
             unauthenticated: Box::pin(GuardedNamespaces::until_unauthenticated(caller.clone())),
-            guarded,
+            draining: Box::pin(context.permits.drain.clone().cancelled_owned()),
+            context,
             caller,
             call,
             requests,
             state: KeptLeases::default(),
-            leases: Vec::new(),
+            leases: HashMap::new(),
             ends: unbounded_channel(),
-            waiting: VecDeque::new(),
+            steps: BTreeMap::new(),
             running: FuturesUnordered::new(),
-            draining: Box::pin(drain.clone().cancelled_owned()),
-            request_bytes,
             has_ended: false,
+            permit: None,
             _quota: quota,
         }
     }
@@ -139,21 +167,17 @@ impl KeepAliveStream {
                 }
                 Next::End => self.has_ended = true,
                 Next::Broken(status) => {
-                    let status = unreadable(&status, self.request_bytes).unwrap_or(status);
+                    let status = unreadable(&status, self.context.request_bytes).unwrap_or(status);
                     return self.failed(status);
                 }
                 Next::Stopped(error) => return self.failed(status::of(error)),
-                Next::LeaseEnd(LeaseEnd { secret, cause }) => {
-                    if let Some(index) = self.state.index_of(&secret) {
-                        self.state.lost(index, Error::LeaseLost { cause });
-                    }
-                }
-                Next::Done(index, outcome) => self.done(index, outcome),
+                Next::LeaseEnd(LeaseEnd { secret, cause }) => self.state.lost(&secret, Error::LeaseLost { cause }),
+                Next::Done(step, key, outcome) => self.done(step, &key, outcome),
                 Next::Wake => {
                     let over = self.state.wake(Instant::now());
-                    self.waiting.extend(over.into_iter().map(Step::Look));
-                    self.forget_unneeded_renewals();
+                    over.into_iter().for_each(|secret| self.add(Step::Look(secret)));
                 }
+                Next::Retry => {}
             }
         }
     }
@@ -166,7 +190,7 @@ impl KeepAliveStream {
     }
 
     async fn next(&mut self) -> Next {
-        self.start_steps();
+        let has_permits = self.start_steps();
         let wake = self.state.next_wake();
         let may_read = !self.has_ended && !self.state.is_beating();
         tokio::select! {
@@ -174,106 +198,129 @@ impl KeepAliveStream {
             () = &mut self.draining => Next::Stopped(Error::Draining),
             error = &mut self.unauthenticated => Next::Stopped(error),
             Some(end) = self.ends.1.recv() => Next::LeaseEnd(end),
-            Some((index, outcome)) = self.running.next() => Next::Done(index, outcome),
+            Some((step, key, outcome)) = self.running.next() => Next::Done(step, key, outcome),
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(beat)) => Next::Beat(beat),
                 Ok(None) => Next::End,
                 Err(status) => Next::Broken(status),
             },
             () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => Next::Wake,
+            () = sleep(RETRY), if !has_permits => Next::Retry,
         }
     }
 
     /// Begins a beat under the rules of this moment.
     async fn begin(&mut self, beat: KeepAliveRequest) -> Result<(), Error> {
-        self.caller = GuardedNamespaces::current(&self.caller).await?;
-        let mut refused = Vec::new();
-        let mut leases = Vec::with_capacity(beat.lease_ids.len());
-        for (index, lease_id) in beat.lease_ids.iter().enumerate() {
-            let lease = self.watched(lease_id);
-            leases.push(lease.map_err(|error| refused.push((index, error))).ok());
+        // Beats without pause leave other calls their turn.
+        yield_now().await;
+        let count = beat.lease_ids.len();
+        if count > LEASES {
+            let problem = format!("must be at most {LEASES} on one stream, not {count}");
+            return Err(InvalidField::new("lease_ids", problem).into());
         }
-        let secret = |lease: &Option<WatchedLease>| lease.as_ref().map(|lease| lease.key.secret);
-        let named = beat.lease_ids.into_iter().zip(leases.iter().map(secret)).collect();
+        self.caller = GuardedNamespaces::current(&self.caller).await?;
+        self.permit = None;
+        self.permit = Some(self.context.permits.keep(count, &self.caller)?);
+        let (mut named, mut leases) = (Vec::with_capacity(count), HashMap::with_capacity(count));
+        for lease_id in beat.lease_ids {
+            let secret = match self.watched(&lease_id) {
+                Ok(lease) => {
+                    let secret = lease.key.secret;
+                    if leases.insert(secret, lease).is_some() {
+                        return Err(InvalidField::new("lease_ids", "must be distinct").into());
+                    }
+                    Ok(secret)
+                }
+                Err(error) => Err(error),
+            };
+            named.push((lease_id, secret));
+        }
         // The watches of the leases that stay have begun before the older ones end.
         self.leases = leases;
-        self.running = FuturesUnordered::new();
-        self.waiting = (0..self.leases.len()).map(Step::Renew).collect();
-        self.state.begin(beat.beat, named, Instant::now());
-        for (index, error) in refused {
-            self.state.lost(index, error);
+        for steps in self.steps.values_mut() {
+            steps.waiting.retain(|step| matches!(step, Step::Look(_)));
         }
+        self.steps
+            .retain(|_, steps| steps.running > 0 || !steps.waiting.is_empty());
+        let renewals = self.state.begin(beat.beat, named, Instant::now());
+        renewals.into_iter().for_each(|secret| self.add(Step::Renew(secret)));
         Ok(())
     }
 
     /// A lease that the caller may keep.
     fn watched(&self, lease_id: &str) -> Result<WatchedLease, Error> {
         let key = LeaseKey::parse(lease_id)?;
-        let locks = self.guarded.lease(&self.caller, &key)?;
-        Ok(WatchedLease {
-            _watch: locks.ledger().watch_end(&key, self.ends.0.clone()),
-            locks,
-            key,
-        })
+        let locks = self.context.guarded.lease(&self.caller, &key)?;
+        let watch = locks.ledger().watch_end(&key, self.ends.0.clone());
+        Ok(WatchedLease { key, _watch: watch })
     }
 
-    fn start_steps(&mut self) {
-        while self.running.len() < STEPS
-            && let Some(step) = self.waiting.pop_front()
-        {
-            let (Step::Renew(index) | Step::Look(index)) = step;
-            if let Some(Some(lease)) = self.leases.get(index) {
-                self.running
-                    .push(Box::pin(run(step, lease.locks.clone(), lease.key.clone())));
-            }
+    fn add(&mut self, step: Step) {
+        if let Some(lease) = self.leases.get(step.secret()) {
+            let steps = self.steps.entry(lease.key.lock.namespace.clone()).or_default();
+            steps.waiting.push_back(step);
         }
     }
 
-    fn done(&mut self, index: usize, outcome: Outcome) {
-        let now = Instant::now();
-        match outcome {
-            Outcome::Renewed { ttl, sent } => self.state.renewed(index, ttl, sent),
-            Outcome::Held { left } => self.state.found(index, left, now),
-            Outcome::Failed(error) if error.is_transient() => self.state.unanswered(index, now),
-            Outcome::Failed(error) if matches!(error, Error::Backend(BackendError::Broken { .. })) => {
-                if let Some(call) = &self.call {
+    /// Starts the next steps. Returns whether there were permits for them.
+    fn start_steps(&mut self) -> bool {
+        for steps in self.steps.values_mut() {
+            while steps.running < STEPS
+                && let Some(step) = steps.waiting.pop_front()
+            {
+                let Some(lease) = self.leases.get(step.secret()) else {
+                    continue;
+                };
+                let Ok(permit) = self.context.permits.admit(Kind::Finishing, Some(&self.caller)) else {
+                    steps.waiting.push_front(step);
+                    return false;
+                };
+                if let Step::Renew(secret) = step {
+                    self.state.sent(&secret, Instant::now());
+                }
+                steps.running += 1;
+                let locks = self.context.guarded.lease(&self.caller, &lease.key);
+                self.running.push(Box::pin(run(step, locks, lease.key.clone(), permit)));
+            }
+        }
+        true
+    }
+
+    fn done(&mut self, step: Step, key: &LeaseKey, outcome: Outcome) {
+        let secret = step.secret();
+        if let Some(steps) = self.steps.get_mut(&key.lock.namespace) {
+            steps.running -= 1;
+        }
+        match (outcome, step) {
+            (Outcome::Renewed(ttl), _) => self.state.renewed(secret, ttl),
+            (Outcome::Held(left), _) => self.state.found(secret, left, Instant::now()),
+            (Outcome::Failed(error @ Error::LeaseLost { .. }), _) => self.state.lost(secret, error),
+            (Outcome::Failed(_), Step::Look(_)) => self.state.not_found_out(secret, Instant::now()),
+            (Outcome::Failed(Error::Backend(error)), Step::Renew(_)) => {
+                if let (BackendError::Broken { .. }, Some(call)) = (&error, &self.call) {
                     bug(call, path::KEEP_ALIVE, &status::of(error));
                 }
-                self.state.unanswered(index, now);
+                self.state.unanswered(secret);
             }
-            Outcome::Failed(error) => self.state.lost(index, error),
-        }
-    }
-
-    /// A beat that was answered needs the renewals no more that have not begun.
-    fn forget_unneeded_renewals(&mut self) {
-        if !self.state.is_beating() {
-            self.waiting.retain(|step| matches!(step, Step::Look(_)));
+            (Outcome::Failed(error), Step::Renew(_)) => self.state.lost(secret, error),
         }
     }
 }
 
-async fn run(step: Step, locks: Locks, key: LeaseKey) -> (usize, Outcome) {
-    let sent = Instant::now();
-    match step {
-        Step::Renew(index) => {
-            let renewed = locks.renew(&key, None).await;
-            let outcome = renewed.map(|lease| Outcome::Renewed { ttl: lease.ttl, sent });
-            (index, outcome.unwrap_or_else(Outcome::Failed))
+async fn run(step: Step, locks: Result<Locks, Error>, key: LeaseKey, _permit: Permit) -> (Step, LeaseKey, Outcome) {
+    let outcome = async {
+        let locks = locks?;
+        if let Step::Renew(_) = step {
+            return Ok(Outcome::Renewed(locks.renew(&key, None).await?.ttl));
         }
-        Step::Look(index) => (index, look(&locks, &key).await.unwrap_or_else(Outcome::Failed)),
-    }
-}
-
-/// Whether a lease is still held; if not, why it ended.
-async fn look(locks: &Locks, key: &LeaseKey) -> Result<Outcome, Error> {
-    if let Some(holder) = locks.check(&key.lock.name, key.token).await? {
-        return Ok(Outcome::Held { left: holder.remaining });
-    }
-    // A renewal of an ended lease changes nothing, and shows the cause of the end.
-    let sent = Instant::now();
-    let lease = locks.renew(key, None).await?;
-    Ok(Outcome::Renewed { ttl: lease.ttl, sent })
+        if let Some(holder) = locks.check(&key.lock.name, key.token).await? {
+            return Ok(Outcome::Held(holder.remaining));
+        }
+        // The renewal of an ended lease changes nothing, and shows the cause of the end.
+        Ok(Outcome::Held(locks.renew(&key, None).await?.ttl))
+    };
+    let outcome = outcome.await.unwrap_or_else(Outcome::Failed);
+    (step, key, outcome)
 }
 
 fn encoded(message: Message) -> KeepAliveResponse {

@@ -1,17 +1,18 @@
 //! `LockService`: each method converts its message, calls [`crate::locks::Locks`] once, and
 //! converts the outcome.
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures::stream::{self, BoxStream, Stream, StreamExt};
-use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
+use super::concurrency_limit::Permits;
 use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
-use super::keep_alive::KeepAliveStream;
+use super::keep_alive::{KeepAliveContext, KeepAliveStream};
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
@@ -30,18 +31,17 @@ pub(super) struct LockApi {
     guarded: GuardedNamespaces,
     bounds: Bounds,
     pages: Pages,
-    /// The size limit of a request message.
+    /// For streams that keep leases.
+    permits: Arc<Permits>,
     request_bytes: usize,
-    /// Cancelled when the server drains.
-    drain: CancellationToken,
 }
 
 impl LockApi {
     /// Serves these namespaces, with answers limited by the settings.
-    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings, drain: CancellationToken) -> Self {
+    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings, permits: Arc<Permits>) -> Self {
         Self {
             request_bytes: settings.request_bytes,
-            drain,
+            permits,
             guarded,
             bounds: Bounds::of(settings),
             pages: Pages::of(settings),
@@ -232,9 +232,12 @@ impl LockService for LockApi {
         let (_, mut extensions, requests) = request.into_parts();
         let caller = Caller::of(&mut extensions);
         let quota = self.guarded.to_keep(&caller).map_err(status::of)?;
-        let (guarded, call) = (self.guarded.clone(), extensions.remove());
-        let bounds = (&self.drain, self.request_bytes);
-        let kept = KeepAliveStream::new(guarded, caller, call, requests, quota, bounds);
+        let context = KeepAliveContext {
+            guarded: self.guarded.clone(),
+            permits: Arc::clone(&self.permits),
+            request_bytes: self.request_bytes,
+        };
+        let kept = KeepAliveStream::new(context, caller, extensions.remove(), requests, quota);
         Ok(Response::new(kept.messages().boxed()))
     }
 }

@@ -9,9 +9,11 @@ pub struct Settings {
     /// The maximum number of open Acquire calls, including waiting ones; default 50,000. Further
     /// calls get OVERLOADED.
     pub max_acquires: usize,
-    /// The maximum number of open watches of locks; default 10,000. Streams of health and
+    /// The maximum number of open WatchLock and KeepAlive streams; default 10,000. Streams of health and
     /// reflection, which may be open to anonymous callers, have a separate limit of the same size.
     pub max_streams: usize,
+    /// The maximum number of leases that all KeepAlive streams keep; default 50,000.
+    pub max_kept_leases: usize,
     /// The maximum number of open calls of all other methods; default 10,000. Renew and Release
     /// together have a separate limit of the same size, so that neither waiting calls nor reads
     /// starve them, and so have health checks.
@@ -57,6 +59,7 @@ impl Default for Settings {
         Self {
             max_acquires: 50_000,
             max_streams: 10_000,
+            max_kept_leases: 50_000,
             max_calls: 10_000,
             max_connections: 10_000,
             max_streams_per_connection: 100_000,

@@ -250,13 +250,10 @@ mod grants {
     }
 
     async fn answer(namespaces: &Namespaces) -> impl http_body::Body<Data: bytes::Buf> + Unpin + use<> {
-        let services = services(
-            namespaces,
-            &Access::default(),
-            &Settings::default(),
-            &CancellationToken::new(),
-        )
-        .unwrap();
+        let settings = Settings::default();
+        let capacity = Capacity::new(&settings, None);
+        let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
+        let services = services(namespaces, &Access::default(), &settings, &permits).unwrap();
         let layer = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(services.locks, services.routes));
         let authenticate = Authenticate::new(layer, Auth::default(), None);
         authenticate.oneshot(acquire()).await.unwrap().into_body()

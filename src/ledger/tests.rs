@@ -111,3 +111,44 @@ async fn without_metrics_only_leases_with_a_share_are_recorded() {
     ledger.renewed(&lease(2), Instant::now() + TTL);
     assert_eq!(held(&ledger), 0);
 }
+
+#[test]
+fn who_watches_a_lease_is_told_its_end_once() {
+    let ledger = Arc::new(Ledger::new(false));
+    let (to, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let watch = |number| ledger.watch_end(&lease(number), to.clone());
+    let _first = [watch(1), watch(1), watch(2)];
+    drop(watch(1));
+    // A key that a caller altered names no lease.
+    let altered = LeaseKey {
+        claim: ClaimId::from_bytes([9; 16]),
+        ..lease(1)
+    };
+    ledger.ended(&altered, None);
+    assert!(ends.try_recv().is_err());
+    let told = |number: u8, cause| LeaseEnd {
+        secret: lease(number).secret,
+        cause,
+    };
+    ledger.ended(&lease(1), Some(Cause::Released));
+    ledger.ended(&lease(1), None);
+    let released = told(1, Some(Cause::Released));
+    assert_eq!([ends.try_recv(), ends.try_recv()], [Ok(released), Ok(released)]);
+    assert!(ends.try_recv().is_err(), "told once");
+    ledger.forced(&lock("b"), lease(2).token);
+    assert!(ends.try_recv().is_err(), "another lock");
+    ledger.forced(&lock("a"), lease(2).token);
+    assert_eq!(ends.try_recv(), Ok(told(2, Some(Cause::Forced))));
+    assert!(ends.try_recv().is_err());
+}
+
+#[test]
+fn many_watches_of_one_lease_end_quickly() {
+    let ledger = Arc::new(Ledger::new(false));
+    let (to, _ends) = tokio::sync::mpsc::unbounded_channel();
+    let watches: Vec<EndWatch> = (0..100_000).map(|_| ledger.watch_end(&lease(1), to.clone())).collect();
+    let began = std::time::Instant::now();
+    drop(watches);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(ledger.entries.lock().watches.is_empty());
+}

@@ -292,6 +292,19 @@ async fn the_bytes_of_waiters_are_bounded_and_those_of_one_identity_to_its_share
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_watches_the_end_of_a_lease_holds_no_namespace_open() {
+    let namespace = Namespace::new("n").unwrap();
+    let backend = Store::memory().namespace(namespace.clone());
+    let locks = Locks::new(namespace, Limits::default(), backend);
+    let lease = hold(&locks, "one").await;
+    let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    let _watch = locks.ledger().watch_end(&lease.key, sender);
+    assert!(locks.is_idle());
+    locks.release(&lease.key).await.unwrap();
+    assert!(ends.recv().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_end_of_a_lease_is_recorded_in_the_ledger() {
     let namespace = Namespace::new("n").unwrap();
     let backend = Store::memory().namespace(namespace.clone());

@@ -3,25 +3,49 @@ use crate::claim::Cause;
 
 const TTL: Duration = Duration::from_secs(30);
 
-fn named(count: u8) -> Vec<(String, Option<Secret>)> {
-    let named = |number| (format!("lease-{number}"), Some(Secret::from_bytes([number; 16])));
-    (0..count).map(named).collect()
+fn secret(number: u8) -> Secret {
+    Secret::from_bytes([number; 16])
+}
+
+fn id(number: u8) -> String {
+    format!("lease-{number}")
+}
+
+fn named(numbers: &[u8]) -> Vec<(String, Result<Secret, Error>)> {
+    numbers
+        .iter()
+        .map(|number| (id(*number), Ok(secret(*number))))
+        .collect()
 }
 
 fn gone(cause: Cause) -> Error {
     Error::LeaseLost { cause: Some(cause) }
 }
 
-fn lost(lease_id: &str, error: Error) -> Message {
-    let lease_id = lease_id.to_owned();
-    Message::Lost { lease_id, error }
+fn lost(number: u8, cause: Cause) -> Message {
+    Message::Lost {
+        lease_id: id(number),
+        error: gone(cause),
+    }
 }
 
-/// Leases of which the first beat began at the returned time.
-fn begun(count: u8) -> (KeptLeases, Instant) {
+fn kept(beat: u64, ttls: &[Duration]) -> Message {
+    let ttls = ttls.to_vec();
+    Message::Kept { beat, ttls }
+}
+
+/// Begins a beat and sends all renewals that it needs.
+fn begin(leases: &mut KeptLeases, beat: u64, numbers: &[u8], now: Instant) -> Vec<Secret> {
+    let renewals = leases.begin(beat, named(numbers), now);
+    renewals.iter().for_each(|secret| leases.sent(secret, now));
+    renewals
+}
+
+/// Leases whose first beat began at the returned time.
+fn begun(numbers: &[u8]) -> (KeptLeases, Instant) {
     let (mut leases, now) = (KeptLeases::default(), Instant::now());
     assert_eq!(leases.message(), Some(Message::Ask));
-    leases.begin(1, named(count), now);
+    begin(&mut leases, 1, numbers, now);
     (leases, now)
 }
 
@@ -31,15 +55,14 @@ fn messages(leases: &mut KeptLeases) -> Vec<Message> {
 
 #[test]
 fn a_beat_is_answered_when_all_leases_have_an_outcome_and_the_next_is_due_at_a_third_of_the_shortest_ttl() {
-    let (mut leases, now) = begun(3);
-    leases.renewed(2, TTL, now);
-    leases.renewed(0, 2 * TTL, now);
+    let (mut leases, now) = begun(&[0, 1, 2]);
+    leases.renewed(&secret(2), TTL);
+    leases.renewed(&secret(0), 2 * TTL);
     assert!(leases.is_beating() && messages(&mut leases).is_empty());
-    leases.lost(1, gone(Cause::Forced));
+    leases.lost(&secret(1), gone(Cause::Forced));
     assert!(!leases.is_beating());
-    let ttls = vec![2 * TTL, Duration::ZERO, TTL];
-    let kept = Message::Kept { beat: 1, ttls };
-    assert_eq!(messages(&mut leases), [lost("lease-1", gone(Cause::Forced)), kept]);
+    let told = [lost(1, Cause::Forced), kept(1, &[2 * TTL, Duration::ZERO, TTL])];
+    assert_eq!(messages(&mut leases), told);
     let due = now + TTL / 3;
     assert_eq!(leases.next_wake(), Some(due));
     leases.wake(due - Duration::from_millis(1));
@@ -50,82 +73,143 @@ fn a_beat_is_answered_when_all_leases_have_an_outcome_and_the_next_is_due_at_a_t
 }
 
 #[test]
-fn a_beat_that_takes_too_long_is_answered_without_the_rest() {
-    let (mut leases, now) = begun(2);
-    leases.renewed(0, TTL, now);
-    assert_eq!(leases.next_wake(), Some(now + FIRST_INTERVAL));
-    leases.wake(now + FIRST_INTERVAL);
-    let ttls = vec![TTL, Duration::ZERO];
-    // The TTL of the other one is not known, so the next beat is not put off.
-    assert_eq!(messages(&mut leases), [Message::Kept { beat: 1, ttls }, Message::Ask]);
-    // An outcome that comes late changes no answer.
-    leases.renewed(1, TTL, now);
-    assert_eq!(leases.message(), None);
+fn a_lease_that_cannot_be_kept_is_told_and_the_others_are_kept() {
+    let (mut leases, now) = (KeptLeases::default(), Instant::now());
+    leases.message();
+    let mut all = named(&[0, 1]);
+    all[0].1 = Err(Error::Superseded);
+    assert_eq!(leases.begin(1, all, now), [secret(1)]);
+    leases.sent(&secret(1), now);
+    leases.renewed(&secret(1), TTL);
+    let (lease_id, error) = (id(0), Error::Superseded);
+    let told = [Message::Lost { lease_id, error }, kept(1, &[Duration::ZERO, TTL])];
+    assert_eq!(messages(&mut leases), told);
 }
 
 #[test]
-fn a_store_that_does_not_answer_ends_no_lease() {
-    let (mut leases, now) = begun(1);
-    leases.unanswered(0, now);
-    let ttls = vec![Duration::ZERO];
-    assert_eq!(messages(&mut leases), [Message::Kept { beat: 1, ttls }]);
+fn a_slow_renewal_confirms_the_rest_of_its_time_to_the_next_beat() {
+    let (mut leases, now) = begun(&[0]);
     assert_eq!(leases.next_wake(), Some(now + FIRST_INTERVAL));
+    let later = now + FIRST_INTERVAL;
+    leases.wake(later);
+    assert_eq!(messages(&mut leases), [kept(1, &[Duration::ZERO]), Message::Ask]);
+    assert_eq!(begin(&mut leases, 2, &[0], later), [], "it is still under way");
+    leases.renewed(&secret(0), TTL);
+    assert_eq!(messages(&mut leases), [kept(2, &[TTL - FIRST_INTERVAL])]);
+    assert_eq!(leases.next_wake(), Some(later + TTL / 3));
+    // One that is answered between two beats confirms nothing, and its lease is renewed first.
+    begin(&mut leases, 3, &[0], later);
+    leases.wake(later + TTL / 3);
+    messages(&mut leases);
+    leases.renewed(&secret(0), TTL);
+    assert!(messages(&mut leases).is_empty());
+    assert_eq!(begin(&mut leases, 4, &[0], later + TTL), [secret(0)]);
+}
+
+#[test]
+fn leases_that_were_not_renewed_come_first_in_the_next_beat() {
+    let (mut leases, now) = begun(&[0, 1, 2]);
+    leases.renewed(&secret(0), TTL);
+    leases.unanswered(&secret(1));
+    leases.renewed(&secret(2), TTL);
+    assert_eq!(messages(&mut leases), [kept(1, &[TTL, Duration::ZERO, TTL])]);
+    let renewals = begin(&mut leases, 2, &[0, 1, 2], now);
+    assert_eq!(renewals, [secret(1), secret(0), secret(2)]);
+}
+
+#[test]
+fn a_lease_of_unknown_ttl_is_asked_for_soon_and_then_less_often() {
+    let (mut leases, mut now) = begun(&[0]);
+    leases.renewed(&secret(0), TTL);
+    messages(&mut leases);
+    let mut intervals = Vec::new();
+    for beat in 2..8 {
+        begin(&mut leases, beat, &[0, 1], now);
+        leases.renewed(&secret(0), TTL);
+        assert!(
+            leases.next_wake() <= Some(now + FIRST_INTERVAL),
+            "the answer does not wait for longer"
+        );
+        leases.unanswered(&secret(1));
+        let next = leases.next_wake().unwrap();
+        intervals.push((next - now).as_secs());
+        now = next;
+    }
+    assert_eq!(intervals, [1, 2, 4, 8, 8, 8]);
+    begin(&mut leases, 8, &[0, 1], now);
+    leases.renewed(&secret(0), TTL);
+    leases.renewed(&secret(1), TTL / 3);
+    assert_eq!(leases.next_wake(), Some(now + TTL / 9));
 }
 
 #[test]
 fn a_client_without_leases_is_asked_again() {
-    let (mut leases, now) = begun(0);
-    assert_eq!(messages(&mut leases), [Message::Kept { beat: 1, ttls: vec![] }]);
+    let (mut leases, now) = begun(&[]);
+    assert_eq!(messages(&mut leases), [kept(1, &[])]);
     assert_eq!(leases.next_wake(), Some(now + IDLE_INTERVAL));
 }
 
 #[test]
 fn the_end_of_a_lease_is_told_once() {
-    let (mut leases, now) = begun(2);
-    let first = leases.index_of(&Secret::from_bytes([0; 16])).unwrap();
-    leases.lost(first, gone(Cause::Released));
+    let (mut leases, now) = begun(&[0, 1]);
+    leases.lost(&secret(0), gone(Cause::Released));
     // The outcome of the renewal comes after the end, and then the end is seen again.
-    leases.renewed(first, TTL, now);
-    leases.lost(first, gone(Cause::Expired));
+    leases.renewed(&secret(0), TTL);
+    leases.unanswered(&secret(0));
+    leases.lost(&secret(0), gone(Cause::Expired));
     assert!(leases.is_beating());
-    leases.renewed(1, TTL, now);
-    let ttls = vec![Duration::ZERO, TTL];
-    let kept = Message::Kept { beat: 1, ttls };
-    assert_eq!(messages(&mut leases), [lost("lease-0", gone(Cause::Released)), kept]);
-    assert_eq!(leases.index_of(&Secret::from_bytes([7; 16])), None);
+    leases.renewed(&secret(1), TTL);
+    let told = [lost(0, Cause::Released), kept(1, &[Duration::ZERO, TTL])];
+    assert_eq!(messages(&mut leases), told);
+    // A look at it that comes late shows nothing either.
+    leases.not_found_out(&secret(0), now);
+    assert_eq!(leases.wake(now + TTL), [secret(1)]);
 }
 
 #[test]
 fn a_lease_whose_time_is_over_is_looked_at_until_its_end_is_known() {
-    let (mut leases, now) = begun(2);
-    leases.renewed(0, TTL, now);
-    leases.renewed(1, 2 * TTL, now);
-    assert_eq!(leases.wake(now + TTL / 3), [] as [usize; 0]);
+    let (mut leases, now) = begun(&[0, 1]);
+    leases.renewed(&secret(0), TTL);
+    leases.renewed(&secret(1), 2 * TTL);
+    assert!(leases.wake(now + TTL / 3).is_empty());
     messages(&mut leases);
     let over = now + TTL;
     assert_eq!(leases.next_wake(), Some(over));
-    assert_eq!(leases.wake(over), [0]);
+    assert_eq!(leases.wake(over), [secret(0)]);
+    assert_eq!(leases.wake(over + LOOK_AGAIN), [], "one look at a time");
     // Another client renewed it.
-    leases.found(0, TTL / 2, over);
-    assert_eq!(leases.next_wake(), Some(over + TTL / 2));
-    assert_eq!(leases.wake(over + TTL / 2), [0]);
+    leases.found(&secret(0), TTL / 2, over);
+    assert_eq!(leases.wake(over + TTL / 2), [secret(0)]);
+    // The store rounds what is left down.
+    leases.found(&secret(0), Duration::ZERO, over);
+    assert_eq!(leases.next_wake(), Some(over + BETWEEN_LOOKS));
+    assert_eq!(leases.wake(over + BETWEEN_LOOKS), [secret(0)]);
     // The store does not answer.
-    leases.unanswered(0, over + TTL / 2);
-    assert_eq!(leases.wake(over + TTL / 2 + LOOK_AGAIN), [0]);
-    leases.lost(0, gone(Cause::Expired));
-    assert_eq!(messages(&mut leases), [lost("lease-0", gone(Cause::Expired))]);
+    leases.not_found_out(&secret(0), over);
+    assert_eq!(leases.wake(over + LOOK_AGAIN), [secret(0)]);
+    leases.lost(&secret(0), gone(Cause::Expired));
+    assert_eq!(messages(&mut leases), [lost(0, Cause::Expired)]);
     assert_eq!(leases.next_wake(), Some(now + 2 * TTL));
 }
 
 #[test]
-fn a_new_beat_replaces_the_leases() {
-    let (mut leases, now) = begun(2);
-    leases.renewed(0, TTL, now);
-    leases.renewed(1, TTL, now);
+fn an_unanswered_beat_puts_off_no_look() {
+    let (mut leases, now) = begun(&[0]);
+    leases.renewed(&secret(0), TTL);
     messages(&mut leases);
-    leases.begin(2, vec![("other".into(), None)], now + TTL / 3);
-    assert_eq!(leases.index_of(&Secret::from_bytes([1; 16])), None);
-    leases.renewed(0, TTL, now + TTL / 3);
-    let ttls = vec![TTL];
-    assert_eq!(messages(&mut leases), [Message::Kept { beat: 2, ttls }]);
+    begin(&mut leases, 2, &[0], now + TTL / 3);
+    leases.unanswered(&secret(0));
+    assert_eq!(leases.wake(now + TTL), [secret(0)]);
+}
+
+#[test]
+fn a_beat_replaces_the_leases_of_the_one_before() {
+    let (mut leases, now) = begun(&[0, 1]);
+    leases.renewed(&secret(0), TTL);
+    leases.renewed(&secret(1), TTL);
+    messages(&mut leases);
+    begin(&mut leases, 2, &[1], now + TTL / 3);
+    leases.lost(&secret(0), gone(Cause::Forced));
+    leases.renewed(&secret(1), TTL);
+    assert_eq!(messages(&mut leases), [kept(2, &[TTL])]);
 }

@@ -6,6 +6,7 @@ mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod harness;
+mod keeping;
 #[path = "../common/killed.rs"]
 mod killed;
 mod lost;

@@ -27,7 +27,7 @@ What production should not run without, unless it is waived by name; and that th
 {{- $config := include "fencepost.parsed" . | fromJson -}}
 {{- $server := $config.server | default dict -}}
 {{- $kib := add 65536 (div (dig "unsent_bytes_limit" 134217728 $server | int64) 1024) -}}
-{{- $each := list (list "acquire_limit" 50000 24) (list "call_limit" 10000 16) (list "stream_limit" 10000 16) (list "connection_limit" 10000 32) -}}
+{{- $each := list (list "acquire_limit" 50000 24) (list "call_limit" 10000 16) (list "stream_limit" 10000 16) (list "kept_lease_limit" 50000 1) (list "connection_limit" 10000 32) -}}
 {{- range $each -}}
 {{- $kib = add $kib (mul (dig (index . 0) (index . 1) $server | int64) (index . 2)) -}}
 {{- end -}}

@@ -15,7 +15,8 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(in crate::api) struct Permits {
     kinds: [Limited; KINDS],
-    pub(super) drain: CancellationToken,
+    kept_leases: Limited,
+    pub(in crate::api) drain: CancellationToken,
 }
 
 /// The permits of a kind, and how many of them one identity and one peer address may take.
@@ -48,6 +49,23 @@ impl Kind {
     }
 }
 
+impl Limited {
+    fn take(&self, what: Counted, number: usize, caller: Option<&Caller>, reason: &str) -> Result<Permit, Error> {
+        let identity = caller.and_then(|caller| caller.usage.as_ref());
+        let identity = identity.map(|usage| usage.count_many(what, number, self.of_identity).ok_or("this identity"));
+        let peer = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
+        let peer = peer.map(|usage| usage.peer.count_many(what, number, self.of_peer).ok_or("this address"));
+        let of = |whose| overloaded(&format!("{reason} of {whose}"));
+        let permits = u32::try_from(number).unwrap_or(u32::MAX);
+        let server = Arc::clone(&self.permits).try_acquire_many_owned(permits);
+        Ok(Permit {
+            _identity: identity.transpose().map_err(of)?,
+            _peer: peer.transpose().map_err(of)?,
+            _server: server.map_err(|_| overloaded(reason))?,
+        })
+    }
+}
+
 impl Permits {
     /// The permits that the settings define. After `drain`, only some kinds are admitted.
     pub(in crate::api) fn new(settings: &Settings, capacity: &Capacity, drain: CancellationToken) -> Self {
@@ -60,33 +78,38 @@ impl Permits {
             max_acquires: acquires,
             max_streams: streams,
             max_calls: calls,
+            max_kept_leases,
             ..
         } = *settings;
         Self {
+            kept_leases: limited(max_kept_leases),
             kinds: [acquires, streams, streams, calls, calls, calls].map(limited),
             drain,
         }
     }
 
-    pub(super) fn admit(&self, kind: Kind, caller: Option<&Caller>) -> Result<Permit, Error> {
+    /// Takes the permit of a call.
+    ///
+    /// # Errors
+    /// OVERLOADED at a limit, and DRAINING.
+    pub(in crate::api) fn admit(&self, kind: Kind, caller: Option<&Caller>) -> Result<Permit, Error> {
         if !kind.is_admitted_while_draining() && self.drain.is_cancelled() {
             return Err(Error::Draining);
         }
-        let limited = &self.kinds[kind.index()];
         let counted = Counted::Call(kind.index());
-        let identity = caller.and_then(|caller| caller.usage.as_ref());
-        let identity = identity.map(|usage| usage.count(counted, limited.of_identity).ok_or("this identity"));
-        let peer = caller.and_then(|caller| caller.peer.as_ref()?.usage.as_ref());
-        let peer = peer.map(|usage| usage.peer.count(counted, limited.of_peer).ok_or("this address"));
-        let of = |whose| overloaded(&format!("{} of {whose}", kind.overload_reason()));
-        Ok(Permit {
-            _identity: identity.transpose().map_err(of)?,
-            _peer: peer.transpose().map_err(of)?,
-            _server: limited
-                .permits
-                .clone()
-                .try_acquire_owned()
-                .map_err(|_| overloaded(kind.overload_reason()))?,
-        })
+        self.kinds[kind.index()].take(counted, 1, caller, kind.overload_reason())
+    }
+
+    /// Takes the permit of a stream to keep so many leases.
+    ///
+    /// # Errors
+    /// OVERLOADED at a limit.
+    pub(in crate::api) fn keep(&self, leases: usize, caller: &Caller) -> Result<Permit, Error> {
+        self.kept_leases.take(
+            Counted::KeptLease,
+            leases,
+            Some(caller),
+            "too many leases are kept by streams",
+        )
     }
 }

@@ -8,7 +8,7 @@ use fencepost::api::proto::{AcquireRequest, KeepAliveRequest, KeepAliveResponse,
 use fencepost::backend::ReleaseTarget;
 use fencepost::name::LeaseKey;
 use futures::channel::mpsc::{UnboundedSender, unbounded};
-use tonic::Code::{InvalidArgument, Unavailable};
+use tonic::Code::{InvalidArgument, ResourceExhausted, Unavailable};
 use tonic::{Status, Streaming};
 
 use super::refused::refused;
@@ -236,6 +236,48 @@ pub async fn a_beat_that_is_too_large_is_refused_and_the_server_lives_on(fixture
     let refused = refused(keeper.try_event().await, InvalidArgument, "INVALID_FIELD");
     assert_eq!(refused.fields, ["request"]);
     assert_eq!(service.look_at(NAMESPACE, LOCK).await.holder_count, 1);
+}
+
+pub async fn a_beat_with_too_many_leases_or_with_one_twice_is_refused(fixture: &Fixture) {
+    let settings = Settings {
+        max_kept_leases: 3,
+        identity_share: 100,
+        peer_share: 100,
+        ..Settings::default()
+    };
+    let service = Service::start_with(fixture, settings).await;
+    let lease = service.acquire(acquire("a")).await;
+    let numbered = |count: usize| (0..count).map(|number| number.to_string()).collect();
+    for ids in [numbered(1_001), vec![lease.lease_id.clone(); 2]] {
+        let mut keeper = Keeper::open(&service).await;
+        keeper.beat_of(1, ids);
+        let refused = refused(keeper.try_event().await, InvalidArgument, "INVALID_FIELD");
+        assert_eq!(refused.fields, ["lease_ids"]);
+    }
+    // All streams together keep so many. A beat replaces the leases of the one before.
+    let mut first = Keeper::open(&service).await;
+    for ids in [numbered(3), numbered(2)] {
+        let count = ids.len();
+        first.beat_of(1, ids);
+        for _ in 0..count {
+            first.lost().await;
+        }
+        first.kept().await;
+    }
+    let mut second = Keeper::open(&service).await;
+    second.beat_of(1, numbered(2));
+    refused(second.try_event().await, ResourceExhausted, "OVERLOADED");
+    drop(first);
+    let room = async {
+        loop {
+            let mut keeper = Keeper::open(&service).await;
+            keeper.beat_of(1, numbered(3));
+            if keeper.try_event().await.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(SOON, room).await.expect("there is room again");
 }
 
 pub async fn a_stop_ends_the_stream_at_once(fixture: &Fixture) {

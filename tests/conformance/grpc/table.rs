@@ -95,6 +95,7 @@ macro_rules! service_suite {
                     a_client_without_leases_is_asked_again,
                     the_end_of_the_stream_gives_nothing_back,
                     a_beat_that_is_too_large_is_refused_and_the_server_lives_on,
+                    a_beat_with_too_many_leases_or_with_one_twice_is_refused,
                     a_stop_ends_the_stream_at_once,
                 }
             );
