@@ -21,6 +21,9 @@ use futures::future::BoxFuture;
 
 #[path = "../tests/common/etcd.rs"]
 mod servers;
+#[path = "core/stats.rs"]
+#[allow(dead_code, reason = "the bench of the core uses the rest")]
+mod stats;
 
 const CALLERS: usize = 64;
 /// Each comparison is made so often in turns, for so long each: a machine has its moods.
@@ -124,13 +127,16 @@ async fn own_locks(cluster: &servers::Cluster, client: &Client, locks: &Locks) -
     ];
     in_turns(cluster, 1, &mut sides).await;
     let times = sides[1].beside(&sides[0]);
-    println!("  a cycle takes {times:.2} times theirs (at most 1.4)");
-    good && times <= 1.4
+    println!(
+        "  a cycle takes {} times theirs (at most 1.4)",
+        stats::spread(&times, 2)
+    );
+    good && stats::median(times) <= 1.4
 }
 
-fn at_least(times: f64, least: f64) -> bool {
-    println!("  {times:.2} times as many (at least {least})");
-    times >= least
+fn at_least(times: Vec<f64>, least: f64) -> bool {
+    println!("  {} times as many (at least {least})", stats::spread(&times, 2));
+    stats::median(times) >= least
 }
 
 /// What a caller does, told the round and its place, until a time.
@@ -158,16 +164,10 @@ impl Side {
         }
     }
 
-    /// How many times as many cycles as the other side: the median of all rounds.
-    fn beside(&self, other: &Self) -> f64 {
-        median(self.rates.iter().zip(&other.rates).map(|(one, other)| one / other))
+    /// How many times as many cycles as the other side, round by round.
+    fn beside(&self, other: &Self) -> Vec<f64> {
+        stats::ratios(self.rates.iter().copied(), other.rates.iter().copied())
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Lets the sides go on in turns, each with so many callers.
@@ -193,9 +193,9 @@ async fn in_turns(cluster: &servers::Cluster, callers: usize, sides: &mut [Side]
     }
     for side in sides {
         let [etcd, own] = side.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / side.cycles as f64);
-        let rate = median(side.rates.iter().copied());
+        let rate = stats::spread(&side.rates, 0);
         println!(
-            "  {}: {rate:.0}/s, {etcd:.0} us of etcd's CPU each, {own:.0} us of this process",
+            "  {}: {rate}/s, {etcd:.0} us of etcd's CPU each, {own:.0} us of this process",
             side.what
         );
     }

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -16,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
-use self::local_waiters::{LocalWaiters, WaiterMessage};
+use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
-    Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, OwnedReleaseTarget,
-    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
+    Backend, BackendError, Capabilities, Grant, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::error::Error;
@@ -184,21 +186,46 @@ impl Locks {
     /// # Errors
     /// [`Error`]: why the lock was not acquired, or how the store failed.
     pub async fn acquire(&self, request: Acquire) -> Result<Granted, Error> {
+        if request.wait.is_zero() {
+            self.try_acquire(request)?.await
+        } else {
+            self.wait_for(request)?.await
+        }
+    }
+
+    /// [`Self::acquire`] of a request that does not wait; an error is one from before the store is called.
+    pub(crate) fn try_acquire(
+        &self,
+        request: Acquire,
+    ) -> Result<impl Future<Output = Result<Granted, Error>> + Send + use<>, Error> {
+        let (call, claim) = self.begin(&request)?;
+        Ok(call.try_once(claim))
+    }
+
+    /// [`Self::acquire`] of a request that waits. The future keeps only its claim, because thousands may wait.
+    pub(crate) fn wait_for(&self, request: Acquire) -> Result<BoxFuture<'static, Result<Granted, Error>>, Error> {
+        let (call, claim) = self.begin(&request)?;
+        let (bytes, waiter) = (self.state.waiting_bytes(&request)?, Waiter::new(claim));
+        // Dropped with the future, after the call.
+        Ok(Box::pin(call.run(waiter).inspect(move |_| drop(bytes))))
+    }
+
+    /// The call and its claim, if the namespace accepts the request now.
+    fn begin(&self, request: &Acquire) -> Result<(AcquireCall, NewClaim), Error> {
         let arrived = Instant::now();
-        let claim = self.state.claim(&request, arrived)?;
+        let claim = self.state.claim(request, arrived)?;
         let wait = self.state.limits.load().wait(request.wait)?;
-        let _bytes = self.state.waiting_bytes(&request)?;
         self.state.check_failed_undos()?;
         if self.state.draining.is_cancelled() {
             return Err(Error::Draining);
         }
         let call = AcquireCall {
             state: Arc::clone(&self.state),
-            lock: request.lock,
+            lock: request.lock.clone(),
             deadline: arrived + wait,
             arrived,
         };
-        call.run(claim).await
+        Ok((call, claim))
     }
 
     /// Extends a held lease to `ttl` from now; absent: the TTL last requested for it.

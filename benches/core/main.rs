@@ -1,7 +1,7 @@
 //! What the core costs beyond its transport: the real server against bare echoes, in one run.
 //!
 //! `cargo bench --bench core [-- --quick] [--json] [--server PATH] [PART]...`. The server and an echo server
-//! ([`echo`], the same messages over the same transport) run as processes of their own. Rounds of
+//! (the same messages over the same transport, in the same program) run as processes of their own. Rounds of
 //! one and of the other alternate, and what is judged are the medians of their ratios, for the
 //! machine may be busy with other things. A figure that misses its requirement fails the run;
 //! `--quick` measures shortly and fails for nothing but an error.
@@ -12,9 +12,7 @@ mod client;
 mod cluster;
 #[path = "../../src/cli/bench/cpu.rs"]
 mod cpu;
-mod echo;
-#[path = "../../src/cli/bench/echo_server.rs"]
-mod echo_server;
+mod growth;
 mod handoff;
 mod lone;
 mod options;
@@ -22,6 +20,7 @@ mod pairs;
 mod process;
 mod program;
 mod report;
+#[allow(dead_code, reason = "the other benches use the rest")]
 mod stats;
 
 use std::error::Error;
@@ -76,22 +75,19 @@ impl Subjects {
         let memory = Subject::connect(Process::server(folder, program, MEMORY, ":memory:")?, MEMORY).await?;
         let durable = Subject::connect(Process::server(folder, program, DURABLE, "durable.redb")?, DURABLE).await?;
         let lease_id = client::sample(memory.locks.clone(), MEMORY).await?;
-        let echo = Subject::connect(Process::echo(&lease_id)?, MEMORY).await?;
+        let echo = Subject::connect(Process::echo(program, &lease_id)?, MEMORY).await?;
         Ok(Self { echo, memory, durable })
     }
 }
 
 fn main() -> ExitCode {
-    let ended = match echo::role() {
-        Some(lease_id) => Runtime::new().map_err(Failure::from).and_then(|runtime| {
-            runtime.block_on(echo::serve(lease_id))?;
-            Ok(true)
-        }),
-        None if cluster::is_collector() => Runtime::new().map_err(Failure::from).and_then(|runtime| {
+    let ended = if cluster::is_collector() {
+        Runtime::new().map_err(Failure::from).and_then(|runtime| {
             runtime.block_on(cluster::collect())?;
             Ok(true)
-        }),
-        None => measure(&Options::parse()),
+        })
+    } else {
+        measure(&Options::parse())
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
@@ -133,6 +129,10 @@ async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Fa
     }
     if options.has(Part::Turns) {
         handoff::rates(plan, &mut subjects, &mut report).await?;
+    }
+    drop(subjects);
+    if options.has(Part::Growth) {
+        growth::measure(plan, folder, options.program(), &mut report).await?;
     }
     Ok(report)
 }

@@ -17,7 +17,7 @@ pub struct Options {
     /// Measure this build of the server instead of the one built along
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
     server: PathBuf,
-    /// Measure these only: pairs, program, cluster, lone, drains, turns
+    /// Measure these only: pairs, program, cluster, lone, drains, turns, growth
     only: Vec<Part>,
     /// How many rounds are made of each comparison
     #[arg(long)]
@@ -42,6 +42,8 @@ pub enum Part {
     Drains,
     /// Callers who take turns on one lock.
     Turns,
+    /// A million leases and a hundred thousand waiters; only if it is named.
+    Growth,
 }
 
 /// How much is measured.
@@ -55,6 +57,12 @@ pub struct Plan {
     pub samples: usize,
     /// How often a full queue is drained.
     pub drains: usize,
+    /// How many leases are held in [`Part::Growth`].
+    pub leases: usize,
+    /// How many wait there.
+    pub waiters: usize,
+    /// For how many locks.
+    pub locks: usize,
     /// Whether a missed requirement fails the run.
     pub strict: bool,
 }
@@ -65,9 +73,9 @@ impl Options {
         &self.server
     }
 
-    /// Whether a part is to be measured: all are, unless some were named.
+    /// Whether a part is to be measured: those that were named, or else all but the long one.
     pub fn has(&self, part: Part) -> bool {
-        self.only.is_empty() || self.only.contains(&part)
+        (self.only.is_empty() && part != Part::Growth) || self.only.contains(&part)
     }
 
     /// The full plan, or the short one for `--quick` and for a run as a test.
@@ -91,6 +99,9 @@ impl Plan {
             slice: Duration::from_millis(500),
             samples: 2000,
             drains: 10,
+            leases: 1_000_000,
+            waiters: 100_000,
+            locks: 10_000,
             strict: true,
         }
     }
@@ -101,6 +112,9 @@ impl Plan {
             slice: Duration::from_millis(100),
             samples: 100,
             drains: 1,
+            leases: 10_000,
+            waiters: 2_000,
+            locks: 200,
             strict: false,
         }
     }

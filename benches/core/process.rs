@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::{Failure, cpu, echo};
+use crate::{Failure, cpu};
 
 /// A running server, killed when dropped.
 #[derive(Debug)]
@@ -36,9 +36,14 @@ impl Process {
         Self::announced(child, log, "serving on ")
     }
 
-    /// An echo server: this program in its other role.
-    pub fn echo(lease_id: &str) -> Result<Self, Failure> {
-        Self::role(echo::ROLE, lease_id, echo::READY)
+    /// An echo server: the program in its other role, so that it has the same allocator and build.
+    pub fn echo(program: &Path, lease_id: &str) -> Result<Self, Failure> {
+        let mut command = Command::new(program);
+        command.args(["role:echo", lease_id]);
+        // It ends with its input.
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("no output")?;
+        Self::announced(child, output, "")
     }
 
     /// This program in another role, by a variable and its value, and what it says when it serves.
@@ -60,6 +65,16 @@ impl Process {
     /// Where it listens.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// What it has resident, in KiB.
+    pub fn resident_kib(&self) -> Result<f64, Failure> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line
+            .and_then(|line| line.trim().strip_suffix(" kB"))
+            .ok_or("no VmRSS")?;
+        Ok(number.parse()?)
     }
 
     /// The CPU time that it has used, to 10 ms.

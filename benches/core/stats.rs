@@ -14,6 +14,14 @@ pub fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.get((share * last).ceil() as usize).copied().unwrap_or(f64::NAN)
 }
 
+/// The median with the lowest and the highest value, in words.
+pub fn spread(values: &[f64], digits: usize) -> String {
+    let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let middle = median(values.to_vec());
+    format!("{middle:.digits$} ({lowest:.digits$} to {highest:.digits$})")
+}
+
 /// The ratios of two series, pair by pair.
 pub fn ratios(these: impl Iterator<Item = f64>, those: impl Iterator<Item = f64>) -> Vec<f64> {
     these.zip(those).map(|(this, that)| this / that).collect()

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
+use futures::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::authenticate::Caller;
@@ -17,7 +19,7 @@ use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
-use crate::name::{LeaseKey, Namespace};
+use crate::name::{LeaseKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
 
@@ -247,13 +249,51 @@ impl NamespaceToAcquire {
         self.locks.limits()
     }
 
-    /// Acquires the lock. The permission of a waiting caller is checked at intervals, and before
-    /// its grant is returned. If it was revoked, the claim is removed from the queue or the grant
-    /// is undone.
+    /// Tries to acquire the lock, without waiting.
     ///
     /// # Cancellation safety
     /// As [`Locks::acquire`].
-    pub(super) async fn acquire(self, request: Acquire) -> Result<CountedGrant, Error> {
+    ///
+    /// # Errors
+    /// As [`Locks::acquire`], before the store is called.
+    pub(super) fn try_acquire(
+        self,
+        request: Acquire,
+    ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
+        let quota = self.quota(&request)?;
+        let granted = self.locks.try_acquire(request)?;
+        Ok(granted.map_ok(|granted| CountedGrant { granted, quota }))
+    }
+
+    /// Acquires the lock, or waits for it. The permission of a waiting caller is checked at intervals, and before
+    /// its grant is returned. If it was revoked, the claim is removed from the queue or the grant is undone.
+    ///
+    /// Most of the state is in boxes that only some calls need, because thousands may wait.
+    ///
+    /// # Cancellation safety
+    /// As [`Locks::acquire`].
+    ///
+    /// # Errors
+    /// As [`Locks::acquire`], before the store is called.
+    pub(super) fn wait_for(
+        self,
+        request: Acquire,
+    ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
+        let quota = self.quota(&request)?;
+        let name = request.lock.clone();
+        let acquired = self.locks.wait_for(request)?;
+        Ok(async move {
+            let granted = if self.caller.policy.is_some() {
+                Box::pin(self.while_allowed(acquired, &name)).await?
+            } else {
+                acquired.await?
+            };
+            Ok(CountedGrant { granted, quota })
+        })
+    }
+
+    /// What the caller's call uses of its limits.
+    fn quota(&self, request: &Acquire) -> Result<AcquireQuota, Error> {
         let entry = Entry {
             waits: !request.wait.is_zero(),
             claim: request.claim(),
@@ -261,22 +301,20 @@ impl NamespaceToAcquire {
         let namespace = self.locks.namespace();
         let (quotas, ledger) = (&self.guarded.quotas, self.locks.ledger());
         let quota = quotas.acquire(&request.identity, namespace.as_str(), entry, ledger);
-        let quota = quota.map_err(|over| self.guarded.counted(namespace, over))?;
-        let granted = if request.wait.is_zero() {
-            self.locks.acquire(request).await?
-        } else {
-            Box::pin(self.wait(request)).await?
-        };
-        Ok(CountedGrant { granted, quota })
+        Ok(quota.map_err(|over| self.guarded.counted(namespace, over))?)
     }
 
-    async fn wait(&self, request: Acquire) -> Result<Granted, Error> {
-        let (namespace, name) = (self.locks.namespace().as_str(), request.lock.clone());
+    async fn while_allowed(
+        &self,
+        acquired: BoxFuture<'static, Result<Granted, Error>>,
+        name: &LockName,
+    ) -> Result<Granted, Error> {
+        let namespace = self.locks.namespace().as_str();
         let Self { guarded, caller, .. } = self;
         let denied = guarded.until_not_allowed(caller, Verb::Acquire, namespace, name.as_str());
         let granted = tokio::select! {
             biased;
-            granted = self.locks.acquire(request) => granted?,
+            granted = acquired => granted?,
             // Dropping the wait removes the claim from its queue.
             error = denied => return Err(error),
         };

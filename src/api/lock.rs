@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::task::Poll;
 
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::access::GuardedNamespaces;
+use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
 use super::authenticate::Caller;
 use super::concurrency_limit::Permits;
 use super::convert::{self, Bounds, Pages};
@@ -20,7 +22,7 @@ use super::settings::Settings;
 use super::{deadline, status};
 use crate::backend::WatchEvent;
 use crate::error::Error;
-use crate::locks::Locks;
+use crate::locks::{Acquire, Locks};
 use crate::name::{LeaseKey, LockName, Namespace};
 use crate::quota::QuotaUse;
 use crate::rpc::path;
@@ -48,12 +50,35 @@ impl LockApi {
         }
     }
 
+    /// The namespace and the parameters of an Acquire.
+    fn to_acquire(&self, request: Request<proto::AcquireRequest>) -> Result<(NamespaceToAcquire, Acquire), Error> {
+        let (metadata, mut extensions, message) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let identity = caller.identity.clone();
+        let namespace = self.guarded.to_acquire(caller, &message.namespace, &message.name)?;
+        let mut acquire = convert::acquire(message, identity)?;
+        // Checked before the deadline shortens it: the limit does not depend on the deadline.
+        namespace.limits().wait(acquire.wait)?;
+        acquire.wait = deadline::shortened(acquire.wait, &metadata);
+        Ok((namespace, acquire))
+    }
+
     /// The lease's key and its namespace.
     fn lease(&self, caller: &Caller, lease_id: &str) -> Result<(Locks, LeaseKey), Status> {
         let key = LeaseKey::parse(lease_id).map_err(status::of)?;
         let locks = self.guarded.lease(caller, &key).map_err(status::of)?;
         Ok((locks, key))
     }
+}
+
+/// The answer to an Acquire.
+fn answer(granted: Result<CountedGrant, Error>) -> Result<Response<proto::AcquireResponse>, Status> {
+    let granted = granted.map_err(status::of)?;
+    let mut response = Response::new(proto::AcquireResponse {
+        lease: Some(convert::lease(granted.lease())),
+    });
+    response.extensions_mut().insert(Undelivered::new(granted));
+    Ok(response)
 }
 
 /// The caller and the message of a request.
@@ -114,26 +139,21 @@ fn until(
 
 #[tonic::async_trait]
 impl LockService for LockApi {
-    async fn acquire(
-        &self,
+    /// No async function, which would keep as much for a waiting call as for one that does not wait.
+    fn acquire<'own, 'call>(
+        &'own self,
         request: Request<proto::AcquireRequest>,
-    ) -> Result<Response<proto::AcquireResponse>, Status> {
-        let (metadata, mut extensions, message) = request.into_parts();
-        let caller = Caller::of(&mut extensions);
-        let identity = caller.identity.clone();
-        let namespace = self.guarded.to_acquire(caller, &message.namespace, &message.name);
-        let namespace = namespace.map_err(status::of)?;
-        let mut acquire = convert::acquire(message, identity).map_err(status::of)?;
-        // Checked before the deadline shortens it: the limit does not depend on the deadline.
-        namespace.limits().wait(acquire.wait).map_err(status::of)?;
-        acquire.wait = deadline::shortened(acquire.wait, &metadata);
-        drop((metadata, extensions));
-        let granted = namespace.acquire(acquire).await.map_err(status::of)?;
-        let mut response = Response::new(proto::AcquireResponse {
-            lease: Some(convert::lease(granted.lease())),
+    ) -> BoxFuture<'call, Result<Response<proto::AcquireResponse>, Status>>
+    where
+        'own: 'call,
+    {
+        let begun = self.to_acquire(request).and_then(|(namespace, acquire)| {
+            if acquire.wait.is_zero() {
+                return Ok(namespace.try_acquire(acquire)?.map(answer).boxed());
+            }
+            Ok(namespace.wait_for(acquire)?.map(answer).boxed())
         });
-        response.extensions_mut().insert(Undelivered::new(granted));
-        Ok(response)
+        begun.unwrap_or_else(|error| ready(Err(status::of(error))).boxed())
     }
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::local_waiters::{Waiter, WaiterEntry, WaiterMessage};
 use super::undo::Undo;
 use super::{Granted, NamespaceState};
-use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released, WaitPolicy};
+use crate::backend::{AcquireOutcome, BackendError, Grant, Health, NewClaim, QueuePosition, Released};
 use crate::claim::Cause;
 use crate::error::Error;
 use crate::name::LockName;
@@ -40,38 +40,18 @@ enum AttemptOutcome {
 }
 
 impl AcquireCall {
-    /// Acquires, and acquires again while the wait lasts if the store loses the claim.
+    /// Tries once, without waiting.
     ///
     /// # Cancellation safety
     /// When dropped at any moment, the call is undone.
-    pub async fn run(self, mut claim: NewClaim) -> Result<Granted, Error> {
-        let mut outage = Outage::default();
-        let mut attempts = 0;
-        loop {
-            let outcome = match claim.wait_policy {
-                WaitPolicy::NoWait => self.acquire(&claim).await,
-                WaitPolicy::Wait => {
-                    self.acquire_and_wait_unless_draining(&claim, &mut outage, attempts > 0)
-                        .await
-                }
-            };
-            match outcome? {
-                AttemptOutcome::Held(granted) => return Ok(*granted),
-                AttemptOutcome::Retry => claim = self.state.with_fresh_ids(claim)?,
-            }
-            attempts += 1;
-        }
-    }
-
-    /// Tries once, without waiting.
-    async fn acquire(&self, claim: &NewClaim) -> Result<AttemptOutcome, Error> {
-        let undo = Undo::armed(&self.state, &self.lock, claim);
-        let outcome = match self.state.backend.acquire(&self.lock, claim).await {
+    pub async fn try_once(self, claim: NewClaim) -> Result<Granted, Error> {
+        let undo = Undo::armed(&self.state, &self.lock, &claim);
+        let outcome = match self.state.backend.acquire(&self.lock, &claim).await {
             Ok(outcome) => outcome,
             Err(error) => return Err(failed(error, undo)),
         };
         match outcome {
-            AcquireOutcome::Held(grant) => Ok(self.held(grant, undo)),
+            AcquireOutcome::Held(grant) => Ok(self.state.granted(&self.lock, grant, undo)),
             // The backend has queued a try, which is a bug. The undo removes the claim.
             AcquireOutcome::Waiting(_) => Err(broken("a try was queued")),
             outcome => {
@@ -81,30 +61,48 @@ impl AcquireCall {
         }
     }
 
+    /// Acquires, and acquires again while the wait lasts if the store loses the claim.
+    ///
+    /// The claim is in the waiter only: this future is most of what a waiting call keeps in memory.
+    ///
+    /// # Cancellation safety
+    /// When dropped at any moment, the call is undone.
+    pub async fn run(self, mut waiter: Arc<Waiter>) -> Result<Granted, Error> {
+        let mut outage = Outage::default();
+        let mut retrying = false;
+        loop {
+            match self.acquire_unless_draining(&waiter, &mut outage, retrying).await? {
+                AttemptOutcome::Held(granted) => return Ok(*granted),
+                AttemptOutcome::Retry => waiter = Waiter::new(self.state.with_fresh_ids(waiter.claim.clone())?),
+            }
+            retrying = true;
+        }
+    }
+
     /// Waits until the server drains. The wait ends at once then, even if the store does not answer; the undo removes
     /// the claim.
-    async fn acquire_and_wait_unless_draining(
+    async fn acquire_unless_draining(
         &self,
-        claim: &NewClaim,
+        waiter: &Arc<Waiter>,
         outage: &mut Outage,
         retrying: bool,
     ) -> Result<AttemptOutcome, Error> {
         tokio::select! {
             biased;
-            // Boxed, so that the future of a try, the common call, stays small.
-            end = Box::pin(self.acquire_and_wait(claim, outage, retrying)) => end,
+            end = self.acquire_and_wait(waiter, outage, retrying) => end,
             () = self.state.draining.cancelled() => Err(Error::Draining),
         }
     }
 
     async fn acquire_and_wait(
         &self,
-        claim: &NewClaim,
+        waiter: &Arc<Waiter>,
         outage: &mut Outage,
         retrying: bool,
     ) -> Result<AttemptOutcome, Error> {
         // Registered before the store is called: a notification may arrive before the response.
-        let entry = self.state.waiters.join(&self.lock, Waiter::new(claim.clone()));
+        let entry = self.state.waiters.join(&self.lock, Arc::clone(waiter));
+        let claim = &waiter.claim;
         let mut undo = Undo::armed(&self.state, &self.lock, claim);
         // Waits for the store at least as long as a try would, even if the wait is shorter.
         let response_deadline = self.deadline.max(self.arrived + REMOVAL_WAIT);

@@ -1,12 +1,15 @@
 //! The queue of one lock: claims in queue order, and their prefix of eligible claims, maintained
 //! incrementally.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{ClaimLimits, Grant, InspectLimit, NewClaim, QueuePosition};
 use crate::claim::{Holder, Prefix, Queue, Waiter};
 use crate::name::{CallId, ClaimId, FencingToken, Identity, Kind, LeaseKey, Metadata, Mode, Owner, Secret};
+
+mod claims;
+
+use self::claims::Claims;
 
 /// One claim in a queue.
 #[derive(Debug, Clone)]
@@ -180,7 +183,7 @@ impl Claim {
 /// prefix, and all waiters below `notified` have been notified of that.
 #[derive(Debug, Default)]
 pub struct Lock {
-    claims: BTreeMap<u64, Box<Claim>>,
+    claims: Claims,
     prefix: Prefix,
     edge: u64,
     notified: u64,
@@ -209,17 +212,17 @@ impl Lock {
     }
 
     pub fn get(&self, position: u64) -> Option<&Claim> {
-        self.claims.get(&position).map(AsRef::as_ref)
+        self.claims.get(position)
     }
 
     /// A claim to change. Only [`Self::hold`] may turn a waiter into a holder.
     pub fn get_mut(&mut self, position: u64) -> Option<&mut Claim> {
-        self.claims.get_mut(&position).map(AsMut::as_mut)
+        self.claims.get_mut(position)
     }
 
     /// All claims with their positions, in queue order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Claim)> {
-        self.claims.iter().map(|(&position, claim)| (position, claim.as_ref()))
+        self.claims.iter()
     }
 
     /// The mode of a claim that cannot share the lock with `mode`.
@@ -230,8 +233,8 @@ impl Lock {
             return None;
         }
         self.claims
-            .values()
-            .map(|claim| claim.mode)
+            .iter()
+            .map(|(_, claim)| claim.mode)
             .find(|there| !there.mixes(mode))
     }
 
@@ -256,12 +259,12 @@ impl Lock {
     pub fn insert(&mut self, position: u64, claim: Claim) {
         self.count(&claim, 1);
         self.next = self.next.max(position + 1);
-        self.claims.insert(position, Box::new(claim));
+        self.claims.insert(position, claim);
     }
 
     /// Removes a claim.
     pub fn remove(&mut self, position: u64) -> Option<Claim> {
-        let claim = *self.claims.remove(&position)?;
+        let claim = self.claims.remove(position)?;
         self.count(&claim, -1);
         if position < self.edge {
             self.prefix.remove(claim.mode);
@@ -283,7 +286,7 @@ impl Lock {
 
     /// Extends the prefix over the claims that fit now.
     pub fn settle(&mut self) {
-        while let Some((&position, claim)) = self.claims.range(self.edge..).next() {
+        while let Some((position, claim)) = self.claims.range(self.edge..u64::MAX).next() {
             if !self.prefix.admits(claim.mode) {
                 return;
             }
@@ -312,7 +315,7 @@ impl Lock {
 
     /// Makes a waiting claim a holder.
     pub fn hold(&mut self, position: u64, token: FencingToken, ends: Duration, since: SystemTime, waited: bool) {
-        let Some(claim) = self.claims.get_mut(&position) else {
+        let Some(claim) = self.claims.get_mut(position) else {
             return;
         };
         let Stage::Waiting(waiting) = &claim.stage else { return };
@@ -334,23 +337,23 @@ impl Lock {
             return None;
         }
         self.claims
-            .range(..self.edge)
+            .range(0..self.edge)
             .find(|(_, claim)| {
                 claim.reentrant
                     && claim.owner == new.owner
                     && claim.identity == new.identity
                     && claim.holding().is_some()
             })
-            .map(|(&position, _)| position)
+            .map(|(position, _)| position)
     }
 
     /// The position of the waiter, and when the holder ahead of it expires.
     pub fn ahead(&self, position: u64, now: Duration) -> QueuePosition {
         let first_end = self
             .claims
-            .values()
+            .iter()
             .next()
-            .and_then(|claim| claim.holding())
+            .and_then(|(_, claim)| claim.holding())
             .map(|holding| holding.ends);
         QueuePosition {
             position,
@@ -360,7 +363,7 @@ impl Lock {
 
     /// The first holder, if there is one.
     pub fn first_holder(&self, now: Duration) -> Option<Holder> {
-        self.claims.range(..self.edge).find_map(|(_, claim)| claim.holder(now))
+        self.claims.range(0..self.edge).find_map(|(_, claim)| claim.holder(now))
     }
 
     /// The index of the hold that the lease names, in the claim at this position.
@@ -375,8 +378,8 @@ impl Lock {
 
     /// The queue with at most as many entries as `limit` allows.
     pub fn view(&self, now: Duration, limit: InspectLimit) -> Queue {
-        let prefix = self.claims.range(..self.edge).map(|(_, claim)| claim);
-        let all = self.claims.values();
+        let prefix = self.claims.range(0..self.edge).map(|(_, claim)| claim);
+        let all = self.claims.iter().map(|(_, claim)| claim);
         Queue {
             holders: prefix
                 .filter_map(|claim| claim.holder(now))
