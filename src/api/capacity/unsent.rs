@@ -27,17 +27,17 @@ const STALLED: u32 = 12;
 /// A limit of unsent bytes that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exceeded {
-    OfConnection,
-    OfPeer,
-    OfServer,
+    Connection,
+    Peer,
+    Server,
 }
 
 impl Exceeded {
     fn problem(self) -> &'static str {
         match self {
-            Self::OfConnection => "too many unsent answers on this connection",
-            Self::OfPeer => "too many unsent answers to this address",
-            Self::OfServer => "too many unsent answers",
+            Self::Connection => "too many unsent answers on this connection",
+            Self::Peer => "too many unsent answers to this address",
+            Self::Server => "too many unsent answers",
         }
     }
 }
@@ -149,9 +149,9 @@ impl Answers {
         self.headers.fetch_add(OVERHEAD, Ordering::Relaxed);
         let unsent = self.unsent.load(Ordering::Relaxed);
         let is_too_much = match exceeded {
-            Some(Exceeded::OfConnection) => true,
-            Some(Exceeded::OfPeer) => unsent >= self.peer.average_unsent(),
-            Some(Exceeded::OfServer) | None => false,
+            Some(Exceeded::Connection) => true,
+            Some(Exceeded::Peer) => unsent >= self.peer.average_unsent(),
+            Some(Exceeded::Server) | None => false,
         };
         if is_too_much && unsent > ALWAYS_ACCEPTED && self.is_blocked.load(Ordering::Relaxed) {
             self.cut.cancel();
@@ -178,12 +178,12 @@ impl Answers {
         let of_peer = self.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
         let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
         if of_connection >= capacity.connection_unsent_limit {
-            Some(Exceeded::OfConnection)
+            Some(Exceeded::Connection)
         } else if of_peer >= capacity.peer_share(capacity.unsent_limit) {
-            Some(Exceeded::OfPeer)
+            Some(Exceeded::Peer)
         } else if of_server >= capacity.unsent_limit {
             capacity.too_many.notify_one();
-            Some(Exceeded::OfServer)
+            Some(Exceeded::Server)
         } else {
             None
         }
