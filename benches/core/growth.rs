@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// How many begin to wait together.
 const GROUP: usize = 500;
 /// How often the queues are looked at while they fill.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The most that is accepted: bytes of memory, and the time of a pair beside that at an empty server.
 const LEASE_KIB: f64 = 1.0;
@@ -145,46 +145,59 @@ async fn wait(subject: &Subject, waiters: usize, locks: usize) -> Result<JoinSet
     let mut waiting = JoinSet::new();
     for waiter in 0..waiters {
         let ask = client::ask(subject.namespace, held(waiter % locks), "a waiter", WAIT);
-        let mut locks: Locks = connections[waiter % CONNECTIONS].clone();
+        let mut client: Locks = connections[waiter % CONNECTIONS].clone();
         waiting.spawn(async move {
-            let ended = client::acquire(&mut locks, ask).await;
+            let ended = client::acquire(&mut client, ask).await;
             ended
                 .err()
                 .unwrap_or_else(|| Status::internal("a lock was granted twice"))
         });
         if waiter % GROUP == 0 {
-            sleep(LOOK).await;
+            // A faster client would only fill the sockets.
+            until_waiting(subject, waiter % locks, waiter / locks + 1, &mut waiting).await?;
         }
     }
-    let mut client = subject.locks.clone();
     for lock in 0..locks {
         let expected = waiters / locks + usize::from(lock < waiters % locks);
-        let lock = held(lock);
-        while (client::inspect(&mut client, subject.namespace, &lock)
-            .await?
-            .waiter_count as usize)
-            < expected
-        {
-            if let Some(ended) = waiting.try_join_next() {
-                return Err(ended?.into());
-            }
-            sleep(LOOK).await;
-        }
+        until_waiting(subject, lock, expected, &mut waiting).await?;
     }
     Ok(waiting)
 }
 
-/// Measures all of it.
-pub async fn measure(plan: &Plan, folder: &Path, program: &Path, report: &mut Report) -> Result<(), Failure> {
-    leases(plan, folder, program, report).await?;
-    durable_leases(plan, folder, program, report).await?;
-    let rows = ["a waiter, 10 on each lock", "  a pair beside them"];
-    waiters(plan, (folder, program), ("spread", plan.locks), rows, report).await?;
-    let rows = ["a waiter, all on one lock", "  a pair beside them"];
-    waiters(plan, (folder, program), ("one", 1), rows, report).await
+async fn until_waiting(
+    subject: &Subject,
+    lock: usize,
+    expected: usize,
+    waiting: &mut JoinSet<Status>,
+) -> Result<(), Failure> {
+    let (mut client, lock) = (subject.locks.clone(), held(lock));
+    loop {
+        let seen = client::inspect(&mut client, subject.namespace, &lock).await?;
+        if seen.waiter_count as usize >= expected {
+            return Ok(());
+        }
+        if let Some(ended) = waiting.try_join_next() {
+            return Err(ended?.into());
+        }
+        sleep(LOOK).await;
+    }
 }
 
-async fn leases(plan: &Plan, folder: &Path, program: &Path, report: &mut Report) -> Result<(), Failure> {
+/// Measures servers with many leases.
+pub async fn leases(plan: &Plan, folder: &Path, program: &Path, report: &mut Report) -> Result<(), Failure> {
+    leases_in_memory(plan, folder, program, report).await?;
+    durable_leases(plan, folder, program, report).await
+}
+
+/// Measures servers with many waiters.
+pub async fn waiters(plan: &Plan, folder: &Path, program: &Path, report: &mut Report) -> Result<(), Failure> {
+    let rows = ["a waiter, 10 on each lock", "  a pair beside them"];
+    waiters_for(plan, (folder, program), ("spread", plan.locks), rows, report).await?;
+    let rows = ["a waiter, all on one lock", "  a pair beside them"];
+    waiters_for(plan, (folder, program), ("one", 1), rows, report).await
+}
+
+async fn leases_in_memory(plan: &Plan, folder: &Path, program: &Path, report: &mut Report) -> Result<(), Failure> {
     let pair = Pair::start(folder, program, MEMORY, "memory-leases").await?;
     hold(&pair.full, plan.leases).await?;
     let rows = ["a held lease in memory", "  a pair beside them"];
@@ -210,7 +223,7 @@ async fn durable_leases(plan: &Plan, folder: &Path, program: &Path, report: &mut
     Ok(())
 }
 
-async fn waiters(
+async fn waiters_for(
     plan: &Plan,
     (folder, program): (&Path, &Path),
     (case, locks): (&str, usize),

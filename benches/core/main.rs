@@ -131,8 +131,11 @@ async fn run(plan: &Plan, folder: &Path, options: &Options) -> Result<Report, Fa
         handoff::rates(plan, &mut subjects, &mut report).await?;
     }
     drop(subjects);
-    if options.has(Part::Growth) {
-        growth::measure(plan, folder, options.program(), &mut report).await?;
+    if options.has(Part::Leases) {
+        growth::leases(plan, folder, options.program(), &mut report).await?;
+    }
+    if options.has(Part::Waiters) {
+        growth::waiters(plan, folder, options.program(), &mut report).await?;
     }
     Ok(report)
 }

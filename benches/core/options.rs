@@ -17,7 +17,7 @@ pub struct Options {
     /// Measure this build of the server instead of the one built along
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_fencepost"))]
     server: PathBuf,
-    /// Measure these only: pairs, program, cluster, lone, drains, turns, growth
+    /// Measure these only: pairs, program, cluster, lone, drains, turns, growth (leases, waiters)
     only: Vec<Part>,
     /// How many rounds are made of each comparison
     #[arg(long)]
@@ -42,8 +42,12 @@ pub enum Part {
     Drains,
     /// Callers who take turns on one lock.
     Turns,
-    /// A million leases and a hundred thousand waiters; only if it is named.
+    /// A million leases, and a hundred thousand waiters; only if it is named.
     Growth,
+    /// The first half of it.
+    Leases,
+    /// The second half of it.
+    Waiters,
 }
 
 /// How much is measured.
@@ -57,9 +61,9 @@ pub struct Plan {
     pub samples: usize,
     /// How often a full queue is drained.
     pub drains: usize,
-    /// How many leases are held in [`Part::Growth`].
+    /// How many leases are held in [`Part::Leases`].
     pub leases: usize,
-    /// How many wait there.
+    /// How many wait in [`Part::Waiters`].
     pub waiters: usize,
     /// For how many locks.
     pub locks: usize,
@@ -75,7 +79,9 @@ impl Options {
 
     /// Whether a part is to be measured: those that were named, or else all but the long one.
     pub fn has(&self, part: Part) -> bool {
-        (self.only.is_empty() && part != Part::Growth) || self.only.contains(&part)
+        let grows = matches!(part, Part::Leases | Part::Waiters);
+        let named = |part| self.only.contains(&part);
+        named(part) || (grows && named(Part::Growth)) || (self.only.is_empty() && !grows)
     }
 
     /// The full plan, or the short one for `--quick` and for a run as a test.

@@ -31,7 +31,8 @@ pub struct IncomingClaim<'a> {
 #[derive(Debug)]
 pub struct NamespaceState {
     pub id: NamespaceId,
-    pub locks: BTreeMap<LockName, Lock>,
+    /// Boxed, so that the nodes of the tree, of which half may be empty, are small.
+    pub locks: BTreeMap<LockName, Box<Lock>>,
     /// The positions of this namespace's claims: by the ids of their holds, for calls, and by their
     /// tokens, for leases. Claim ids do not suffice: re-entry can keep a claim after its first hold
     /// has ended, and a retry of that hold's request creates another claim of the same id.
@@ -299,12 +300,12 @@ impl NamespaceState {
         if claim.hold_ids().any(|id| self.find(name, &id).is_some()) {
             return;
         }
-        let tail = self.locks.get(name).map_or(0, Lock::tail);
+        let tail = self.locks.get(name).map_or(0, |lock| lock.tail());
         self.restore(ctx, name, position.max(tail), claim);
     }
 
     /// Drops all locks and finished calls, because they are read from the file again.
-    pub fn clear(&mut self) -> BTreeMap<LockName, Lock> {
+    pub fn clear(&mut self) -> BTreeMap<LockName, Box<Lock>> {
         self.by_hold.clear();
         self.by_token.clear();
         self.finished = Finished::default();
