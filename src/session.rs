@@ -151,14 +151,17 @@ impl KeptLeases {
         }
     }
 
-    /// Records the success of a renewal. One that was sent before the beat confirms the rest of its time: the client
-    /// counts from the sending of the beat.
-    pub fn renewed(&mut self, secret: &Secret, ttl: Duration) {
+    /// Records the success of the renewal that was sent then. One that was sent before the beat confirms the rest of its
+    /// time: the client counts from the sending of the beat.
+    pub fn renewed(&mut self, secret: &Secret, ttl: Duration, sent: Instant) {
         let began = self.beat.as_ref().map(|beat| beat.began);
         let Some(lease) = self.leases.get_mut(secret) else {
             return;
         };
-        let Some(sent) = lease.renewal.take() else { return };
+        // An earlier renewal, of a lease that was not named for a while, confirms nothing.
+        if lease.renewal.take_if(|renewal| *renewal == sent).is_none() {
+            return;
+        }
         lease.ttl = Some(ttl);
         lease.end = Some(sent + ttl);
         let earlier = began.map(|began| began.saturating_duration_since(sent));
@@ -172,10 +175,11 @@ impl KeptLeases {
         }
     }
 
-    /// Records a renewal whose outcome is unknown.
-    pub fn unanswered(&mut self, secret: &Secret) {
-        if let Some(lease) = self.leases.get_mut(secret) {
-            lease.renewal = None;
+    /// Records that the outcome of the renewal that was sent then is unknown.
+    pub fn unanswered(&mut self, secret: &Secret, sent: Instant) {
+        if let Some(lease) = self.leases.get_mut(secret)
+            && lease.renewal.take_if(|renewal| *renewal == sent).is_some()
+        {
             self.settle(secret, Duration::ZERO);
         }
     }

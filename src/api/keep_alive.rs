@@ -50,7 +50,7 @@ pub(super) struct KeepAliveStream {
     ends: (UnboundedSender<LeaseEnd>, UnboundedReceiver<LeaseEnd>),
     /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
     steps: BTreeMap<Namespace, Steps>,
-    running: FuturesUnordered<BoxFuture<'static, (Step, LeaseKey, Outcome)>>,
+    running: FuturesUnordered<BoxFuture<'static, Done>>,
     unauthenticated: Pin<Box<dyn Future<Output = Error> + Send>>,
     draining: Pin<Box<WaitForCancellationFutureOwned>>,
     has_ended: bool,
@@ -102,6 +102,14 @@ enum Outcome {
     Failed(Error),
 }
 
+/// A step that was made, and when it was sent.
+struct Done {
+    step: Step,
+    sent: Instant,
+    key: LeaseKey,
+    outcome: Outcome,
+}
+
 /// What happens next on a stream.
 enum Next {
     Beat(KeepAliveRequest),
@@ -110,7 +118,7 @@ enum Next {
     Broken(Status),
     Stopped(Error),
     LeaseEnd(LeaseEnd),
-    Done(Step, LeaseKey, Outcome),
+    Done(Done),
     Wake,
     Retry,
 }
@@ -172,7 +180,7 @@ impl KeepAliveStream {
                 }
                 Next::Stopped(error) => return self.failed(status::of(error)),
                 Next::LeaseEnd(LeaseEnd { secret, cause }) => self.state.lost(&secret, Error::LeaseLost { cause }),
-                Next::Done(step, key, outcome) => self.done(step, &key, outcome),
+                Next::Done(done) => self.done(done),
                 Next::Wake => {
                     let over = self.state.wake(Instant::now());
                     over.into_iter().for_each(|secret| self.add(Step::Look(secret)));
@@ -198,7 +206,7 @@ impl KeepAliveStream {
             () = &mut self.draining => Next::Stopped(Error::Draining),
             error = &mut self.unauthenticated => Next::Stopped(error),
             Some(end) = self.ends.1.recv() => Next::LeaseEnd(end),
-            Some((step, key, outcome)) = self.running.next() => Next::Done(step, key, outcome),
+            Some(done) = self.running.next() => Next::Done(done),
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(beat)) => Next::Beat(beat),
                 Ok(None) => Next::End,
@@ -275,24 +283,32 @@ impl KeepAliveStream {
                     steps.waiting.push_front(step);
                     return false;
                 };
+                let sent = Instant::now();
                 if let Step::Renew(secret) = step {
-                    self.state.sent(&secret, Instant::now());
+                    self.state.sent(&secret, sent);
                 }
                 steps.running += 1;
                 let locks = self.context.guarded.lease(&self.caller, &lease.key);
-                self.running.push(Box::pin(run(step, locks, lease.key.clone(), permit)));
+                self.running
+                    .push(Box::pin(run((step, sent), locks, lease.key.clone(), permit)));
             }
         }
         true
     }
 
-    fn done(&mut self, step: Step, key: &LeaseKey, outcome: Outcome) {
+    fn done(&mut self, done: Done) {
+        let Done {
+            step,
+            sent,
+            key,
+            outcome,
+        } = done;
         let secret = step.secret();
         if let Some(steps) = self.steps.get_mut(&key.lock.namespace) {
             steps.running -= 1;
         }
         match (outcome, step) {
-            (Outcome::Renewed(ttl), _) => self.state.renewed(secret, ttl),
+            (Outcome::Renewed(ttl), _) => self.state.renewed(secret, ttl, sent),
             (Outcome::Held(left), _) => self.state.found(secret, left, Instant::now()),
             (Outcome::Failed(error @ Error::LeaseLost { .. }), _) => self.state.lost(secret, error),
             (Outcome::Failed(_), Step::Look(_)) => self.state.not_found_out(secret, Instant::now()),
@@ -300,14 +316,14 @@ impl KeepAliveStream {
                 if let (BackendError::Broken { .. }, Some(call)) = (&error, &self.call) {
                     bug(call, path::KEEP_ALIVE, &status::of(error));
                 }
-                self.state.unanswered(secret);
+                self.state.unanswered(secret, sent);
             }
             (Outcome::Failed(error), Step::Renew(_)) => self.state.lost(secret, error),
         }
     }
 }
 
-async fn run(step: Step, locks: Result<Locks, Error>, key: LeaseKey, _permit: Permit) -> (Step, LeaseKey, Outcome) {
+async fn run((step, sent): (Step, Instant), locks: Result<Locks, Error>, key: LeaseKey, _permit: Permit) -> Done {
     let outcome = async {
         let locks = locks?;
         if let Step::Renew(_) = step {
@@ -320,7 +336,12 @@ async fn run(step: Step, locks: Result<Locks, Error>, key: LeaseKey, _permit: Pe
         Ok(Outcome::Held(locks.renew(&key, None).await?.ttl))
     };
     let outcome = outcome.await.unwrap_or_else(Outcome::Failed);
-    (step, key, outcome)
+    Done {
+        step,
+        sent,
+        key,
+        outcome,
+    }
 }
 
 fn encoded(message: Message) -> KeepAliveResponse {

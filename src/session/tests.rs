@@ -49,6 +49,22 @@ fn begun(numbers: &[u8]) -> (KeptLeases, Instant) {
     (leases, now)
 }
 
+/// When the renewal under way of a lease was sent.
+fn sent(leases: &KeptLeases, number: u8) -> Instant {
+    let lease = leases.leases.get(&secret(number));
+    lease.and_then(|lease| lease.renewal).unwrap_or_else(Instant::now)
+}
+
+fn renewed(leases: &mut KeptLeases, number: u8, ttl: Duration) {
+    let sent = sent(leases, number);
+    leases.renewed(&secret(number), ttl, sent);
+}
+
+fn unanswered(leases: &mut KeptLeases, number: u8) {
+    let sent = sent(leases, number);
+    leases.unanswered(&secret(number), sent);
+}
+
 fn messages(leases: &mut KeptLeases) -> Vec<Message> {
     std::iter::from_fn(|| leases.message()).collect()
 }
@@ -56,8 +72,8 @@ fn messages(leases: &mut KeptLeases) -> Vec<Message> {
 #[test]
 fn a_beat_is_answered_when_all_leases_have_an_outcome_and_the_next_is_due_at_a_third_of_the_shortest_ttl() {
     let (mut leases, now) = begun(&[0, 1, 2]);
-    leases.renewed(&secret(2), TTL);
-    leases.renewed(&secret(0), 2 * TTL);
+    renewed(&mut leases, 2, TTL);
+    renewed(&mut leases, 0, 2 * TTL);
     assert!(leases.is_beating() && messages(&mut leases).is_empty());
     leases.lost(&secret(1), gone(Cause::Forced));
     assert!(!leases.is_beating());
@@ -80,7 +96,7 @@ fn a_lease_that_cannot_be_kept_is_told_and_the_others_are_kept() {
     all[0].1 = Err(Error::Superseded);
     assert_eq!(leases.begin(1, all, now), [secret(1)]);
     leases.sent(&secret(1), now);
-    leases.renewed(&secret(1), TTL);
+    renewed(&mut leases, 1, TTL);
     let (lease_id, error) = (id(0), Error::Superseded);
     let told = [Message::Lost { lease_id, error }, kept(1, &[Duration::ZERO, TTL])];
     assert_eq!(messages(&mut leases), told);
@@ -94,14 +110,14 @@ fn a_slow_renewal_confirms_the_rest_of_its_time_to_the_next_beat() {
     leases.wake(later);
     assert_eq!(messages(&mut leases), [kept(1, &[Duration::ZERO]), Message::Ask]);
     assert_eq!(begin(&mut leases, 2, &[0], later), [], "it is still under way");
-    leases.renewed(&secret(0), TTL);
+    renewed(&mut leases, 0, TTL);
     assert_eq!(messages(&mut leases), [kept(2, &[TTL - FIRST_INTERVAL])]);
     assert_eq!(leases.next_wake(), Some(later + TTL / 3));
     // One that is answered between two beats confirms nothing, and its lease is renewed first.
     begin(&mut leases, 3, &[0], later);
     leases.wake(later + TTL / 3);
     messages(&mut leases);
-    leases.renewed(&secret(0), TTL);
+    renewed(&mut leases, 0, TTL);
     assert!(messages(&mut leases).is_empty());
     assert_eq!(begin(&mut leases, 4, &[0], later + TTL), [secret(0)]);
 }
@@ -109,9 +125,9 @@ fn a_slow_renewal_confirms_the_rest_of_its_time_to_the_next_beat() {
 #[test]
 fn leases_that_were_not_renewed_come_first_in_the_next_beat() {
     let (mut leases, now) = begun(&[0, 1, 2]);
-    leases.renewed(&secret(0), TTL);
-    leases.unanswered(&secret(1));
-    leases.renewed(&secret(2), TTL);
+    renewed(&mut leases, 0, TTL);
+    unanswered(&mut leases, 1);
+    renewed(&mut leases, 2, TTL);
     assert_eq!(messages(&mut leases), [kept(1, &[TTL, Duration::ZERO, TTL])]);
     let renewals = begin(&mut leases, 2, &[0, 1, 2], now);
     assert_eq!(renewals, [secret(1), secret(0), secret(2)]);
@@ -120,25 +136,25 @@ fn leases_that_were_not_renewed_come_first_in_the_next_beat() {
 #[test]
 fn a_lease_of_unknown_ttl_is_asked_for_soon_and_then_less_often() {
     let (mut leases, mut now) = begun(&[0]);
-    leases.renewed(&secret(0), TTL);
+    renewed(&mut leases, 0, TTL);
     messages(&mut leases);
     let mut intervals = Vec::new();
     for beat in 2..8 {
         begin(&mut leases, beat, &[0, 1], now);
-        leases.renewed(&secret(0), TTL);
+        renewed(&mut leases, 0, TTL);
         assert!(
             leases.next_wake() <= Some(now + FIRST_INTERVAL),
             "the answer does not wait for longer"
         );
-        leases.unanswered(&secret(1));
+        unanswered(&mut leases, 1);
         let next = leases.next_wake().unwrap();
         intervals.push((next - now).as_secs());
         now = next;
     }
     assert_eq!(intervals, [1, 2, 4, 8, 8, 8]);
     begin(&mut leases, 8, &[0, 1], now);
-    leases.renewed(&secret(0), TTL);
-    leases.renewed(&secret(1), TTL / 3);
+    renewed(&mut leases, 0, TTL);
+    renewed(&mut leases, 1, TTL / 3);
     assert_eq!(leases.next_wake(), Some(now + TTL / 9));
 }
 
@@ -154,11 +170,11 @@ fn the_end_of_a_lease_is_told_once() {
     let (mut leases, now) = begun(&[0, 1]);
     leases.lost(&secret(0), gone(Cause::Released));
     // The outcome of the renewal comes after the end, and then the end is seen again.
-    leases.renewed(&secret(0), TTL);
-    leases.unanswered(&secret(0));
+    renewed(&mut leases, 0, TTL);
+    unanswered(&mut leases, 0);
     leases.lost(&secret(0), gone(Cause::Expired));
     assert!(leases.is_beating());
-    leases.renewed(&secret(1), TTL);
+    renewed(&mut leases, 1, TTL);
     let told = [lost(0, Cause::Released), kept(1, &[Duration::ZERO, TTL])];
     assert_eq!(messages(&mut leases), told);
     // A look at it that comes late shows nothing either.
@@ -169,8 +185,8 @@ fn the_end_of_a_lease_is_told_once() {
 #[test]
 fn a_lease_whose_time_is_over_is_looked_at_until_its_end_is_known() {
     let (mut leases, now) = begun(&[0, 1]);
-    leases.renewed(&secret(0), TTL);
-    leases.renewed(&secret(1), 2 * TTL);
+    renewed(&mut leases, 0, TTL);
+    renewed(&mut leases, 1, 2 * TTL);
     assert!(leases.wake(now + TTL / 3).is_empty());
     messages(&mut leases);
     let over = now + TTL;
@@ -195,21 +211,36 @@ fn a_lease_whose_time_is_over_is_looked_at_until_its_end_is_known() {
 #[test]
 fn an_unanswered_beat_puts_off_no_look() {
     let (mut leases, now) = begun(&[0]);
-    leases.renewed(&secret(0), TTL);
+    renewed(&mut leases, 0, TTL);
     messages(&mut leases);
     begin(&mut leases, 2, &[0], now + TTL / 3);
-    leases.unanswered(&secret(0));
+    unanswered(&mut leases, 0);
     assert_eq!(leases.wake(now + TTL), [secret(0)]);
 }
 
 #[test]
 fn a_beat_replaces_the_leases_of_the_one_before() {
     let (mut leases, now) = begun(&[0, 1]);
-    leases.renewed(&secret(0), TTL);
-    leases.renewed(&secret(1), TTL);
+    renewed(&mut leases, 0, TTL);
+    renewed(&mut leases, 1, TTL);
     messages(&mut leases);
     begin(&mut leases, 2, &[1], now + TTL / 3);
     leases.lost(&secret(0), gone(Cause::Forced));
-    leases.renewed(&secret(1), TTL);
+    renewed(&mut leases, 1, TTL);
     assert_eq!(messages(&mut leases), [kept(2, &[TTL])]);
+}
+
+#[test]
+fn an_earlier_renewal_of_a_lease_that_was_not_named_for_a_while_confirms_nothing() {
+    let (mut leases, now) = begun(&[0]);
+    leases.wake(now + FIRST_INTERVAL);
+    begin(&mut leases, 2, &[], now + FIRST_INTERVAL);
+    let later = now + TTL;
+    begin(&mut leases, 3, &[0], later);
+    messages(&mut leases);
+    leases.renewed(&secret(0), TTL, now);
+    leases.unanswered(&secret(0), now);
+    assert!(leases.is_beating() && messages(&mut leases).is_empty());
+    leases.renewed(&secret(0), TTL, later);
+    assert_eq!(messages(&mut leases), [kept(3, &[TTL])]);
 }
