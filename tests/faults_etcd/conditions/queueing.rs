@@ -103,7 +103,7 @@ async fn a_try_that_takes_its_claim_out_ends_the_call_that_adopted_it_meanwhile(
     let parts = [
         "KV/Txn".to_owned(),
         fixture.key(&format!("mark/{}", waiter.call)),
-        format!("\tq/{}", waiter.id),
+        "\tq/".to_owned(),
     ];
     let here = fixture.here();
     let adopted = async { drop(fixture.there().queue(adopter.clone()).await) };
