@@ -128,8 +128,10 @@ impl<'a> Group<'a> {
     fn takes(&self, steps: &[Step]) -> bool {
         let widest = steps.iter().map(Step::width).max().unwrap_or(0);
         let is_good = |step: &Step| {
-            !(step.class == BatchClass::Grant && self.granted.contains(step.lock.as_str()))
-                && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
+            let grants_twice = step.class == BatchClass::Grant && self.granted.contains(step.lock.as_str());
+            let writes_twice = step.written.iter().any(|key| self.written.contains(key.as_slice()));
+            !grants_twice
+                && !writes_twice
                 // A full store executes only requests that put nothing.
                 && self.puts == step.puts
         };
