@@ -279,7 +279,7 @@ async fn send_batch(link: &ClusterClient, steps: Vec<Step>) -> Vec<Answered> {
 
 /// Sends steps in one transaction. If its outcome is unknown, so is that of each step.
 async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Answered> {
-    let alone = async |step: Step| Ok(Answer::of(&link.txn(step.txn()).await?));
+    let alone = |step: Step| async move { Ok(Answer::of(&link.txn(step.txn()).await?)) };
     if steps.len() == 1
         && let Some(step) = steps.pop()
     {
@@ -291,25 +291,29 @@ async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Answered> {
             let mut answers = Answer::of_each(&answer, &steps).into_iter();
             steps.iter().map(|_| answers.next().map_or_else(lost, Ok)).collect()
         }
-        // Nothing was written, and only some of the steps caused it. Each is sent alone, those of one lock in their order.
-        Err(Failure::LeaseGone | Failure::Refused(_)) => {
-            let mut of_lock = HashMap::<String, Vec<(usize, Step)>>::new();
-            for (at, step) in steps.into_iter().enumerate() {
-                of_lock.entry(step.lock.clone()).or_default().push((at, step));
-            }
-            let in_order = of_lock.into_values().map(async |steps| {
-                let mut answers = Vec::with_capacity(steps.len());
-                for (at, step) in steps {
-                    answers.push((at, alone(step).await));
-                }
-                answers
-            });
-            let mut answers: Vec<_> = join_all(in_order).await.into_iter().flatten().collect();
-            answers.sort_unstable_by_key(|(at, _)| *at);
-            answers.into_iter().map(|(_, answer)| answer).collect()
-        }
+        // Nothing was written, and only some of the steps caused it.
+        Err(Failure::LeaseGone | Failure::Refused(_)) => send_singly(steps, alone).await,
         Err(unknown) => steps.iter().map(|_| Err(unknown.clone())).collect(),
     }
+}
+
+/// Sends each step alone, those of one lock in their order.
+async fn send_singly<F: Future<Output = Answered>>(steps: Vec<Step>, alone: impl Fn(Step) -> F) -> Vec<Answered> {
+    let alone = &alone;
+    let mut of_lock = HashMap::<String, Vec<(usize, Step)>>::new();
+    for (at, step) in steps.into_iter().enumerate() {
+        of_lock.entry(step.lock.clone()).or_default().push((at, step));
+    }
+    let in_order = of_lock.into_values().map(|steps| async move {
+        let mut answers = Vec::with_capacity(steps.len());
+        for (at, step) in steps {
+            answers.push((at, alone(step).await));
+        }
+        answers
+    });
+    let mut answers: Vec<_> = join_all(in_order).await.into_iter().flatten().collect();
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 #[cfg(test)]
@@ -371,6 +375,24 @@ mod tests {
             }
             assert_eq!(begun.elapsed(), delay);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn steps_that_are_sent_singly_keep_the_order_of_their_lock() {
+        let order = parking_lot::Mutex::new(Vec::new());
+        let alone = |step: Step| {
+            let order = &order;
+            async move {
+                let key = step.written[0].clone();
+                let delay = if key == b"a/1" { 10 } else { 1 };
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+                order.lock().push(String::from_utf8(key).unwrap());
+                Err(Failure::LeaseGone)
+            }
+        };
+        let steps = vec![step("a", "a/1"), step("b", "b/1"), step("a", "a/2")];
+        assert_eq!(send_singly(steps, alone).await.len(), 3);
+        assert_eq!(*order.lock(), ["b/1", "a/1", "a/2"]);
     }
 
     #[tokio::test]
