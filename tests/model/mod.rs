@@ -3,6 +3,5 @@
 
 mod etcd;
 mod etcd_chain;
-mod etcd_next;
 mod explorer;
 mod redlock;
