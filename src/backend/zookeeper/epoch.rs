@@ -229,8 +229,14 @@ impl Epochs {
         let clock = micros(SystemTime::now());
         let fence = self.raise_fence(generation, session, *fenced).await?;
         *fenced = Some(session);
-        let read = self.read(generation, clock, &fence).await?;
-        let (base, base_version) = self.settle_base(generation, &read).await?;
+        let (base, base_version) = loop {
+            let read = self.read(generation, clock, &fence).await?;
+            match self.settle_base(generation, &read).await {
+                // Another replica has changed the base, or granted, at the same moment.
+                Err(Failure::Refused { code, .. }) if is_check_failure(code) => {}
+                settled => break settled?,
+            }
+        };
         let epoch = Epoch {
             generation,
             session,
@@ -289,11 +295,14 @@ impl Epochs {
             }
         }
         let done = match self.client.multi(generation, &raise).await {
-            Err(failure) if failure.is_no_node() => self.client.multi(generation, &create).await?,
+            Err(failure) if failure.is_no_node() => {
+                self.client.multi(generation, &create).await?;
+                self.client.multi(generation, &raise).await?
+            }
             done => done?,
         };
         match done.into_iter().next() {
-            Some(Done::Set(stat) | Done::Created(_, stat)) => Ok(stat),
+            Some(Done::Set(stat)) => Ok(stat),
             _ => Err(Failure::malformed()),
         }
     }
@@ -360,7 +369,9 @@ fn wanted_base(read: &Read, largest: u64) -> (u64, bool) {
 }
 
 fn read_number(data: &[u8]) -> Result<u64, Failure> {
-    let bytes = data.try_into().map_err(|_| Failure::Damaged("a number is damaged".into()))?;
+    let bytes = data
+        .try_into()
+        .map_err(|_| Failure::Damaged("a number is damaged".into()))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
@@ -398,7 +409,14 @@ mod tests {
             (read(1001, 110, 990, 1005), 0, (896, true)),
             (read(1001, 110, 990, 1099), 0, (990, false)),
         ] {
-            assert_eq!(wanted_base(&read, largest), wanted, "{} {} {}", read.clock, read.zxid, read.base);
+            assert_eq!(
+                wanted_base(&read, largest),
+                wanted,
+                "{} {} {}",
+                read.clock,
+                read.zxid,
+                read.base
+            );
         }
     }
 }

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::client::Failure;
-use super::client::wire::Stat;
 use super::data::child::Child;
 use super::data::record::Claim;
 use crate::clock::{since_boot, sleep_until};
@@ -32,14 +31,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A holder that was just read or written.
-    pub fn seen_now(lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Self, Failure> {
+    /// A holder that was just read or written, with the zxid of its grant and its version.
+    pub fn seen_now(
+        lock: &LockName,
+        child: &Child,
+        claim: Claim,
+        (granted, version): (i64, i32),
+    ) -> Result<Self, Failure> {
         Ok(Self {
             lock: lock.clone(),
             child: child.clone(),
-            token: claim.token(stat.created)?,
+            token: claim.token(granted)?,
             claim: Arc::new(claim),
-            version: stat.version,
+            version,
             seen: since_boot(),
         })
     }
@@ -131,7 +135,11 @@ impl Leases {
     pub fn is_outdated(&self, lease: &Lease) {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
-        if state.by_child.get(&key).is_some_and(|known| known.version == lease.version) {
+        if state
+            .by_child
+            .get(&key)
+            .is_some_and(|known| known.version == lease.version)
+        {
             state.remove(&key);
         }
     }
@@ -149,7 +157,10 @@ impl Leases {
                 let state = self.state.lock();
                 let due = state.ends.iter().take_while(|(due, _)| *due <= now);
                 let due = due.filter_map(|(_, key)| state.by_child.get(key).cloned());
-                (due.take(count).collect::<Vec<_>>(), state.ends.first().map(|(due, _)| *due))
+                (
+                    due.take(count).collect::<Vec<_>>(),
+                    state.ends.first().map(|(due, _)| *due),
+                )
             };
             if !ended.is_empty() {
                 return ended;
@@ -178,13 +189,7 @@ mod tests {
         let mut claim = Claim::of(&new);
         claim.life = life;
         let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
-        let stat = Stat {
-            created: 7,
-            modified: 7,
-            version,
-            children: 0,
-        };
-        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, &stat).unwrap()
+        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, (7, version)).unwrap()
     }
 
     #[tokio::test]
@@ -192,7 +197,11 @@ mod tests {
         let leases = Leases::default();
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
         let first = leases.note(lease(0, short));
-        assert_eq!(leases.note(lease(0, short)).seen, first.seen, "a version is counted from its first read");
+        assert_eq!(
+            leases.note(lease(0, short)).seen,
+            first.seen,
+            "a version is counted from its first read"
+        );
         assert_eq!(leases.ended(9).await.len(), 1);
         assert!(since_boot() >= first.seen + short);
         leases.note(lease(1, long));
@@ -201,7 +210,10 @@ mod tests {
         assert!(ended.is_err(), "a newer version begins anew");
         let known = leases.of_claim(&first.lock, first.claim.id).unwrap();
         leases.is_outdated(&first);
-        assert_eq!(leases.get(&first.lock, &first.child.name).map(|lease| lease.version), Some(1));
+        assert_eq!(
+            leases.get(&first.lock, &first.child.name).map(|lease| lease.version),
+            Some(1)
+        );
         leases.is_outdated(&known);
         assert!(leases.of_claim(&first.lock, first.claim.id).is_none());
     }
