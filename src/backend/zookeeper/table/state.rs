@@ -78,11 +78,12 @@ impl LockState {
                 due.push(own.claim);
             }
         }
-        let listed = self.listed;
-        let is_gone = |own: &&mut Own| !own.notified && listed > own.since && !view.has(&own.name);
-        for own in self.own.values_mut().filter(is_gone) {
-            own.notified = true;
-            due.push(own.claim);
+        for own in self.own.values_mut() {
+            let is_gone = self.listed > own.since && !view.has(&own.name);
+            if is_gone && !own.notified {
+                own.notified = true;
+                due.push(own.claim);
+            }
         }
         due
     }
