@@ -132,10 +132,7 @@ impl Store {
         tokio::spawn(Arc::clone(&replica.table).run(events));
         tokio::spawn(Arc::clone(&replica).expire_all());
         tokio::spawn(Arc::clone(&replica).sweep());
-        Arc::new(ZooKeeper {
-            replica,
-            notifications,
-        })
+        Arc::new(ZooKeeper { replica, notifications })
     }
 }
 

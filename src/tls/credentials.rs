@@ -51,7 +51,9 @@ pub fn client_config(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Re
         roots.add(authority)?;
     }
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
-    let config = config.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let config = config
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
     match identity {
         Some((chain, key)) => Ok(config.with_client_auth_cert(read(chain)?, read_key(key)?)?),
         None => Ok(config.with_no_client_auth()),

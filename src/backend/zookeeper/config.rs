@@ -79,7 +79,11 @@ impl Driver for ZookeeperDriver {
         if section.password_file.is_some() && section.user.is_none() {
             return refuse("password_file", "must be absent where there is no user");
         }
-        if section.user.as_ref().is_some_and(|user| user.is_empty() || user.contains(':')) {
+        if section
+            .user
+            .as_ref()
+            .is_some_and(|user| user.is_empty() || user.contains(':'))
+        {
             return refuse("user", "must not be empty or hold a colon");
         }
         let own_files = match (&section.cert_file, &section.key_file) {

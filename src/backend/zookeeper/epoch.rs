@@ -360,7 +360,9 @@ fn wanted_base(read: &Read, largest: u64) -> (u64, bool) {
 }
 
 fn read_number(data: &[u8]) -> Result<u64, Failure> {
-    let bytes = data.try_into().map_err(|_| Failure::Damaged("a number is damaged".into()))?;
+    let bytes = data
+        .try_into()
+        .map_err(|_| Failure::Damaged("a number is damaged".into()))?;
     Ok(u64::from_be_bytes(bytes))
 }
 
@@ -398,7 +400,14 @@ mod tests {
             (read(1001, 110, 990, 1005), 0, (896, true)),
             (read(1001, 110, 990, 1099), 0, (990, false)),
         ] {
-            assert_eq!(wanted_base(&read, largest), wanted, "{} {} {}", read.clock, read.zxid, read.base);
+            assert_eq!(
+                wanted_base(&read, largest),
+                wanted,
+                "{} {} {}",
+                read.clock,
+                read.zxid,
+                read.base
+            );
         }
     }
 }

@@ -84,13 +84,7 @@ impl History {
     }
 
     /// Remembers how holds of a claim ended; those that were undone are forgotten.
-    pub fn end(
-        &self,
-        name: &LockName,
-        (claim, token): (&Claim, FencingToken),
-        gone: &[Hold],
-        cause: Cause,
-    ) -> Vec<Op> {
+    pub fn end(&self, name: &LockName, (claim, token): (&Claim, FencingToken), gone: &[Hold], cause: Cause) -> Vec<Op> {
         let mut ops = Vec::new();
         for hold in gone {
             let request = self.paths.request(name, hold.id);
@@ -160,9 +154,8 @@ impl History {
         ];
         let [one, two, three] = paths.each_ref().map(|path| self.read(generation, path));
         let (one, two, three) = tokio::try_join!(one, two, three)?;
-        let is_of = |end: &End| {
-            end.secret == lease.secret && end.token == lease.token && end.lock == lease.lock.name.as_str()
-        };
+        let is_of =
+            |end: &End| end.secret == lease.secret && end.token == lease.token && end.lock == lease.lock.name.as_str();
         let found = [one, two, three].into_iter().flatten();
         let mut ends = found.filter_map(|(memory, _)| match memory {
             Some(Memory::Ended(end)) => Some(end),
@@ -262,7 +255,11 @@ impl History {
             let ended = read.filter(|(data, _)| matches!(Memory::decode(data), Ok(Memory::Ended(_))));
             Ok::<_, Failure>(ended.map(|(_, stat)| Op::delete(path.clone(), stat.version)))
         });
-        let mut ops: Vec<Op> = futures::future::try_join_all(reads).await?.into_iter().flatten().collect();
+        let mut ops: Vec<Op> = futures::future::try_join_all(reads)
+            .await?
+            .into_iter()
+            .flatten()
+            .collect();
         while !ops.is_empty() {
             match self.client.multi(epoch.generation, &ops).await {
                 Ok(_) => return Ok(()),

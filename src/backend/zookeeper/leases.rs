@@ -131,7 +131,11 @@ impl Leases {
     pub fn is_outdated(&self, lease: &Lease) {
         let key = (lease.lock.clone(), lease.child.name.clone());
         let mut state = self.state.lock();
-        if state.by_child.get(&key).is_some_and(|known| known.version == lease.version) {
+        if state
+            .by_child
+            .get(&key)
+            .is_some_and(|known| known.version == lease.version)
+        {
             state.remove(&key);
         }
     }
@@ -149,7 +153,10 @@ impl Leases {
                 let state = self.state.lock();
                 let due = state.ends.iter().take_while(|(due, _)| *due <= now);
                 let due = due.filter_map(|(_, key)| state.by_child.get(key).cloned());
-                (due.take(count).collect::<Vec<_>>(), state.ends.first().map(|(due, _)| *due))
+                (
+                    due.take(count).collect::<Vec<_>>(),
+                    state.ends.first().map(|(due, _)| *due),
+                )
             };
             if !ended.is_empty() {
                 return ended;
@@ -192,7 +199,11 @@ mod tests {
         let leases = Leases::default();
         let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
         let first = leases.note(lease(0, short));
-        assert_eq!(leases.note(lease(0, short)).seen, first.seen, "a version is counted from its first read");
+        assert_eq!(
+            leases.note(lease(0, short)).seen,
+            first.seen,
+            "a version is counted from its first read"
+        );
         assert_eq!(leases.ended(9).await.len(), 1);
         assert!(since_boot() >= first.seen + short);
         leases.note(lease(1, long));
@@ -201,7 +212,10 @@ mod tests {
         assert!(ended.is_err(), "a newer version begins anew");
         let known = leases.of_claim(&first.lock, first.claim.id).unwrap();
         leases.is_outdated(&first);
-        assert_eq!(leases.get(&first.lock, &first.child.name).map(|lease| lease.version), Some(1));
+        assert_eq!(
+            leases.get(&first.lock, &first.child.name).map(|lease| lease.version),
+            Some(1)
+        );
         leases.is_outdated(&known);
         assert!(leases.of_claim(&first.lock, first.claim.id).is_none());
     }

@@ -169,13 +169,7 @@ impl Replica {
     }
 
     /// Notes a holder that a step of this replica has made.
-    fn note_granted(
-        &self,
-        lock: &LockName,
-        claim: &Claim,
-        done: &StepDone,
-        index: usize,
-    ) -> Result<Lease, Failure> {
+    fn note_granted(&self, lock: &LockName, claim: &Claim, done: &StepDone, index: usize) -> Result<Lease, Failure> {
         let (path, stat) = created(done, index)?;
         let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
         let claim = Claim {

@@ -117,7 +117,11 @@ impl Session {
             session: self.identity.session,
             server,
         };
-        tracing::info!(server = connected.server, session = connected.session, "zookeeper: connected");
+        tracing::info!(
+            server = connected.server,
+            session = connected.session,
+            "zookeeper: connected"
+        );
         let generation = self.generation;
         self.state.send_replace(State::Connected(connected));
         let mut connection = connection;

@@ -25,7 +25,10 @@ pub async fn connect(server: &str, tls: Option<&Tls>) -> io::Result<Box<dyn Dupl
     let Some(tls) = tls else {
         return Ok(Box::new(stream));
     };
-    let identity = tls.identity.as_ref().map(|(cert, key)| (cert.as_slice(), key.as_slice()));
+    let identity = tls
+        .identity
+        .as_ref()
+        .map(|(cert, key)| (cert.as_slice(), key.as_slice()));
     let config = client_config(&tls.authority, identity).map_err(io::Error::other)?;
     let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');

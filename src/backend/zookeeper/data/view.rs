@@ -116,7 +116,6 @@ impl View {
     pub fn left(&mut self, name: &str) {
         self.waiters.retain(|waiter| waiter.name != name);
     }
-
 }
 
 impl Child {

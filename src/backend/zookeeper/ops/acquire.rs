@@ -59,12 +59,7 @@ impl Replica {
         outcome
     }
 
-    async fn acquire_now(
-        &self,
-        lock: &LockName,
-        new: &NewClaim,
-        epoch: &Epoch,
-    ) -> Result<AcquireOutcome, Failure> {
+    async fn acquire_now(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> Result<AcquireOutcome, Failure> {
         if self.must_wait(lock, new, epoch)
             && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestSlot::Absent).await?
         {

@@ -120,12 +120,7 @@ impl Replica {
     }
 
     /// Joins a reentrant holder of the same owner. None if there is none.
-    pub async fn join(
-        &self,
-        lock: &LockName,
-        new: &NewClaim,
-        snapshot: &Snapshot,
-    ) -> Result<Option<Attempt>, Failure> {
+    pub async fn join(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Option<Attempt>, Failure> {
         let reentrant = snapshot.view.holders().iter().filter(|holder| holder.reentrant);
         for holder in reentrant {
             let Some(lease) = self.read_holder(&snapshot.epoch, lock, holder).await? else {

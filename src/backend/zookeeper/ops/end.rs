@@ -113,9 +113,7 @@ impl Replica {
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let extras = Extras {
-            lock: self
-                .is_alone(lease)
-                .then(|| Op::delete(self.paths.lock(lock), ANY)),
+            lock: self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY)),
             ends,
         };
         let Some(done) = self.send_end(lease, delete, extras).await? else {

@@ -154,7 +154,9 @@ impl Replica {
         };
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
         let attempt = lease.child.attempt() + 1;
-        let granted = self.grant(lock, new, Arc::new(claim), (attempt, vec![old.into()])).await?;
+        let granted = self
+            .grant(lock, new, Arc::new(claim), (attempt, vec![old.into()]))
+            .await?;
         if granted.is_some() {
             self.leases.forget(lock, &lease.child.name);
             self.table.ended(lock, &lease.child.name);

@@ -41,11 +41,7 @@ impl Replica {
         Err(Failure::Contended)
     }
 
-    async fn release_hold(
-        &self,
-        lease: &LeaseKey,
-        next: Option<&NewClaim>,
-    ) -> Result<Option<ReleaseOutcome>, Failure> {
+    async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
         let lock = &lease.lock.name;
         let known = self.holder_of_claim(lock, lease.claim).await?;
         let held = known.filter(|known| known.token == lease.token && known.claim.hold_with(lease.secret).is_some());
@@ -99,12 +95,16 @@ impl Replica {
             }
             Some(holder) => {
                 let holder = holder.clone();
-                self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next).await
+                self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                    .await
             }
             None => {
                 let joined = self.joined(lock, (&epoch, &view), claim, call).await?;
                 match joined {
-                    Some(holder) => self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next).await,
+                    Some(holder) => {
+                        self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                            .await
+                    }
                     None => Ok(Some(found(match view.of_claim(&claim) {
                         Some(_) => Released::Adopted,
                         None => Released::Nothing,

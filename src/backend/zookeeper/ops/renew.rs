@@ -20,7 +20,9 @@ impl Replica {
                 known.filter(|known| known.token == lease.token && known.claim.hold_with(lease.secret).is_some());
             let Some(held) = held else {
                 let epoch = self.epochs.ready().await?;
-                return Ok(RenewOutcome::Gone(self.history.of_lease(epoch.generation, lease).await?));
+                return Ok(RenewOutcome::Gone(
+                    self.history.of_lease(epoch.generation, lease).await?,
+                ));
             };
             if let Some(outcome) = self.prolong(&held, lease, ttl).await? {
                 return Ok(outcome);

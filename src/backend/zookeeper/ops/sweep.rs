@@ -43,7 +43,10 @@ impl Replica {
 
     async fn sweep_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
         let epoch = self.epochs.ready().await?;
-        let locks = self.client.children(epoch.generation, &self.paths.locks(bucket)).await?;
+        let locks = self
+            .client
+            .children(epoch.generation, &self.paths.locks(bucket))
+            .await?;
         for lock in locks.map(|(names, _)| names).unwrap_or_default() {
             if let Some(lock) = decode_name(&lock) {
                 self.sweep_lock(&epoch, &lock, seen).await?;
