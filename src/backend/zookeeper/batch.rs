@@ -90,6 +90,8 @@ pub struct StepDone {
     pub epoch: Arc<Epoch>,
     /// When it was sent.
     pub sent: Instant,
+    /// The zxid of its multi, if that grants: the token counts from it.
+    pub granted: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -240,7 +242,8 @@ impl Sender {
     fn send(&self, batch: Vec<Pending>, tries: usize) -> BoxFuture<'_, ()> {
         async move {
             // A call that has ended meanwhile must not take effect.
-            let batch: Vec<_> = batch.into_iter().filter(|pending| !has_left(pending)).collect();
+            let (left, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(has_left);
+            answer_all(left, &Failure::CallEnded);
             if batch.is_empty() {
                 return;
             }
@@ -251,7 +254,7 @@ impl Sender {
             let (ops, first) = self.ops(&epoch, &batch);
             let sent = Instant::now();
             match self.client.multi(epoch.generation, &ops).await {
-                Ok(done) => deliver(batch, &done[first..], &epoch, sent),
+                Ok(done) => deliver(batch, done.split_at(first), &epoch, sent),
                 Err(Failure::Refused { index, code }) if index < first => {
                     if tries == 0 || !is_check_failure(code) || self.epochs.renew(&epoch).await.is_err() {
                         return answer_all(batch, &Failure::NotSent(code.meaning().into()));
@@ -305,7 +308,11 @@ fn answer_all(batch: Vec<Pending>, failure: &Failure) {
     }
 }
 
-fn deliver(batch: Vec<Pending>, mut done: &[Done], epoch: &Arc<Epoch>, sent: Instant) {
+fn deliver(batch: Vec<Pending>, (checks, mut done): (&[Done], &[Done]), epoch: &Arc<Epoch>, sent: Instant) {
+    let mint = checks.iter().find_map(|done| match done {
+        Done::Set(stat) => Some(stat.modified),
+        _ => None,
+    });
     for Pending { step, answer } in batch {
         let (own, rest) = done.split_at(step.ops.len().min(done.len()));
         done = rest;
@@ -314,6 +321,7 @@ fn deliver(batch: Vec<Pending>, mut done: &[Done], epoch: &Arc<Epoch>, sent: Ins
             done: own.to_vec(),
             epoch: Arc::clone(epoch),
             sent,
+            granted: mint,
         }));
     }
 }

@@ -45,6 +45,9 @@ pub enum Failure {
     /// The lock changed before each of several attempts. The last one had no effect.
     #[error("zookeeper: the lock changes too fast")]
     Contended,
+    /// The call of a step had ended, so the step was not sent.
+    #[error("zookeeper: the call has ended")]
+    CallEnded,
     /// Nothing with an effect was sent.
     #[error("zookeeper: {0}")]
     NotSent(String),
@@ -85,6 +88,7 @@ impl From<Failure> for BackendError {
         let reason = failure.to_string();
         match failure {
             Failure::NotSent(reason) => Self::NotSent { reason },
+            Failure::CallEnded => Self::NotSent { reason },
             Failure::Damaged(_) => Self::Broken { reason },
             Failure::Refused { .. } | Failure::Error { .. } | Failure::Unavailable(_) | Failure::Contended => {
                 Self::Unavailable { reason }

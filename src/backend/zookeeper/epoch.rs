@@ -229,8 +229,14 @@ impl Epochs {
         let clock = micros(SystemTime::now());
         let fence = self.raise_fence(generation, session, *fenced).await?;
         *fenced = Some(session);
-        let read = self.read(generation, clock, &fence).await?;
-        let (base, base_version) = self.settle_base(generation, &read).await?;
+        let (base, base_version) = loop {
+            let read = self.read(generation, clock, &fence).await?;
+            match self.settle_base(generation, &read).await {
+                // Another replica has changed the base, or granted, at the same moment.
+                Err(Failure::Refused { code, .. }) if is_check_failure(code) => {}
+                settled => break settled?,
+            }
+        };
         let epoch = Epoch {
             generation,
             session,
@@ -289,11 +295,14 @@ impl Epochs {
             }
         }
         let done = match self.client.multi(generation, &raise).await {
-            Err(failure) if failure.is_no_node() => self.client.multi(generation, &create).await?,
+            Err(failure) if failure.is_no_node() => {
+                self.client.multi(generation, &create).await?;
+                self.client.multi(generation, &raise).await?
+            }
             done => done?,
         };
         match done.into_iter().next() {
-            Some(Done::Set(stat) | Done::Created(_, stat)) => Ok(stat),
+            Some(Done::Set(stat)) => Ok(stat),
             _ => Err(Failure::malformed()),
         }
     }

@@ -13,7 +13,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::client::Failure;
-use super::client::wire::Stat;
 use super::data::child::Child;
 use super::data::record::Claim;
 use crate::clock::{since_boot, sleep_until};
@@ -32,14 +31,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A holder that was just read or written.
-    pub fn seen_now(lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Self, Failure> {
+    /// A holder that was just read or written, with the zxid of its grant and its version.
+    pub fn seen_now(
+        lock: &LockName,
+        child: &Child,
+        claim: Claim,
+        (granted, version): (i64, i32),
+    ) -> Result<Self, Failure> {
         Ok(Self {
             lock: lock.clone(),
             child: child.clone(),
-            token: claim.token(stat.created)?,
+            token: claim.token(granted)?,
             claim: Arc::new(claim),
-            version: stat.version,
+            version,
             seen: since_boot(),
         })
     }
@@ -185,13 +189,7 @@ mod tests {
         let mut claim = Claim::of(&new);
         claim.life = life;
         let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
-        let stat = Stat {
-            created: 7,
-            modified: 7,
-            version,
-            children: 0,
-        };
-        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, &stat).unwrap()
+        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, (7, version)).unwrap()
     }
 
     #[tokio::test]

@@ -49,14 +49,16 @@ pub struct Replica {
     pub buckets: Mutex<HashSet<u16>>,
 }
 
-/// Passes over a refusal because the lock has changed; any other failure is final.
+/// Passes over a refusal because the lock has changed, or the call that it grants has ended; any other failure is
+/// final.
 fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match step {
         Ok(done) => Ok(Some(done)),
         Err(Failure::Refused {
             code: Code::NO_NODE | Code::NODE_EXISTS | Code::BAD_VERSION | Code::NOT_EMPTY,
             ..
-        }) => Ok(None),
+        })
+        | Err(Failure::CallEnded) => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -66,10 +68,10 @@ fn name_in(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// The path and state of the node that a step has created with this operation.
-fn created(done: &StepDone, index: usize) -> Result<(&str, &Stat), Failure> {
+/// The path of the node that a step has created with this operation.
+fn created(done: &StepDone, index: usize) -> Result<&str, Failure> {
     match done.done.get(index) {
-        Some(Done::Created(path, stat)) => Ok((path, stat)),
+        Some(Done::Created(path)) => Ok(path),
         _ => Err(Failure::malformed()),
     }
 }
@@ -135,7 +137,8 @@ impl Replica {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
-        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, &stat)?;
+        let version = (stat.created, stat.version);
+        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, version)?;
         Ok(Some(self.leases.note(lease)))
     }
 
@@ -170,13 +173,14 @@ impl Replica {
 
     /// Notes a holder that a step of this replica has made.
     fn note_granted(&self, lock: &LockName, claim: &Claim, done: &StepDone, index: usize) -> Result<Lease, Failure> {
-        let (path, stat) = created(done, index)?;
+        let path = created(done, index)?;
+        let granted = done.granted.ok_or_else(Failure::malformed)?;
         let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
         let claim = Claim {
             base: done.epoch.base(),
             ..claim.clone()
         };
-        let lease = self.leases.note(Lease::seen_now(lock, &child, claim, stat)?);
+        let lease = self.leases.note(Lease::seen_now(lock, &child, claim, (granted, 0))?);
         self.epochs.saw(lease.token);
         self.table.granted(lock, &child);
         Ok(lease)

@@ -414,6 +414,10 @@ impl LockTable {
             let waiting = state.own.len();
             state.own.retain(|_, own| own.session == epoch.session);
             has_lost |= state.own.len() < waiting;
+            // It was listed over this connection already.
+            if state.watched == Some(epoch.generation) {
+                continue;
+            }
             state.tell(&Seen::Gap);
             if state.is_watched() {
                 self.list_soon(name, state);

@@ -13,7 +13,6 @@ pub mod opcode {
     pub const GET_CHILDREN: i32 = 12;
     pub const CHECK: i32 = 13;
     pub const MULTI: i32 = 14;
-    pub const CREATE_WITH_STAT: i32 = 15;
     pub const REMOVE_WATCHES: i32 = 18;
     pub const AUTH: i32 = 100;
     pub const ADD_WATCH: i32 = 106;
@@ -201,7 +200,7 @@ impl Op {
     fn code(&self) -> i32 {
         match self {
             Self::Check { .. } => opcode::CHECK,
-            Self::Create { .. } => opcode::CREATE_WITH_STAT,
+            Self::Create { .. } => opcode::CREATE,
             Self::Set { .. } => opcode::SET_DATA,
             Self::Delete { .. } => opcode::DELETE,
         }
@@ -241,8 +240,8 @@ pub fn write_multi(ops: &[Op], acl: &Acl, to: &mut Writer) {
 pub enum Done {
     /// A check or a deletion.
     Nothing,
-    /// The path of a new node, with its sequence number, and its state.
-    Created(String, Stat),
+    /// The path of a new node, with its sequence number. (ZooKeeper 3.8 answers no more within a multi.)
+    Created(String),
     /// The new state of a changed node.
     Set(Stat),
 }
@@ -263,11 +262,7 @@ pub fn read_multi(body: &[u8]) -> Result<Vec<Done>, Failure> {
         }
         match code {
             opcode::CHECK | opcode::DELETE => done.push(Done::Nothing),
-            opcode::CREATE => {
-                reader.string()?;
-                done.push(Done::Nothing);
-            }
-            opcode::CREATE_WITH_STAT => done.push(Done::Created(reader.string()?.to_owned(), reader.stat()?)),
+            opcode::CREATE => done.push(Done::Created(reader.string()?.to_owned())),
             opcode::SET_DATA => done.push(Done::Set(reader.stat()?)),
             // Operations before the refused one have code 0, and those after it another code.
             _ => {

@@ -260,7 +260,7 @@ impl Replica {
         let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
             return Ok(Some(None));
         };
-        let waiter = name_in(created(&done, 0)?.0).to_owned();
+        let waiter = name_in(created(&done, 0)?).to_owned();
         self.table.join(lock, new.call, new.id, &waiter, done.epoch.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
         Ok(Some(Some(waiter)))
