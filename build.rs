@@ -25,10 +25,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             writeln!(services, "{service_name:?},")?;
             for method in &service.method {
                 let (name, streams) = (method.name(), method.server_streaming());
+                let takes_stream = method.client_streaming();
                 let path = format!("/{service_name}/{name}");
                 writeln!(
                     methods,
-                    "Method {{ path: {path:?}, name: {name:?}, streams: {streams} }},"
+                    "Method {{ path: {path:?}, name: {name:?}, streams: {streams}, takes_stream: {takes_stream} }},"
                 )?;
                 writeln!(paths, "/// `{name}`.\npub const {}: &str = {path:?};", constant(name))?;
             }

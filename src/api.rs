@@ -56,6 +56,7 @@ mod first_message;
 mod grant_delivery;
 mod health;
 mod incoming;
+mod keep_alive;
 mod layer;
 mod listen;
 mod lock;
@@ -232,7 +233,7 @@ fn services(
     drain: &CancellationToken,
 ) -> Result<Services, tonic_reflection::server::Error> {
     let guarded = GuardedNamespaces::new(namespaces.clone(), access.quotas.clone());
-    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings))
+    let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings, drain.clone()))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(guarded))

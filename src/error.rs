@@ -88,6 +88,17 @@ pub enum Error {
     Draining,
 }
 
+impl Error {
+    /// Whether the same call may succeed soon: nothing is known about its lock or lease.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Backend(error) => error.is_transient(),
+            Self::Overloaded { .. } | Self::OverLimit(_) | Self::Draining => true,
+            _ => false,
+        }
+    }
+}
+
 impl From<OverLimit> for Error {
     fn from(over: OverLimit) -> Self {
         Self::OverLimit(over)

@@ -1,17 +1,20 @@
 //! The leases of one namespace that this server knows to be held. Each grant, renewal and end is recorded once, by the
-//! backend around the namespace's backend ([`crate::metrics::Measured`]). The metrics read the ledger, and the quotas
-//! attach to a lease what its end gives back.
+//! backend around the namespace's backend ([`crate::metrics::Measured`]). The metrics read the ledger, the quotas
+//! attach to a lease what its end gives back, and streams that keep leases watch their ends.
 //!
 //! The server never decides by it whether a lease is held: another server may have renewed or released the lease.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use crate::backend::Grant;
+use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, LockName, Secret};
 
 #[cfg(test)]
@@ -44,6 +47,45 @@ struct Entries {
     shares: HashMap<ClaimId, usize>,
     /// How many leases expired since the last [`Ledger::figures`].
     expired: u64,
+    /// Who is told about the end of a lease.
+    watches: HashMap<Secret, Vec<Watch>>,
+    next_watch: u64,
+}
+
+/// The end of a lease, for whoever watches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseEnd {
+    /// The secret of the lease.
+    pub secret: Secret,
+    /// Why it ended, if that is known.
+    pub cause: Option<Cause>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    number: u64,
+    ids: LeaseIds,
+    to: UnboundedSender<LeaseEnd>,
+}
+
+/// Watches the end of a lease until it is dropped.
+#[derive(Debug)]
+pub struct EndWatch {
+    ledger: Arc<Ledger>,
+    secret: Secret,
+    number: u64,
+}
+
+impl Drop for EndWatch {
+    fn drop(&mut self) {
+        let mut entries = self.ledger.entries.lock();
+        if let Some(watches) = entries.watches.get_mut(&self.secret) {
+            watches.retain(|watch| watch.number != self.number);
+            if watches.is_empty() {
+                entries.watches.remove(&self.secret);
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -97,9 +139,10 @@ impl Ledger {
 
     /// Records the end of a lease if the whole key matches: a key that a caller altered names no lease, although its
     /// secret may match.
-    pub fn ended(&self, lease: &LeaseKey) {
+    pub fn ended(&self, lease: &LeaseKey, cause: Option<Cause>) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
+        entries.tell(&lease.secret, ids, cause);
         if entries
             .by_secret
             .get(&lease.secret)
@@ -121,10 +164,18 @@ impl Ledger {
     pub fn forced(&self, lock: &LockName, token: FencingToken) {
         let lock = self.hasher.hash_one(lock);
         let mut entries = self.entries.lock();
-        let is_forced = |entry: &Entry| (entry.ids.lock, entry.ids.token) == (lock, token);
-        let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(entry));
+        let is_forced = |ids: &LeaseIds| (ids.lock, ids.token) == (lock, token);
+        let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(&entry.ids));
         let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
         ended.iter().for_each(|secret| entries.remove(secret));
+        let watched = entries.watches.iter().flat_map(|(secret, of_lease)| {
+            let forced = of_lease.iter().find(|watch| is_forced(&watch.ids));
+            forced.map(|watch| (*secret, watch.ids))
+        });
+        let watched: Vec<(Secret, LeaseIds)> = watched.collect();
+        for (secret, ids) in watched {
+            entries.tell(&secret, ids, Some(Cause::Forced));
+        }
     }
 
     /// Attaches to a delivered lease what it uses of a quota, until its end. `end` is the end of a lease that is not
@@ -136,6 +187,23 @@ impl Ledger {
             entries.hold(ids, lease.secret, end, usize::MAX);
         }
         entries.attach(&lease.secret, share);
+    }
+
+    /// Sends the end of a lease to `to` as soon as a call of this server shows it, once at most, until the returned
+    /// value is dropped. An expiry is not sent: another server may have renewed the lease.
+    pub fn watch_end(self: &Arc<Self>, lease: &LeaseKey, to: UnboundedSender<LeaseEnd>) -> EndWatch {
+        let ids = self.ids(lease);
+        let mut entries = self.entries.lock();
+        let number = entries.next_watch;
+        entries.next_watch += 1;
+        let watches = entries.watches.entry(lease.secret).or_default();
+        watches.push(Watch { number, ids, to });
+        drop(entries);
+        EndWatch {
+            ledger: Arc::clone(self),
+            secret: lease.secret,
+            number,
+        }
     }
 
     /// Whether a lease of this claim has a share of a quota.
@@ -186,6 +254,20 @@ impl Entries {
             self.by_secret.insert(secret, Entry { ids, end, call, share });
         }
         self.by_end.insert((end, secret));
+    }
+
+    /// Tells whoever watches a lease with these ids that it has ended.
+    fn tell(&mut self, secret: &Secret, ids: LeaseIds, cause: Option<Cause>) {
+        let Some(watches) = self.watches.get_mut(secret) else {
+            return;
+        };
+        for watch in watches.extract_if(.., |watch| watch.ids == ids) {
+            // It fails only where nobody is interested any more.
+            let _ = watch.to.send(LeaseEnd { secret: *secret, cause });
+        }
+        if watches.is_empty() {
+            self.watches.remove(secret);
+        }
     }
 
     fn received(&mut self, call: CallId, secret: Secret) {

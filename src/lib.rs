@@ -13,6 +13,7 @@
 //! - [`batch`]: group commit.
 //! - [`metrics`]: what is counted and measured.
 //! - [`locks`]: the life of a claim, from Acquire to its end, over any backend.
+//! - [`session`]: the leases that a stream keeps alive.
 //! - [`namespaces`]: the table of namespaces that calls look into.
 //! - [`stores`]: the registry of stores, and those that are open.
 //! - [`config`], [`schema`], [`telemetry`], [`error`], [`files`].
@@ -47,6 +48,7 @@ pub mod quota;
 pub mod reload;
 pub mod rpc;
 pub mod schema;
+pub mod session;
 pub mod stores;
 pub mod telemetry;
 pub mod tls;

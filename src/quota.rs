@@ -40,7 +40,7 @@ pub struct Quota {
     pub leases: Option<u32>,
     /// Acquires with a wait that are in progress.
     pub waiters: Option<u32>,
-    /// Open watches.
+    /// Open watches, and streams that keep leases.
     pub streams: Option<u32>,
 }
 
@@ -111,7 +111,7 @@ impl Resource {
         match self {
             Self::Leases => ("leases", "leases at once, including Acquires in progress"),
             Self::Waiters => ("waiters", "Acquires with a wait at once"),
-            Self::Streams => ("streams", "watches at once"),
+            Self::Streams => ("streams", "streams at once"),
         }
     }
 }
@@ -264,8 +264,7 @@ impl Quotas {
 
     /// Replaces the limits. The current use is kept.
     pub fn replace(&self, settings: QuotaSettings) {
-        let mut current = self.shared.settings.write();
-        *current = Arc::new(settings);
+        *self.shared.settings.write() = Arc::new(settings);
     }
 
     /// Counts a call of an identity.
@@ -311,7 +310,7 @@ impl Quotas {
         entry: Entry,
         ledger: &Arc<Ledger>,
     ) -> Result<AcquireQuota, OverLimit> {
-        let counted = self.counted(identity, namespace)?;
+        let counted = self.counted(identity, Some(namespace))?;
         if counted.is_empty() {
             return Ok(AcquireQuota::default());
         }
@@ -355,17 +354,18 @@ impl Quotas {
         ledgers.iter().for_each(|ledger| ledger.forget_expired());
     }
 
-    /// Counts a watch.
+    /// Counts a watch in its namespace, or a stream that keeps leases of any namespace.
     ///
     /// # Errors
     /// [`OverLimit`]; nothing is counted then.
-    pub fn stream(&self, identity: &Identity, namespace: &str) -> Result<QuotaUse, OverLimit> {
+    pub fn stream(&self, identity: &Identity, namespace: Option<&str>) -> Result<QuotaUse, OverLimit> {
         take(&self.counted(identity, namespace)?, Resource::Streams)
     }
 
     /// The limits that apply to a call, the identity's first.
-    fn counted(&self, identity: &Identity, namespace: &str) -> Result<Vec<Counted>, OverLimit> {
-        let limits = [self.of_identity(identity)?, self.of_namespace(namespace)];
+    fn counted(&self, identity: &Identity, namespace: Option<&str>) -> Result<Vec<Counted>, OverLimit> {
+        let of_namespace = namespace.and_then(|namespace| self.of_namespace(namespace));
+        let limits = [self.of_identity(identity)?, of_namespace];
         Ok(limits.into_iter().flatten().collect())
     }
 

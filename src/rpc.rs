@@ -10,6 +10,15 @@ pub struct Method {
     pub name: &'static str,
     /// Whether its answer is a stream.
     pub streams: bool,
+    /// Whether its request is a stream.
+    pub takes_stream: bool,
+}
+
+impl Method {
+    /// The method at a path such as `/fencepost.v1.LockService/Acquire`.
+    pub fn at(path: &str) -> Option<&'static Self> {
+        METHODS.iter().find(|method| method.path == path)
+    }
 }
 
 // The tables that `build.rs` makes of the descriptors of `proto/`: SERVICES, METHODS, and the paths by name.

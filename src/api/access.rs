@@ -100,9 +100,42 @@ impl GuardedNamespaces {
     /// The locks of a namespace, to watch one of them, with the watch's entry in the quota.
     pub(super) fn to_watch(&self, caller: &Caller, namespace: &str, name: &str) -> Result<(Locks, QuotaUse), Error> {
         let locks = self.to_read(caller, namespace, name)?;
-        let taken = self.quotas.stream(&caller.identity, namespace);
+        let taken = self.quotas.stream(&caller.identity, Some(namespace));
         let taken = taken.map_err(|over| self.counted(locks.namespace(), over))?;
         Ok((locks, taken))
+    }
+
+    /// Checks that a caller may open a stream that keeps leases, and counts it. Each lease is checked by [`Self::lease`].
+    pub(super) fn to_keep(&self, caller: &Caller) -> Result<QuotaUse, Error> {
+        self.all(caller)?;
+        Ok(self.quotas.stream(&caller.identity, None)?)
+    }
+
+    /// The caller under the current policy, for the next step of a stream.
+    pub(super) async fn current(caller: &Caller) -> Result<Caller, Error> {
+        if caller.policy.is_none() {
+            return Ok(caller.clone());
+        }
+        let current = caller.reauthenticate_queued().await.map_err(unproven)?;
+        // A call of one identity does not continue under another identity.
+        if current.identity == caller.identity {
+            Ok(current)
+        } else {
+            Err(unproven(Unproven::Invalid))
+        }
+    }
+
+    /// Ready when the credentials of a stream's caller have expired or are not accepted any more.
+    pub(super) async fn until_unauthenticated(caller: Caller) -> Error {
+        if caller.policy.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep(RECHECK_INTERVAL).await;
+            if let Err(error) = Self::current(&caller).await {
+                return error;
+            }
+        }
     }
 
     /// Ready when the caller of a watch may not read the lock any more: a rule was removed, or its
@@ -127,17 +160,8 @@ impl GuardedNamespaces {
 
     /// Whether the caller still has its identity and its permission for a lock.
     async fn still_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Result<(), Error> {
-        if caller.policy.is_none() {
-            return Ok(());
-        }
-        let current = caller.reauthenticate_queued().await.map_err(unproven)?;
-        self.check(&current, verb, namespace, Reach::Names(name))?;
-        // A call of one identity does not continue under another identity.
-        if current.identity == caller.identity {
-            Ok(())
-        } else {
-            Err(unproven(Unproven::Invalid))
-        }
+        let current = Self::current(caller).await?;
+        self.check(&current, verb, namespace, Reach::Names(name))
     }
 
     /// The locks of a namespace, to force the release of one of them.

@@ -18,6 +18,7 @@ use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIde
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
+use crate::rpc::Method;
 
 /// The prefix of a bearer token; its case is ignored.
 const SCHEME: &str = "bearer ";
@@ -203,7 +204,12 @@ impl<S: Clone> Authenticate<S> {
         let (auth, allows_anonymous) = (self.auth.clone(), allows_anonymous(&request, &caller));
         Box::pin(async move {
             let verifications = verifications.unwrap_or_default();
-            let message = first_message(&mut request);
+            let message = async {
+                // The client of a stream may wait for the server's first message.
+                if !Method::at(request.uri().path()).is_some_and(|method| method.takes_stream) {
+                    first_message(&mut request).await;
+                }
+            };
             let proven = verifications.proven(auth, presented, message).await;
             let (caller, turn) = match proven {
                 Ok((proven, turn)) => (caller.proven(proven)?, Some(turn)),

@@ -68,6 +68,11 @@ pub(super) struct Usage {
 }
 
 impl Usage {
+    /// The average of the unsent bytes of the open connections.
+    fn average_unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed) / self.connections.load(Ordering::Relaxed).max(1)
+    }
+
     fn counter(&self, what: Counted) -> &AtomicUsize {
         match what {
             Counted::Connection => &self.connections,

@@ -62,18 +62,25 @@ impl Panicked {
 }
 
 /// Replaces the transport's answer to a request that it could not read.
-///
-/// The transport answers INTERNAL for an unparsable message and OUT_OF_RANGE for one that is too
-/// large. An INTERNAL of this service is recognised by its source.
 fn readable<B: Default>(response: Response<B>, request_bytes: usize) -> Response<B> {
-    let problem = match response.extensions().get::<Status>() {
-        Some(status) if status.code() == Code::OutOfRange => format!("must be at most {request_bytes} bytes"),
-        Some(status) if status.code() == Code::Internal && status.source().is_none() => {
-            "must be one whole message of the method's request type".into()
-        }
-        _ => return response,
+    let status = response.extensions().get::<Status>();
+    match status.and_then(|status| unreadable(status, request_bytes)) {
+        Some(invalid) => invalid.into_http(),
+        None => response,
+    }
+}
+
+/// The status in place of the transport's about a request that it could not read; `None` for any other status.
+///
+/// The transport answers INTERNAL for an unparsable message and OUT_OF_RANGE for one that is too large. An INTERNAL of
+/// this service is recognised by its source.
+pub(super) fn unreadable(status: &Status, request_bytes: usize) -> Option<Status> {
+    let problem = match status.code() {
+        Code::OutOfRange => format!("must be at most {request_bytes} bytes"),
+        Code::Internal if status.source().is_none() => "must be one whole message of the method's request type".into(),
+        _ => return None,
     };
-    status::of(InvalidField::new("request", problem)).into_http()
+    Some(status::of(InvalidField::new("request", problem)))
 }
 
 #[cfg(test)]

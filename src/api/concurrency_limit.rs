@@ -19,7 +19,7 @@ use super::authenticate::Caller;
 use super::capacity::{Answers, ChargeTo};
 use super::status;
 use crate::error::Error;
-use crate::rpc::{METHODS, path};
+use crate::rpc::{Method, path};
 
 mod body;
 mod permits;
@@ -37,8 +37,10 @@ pub(super) enum Kind {
     Health,
     /// A stream of the health service, possibly unauthenticated.
     OpenStream,
-    /// A bidirectional stream of the reflection service, possibly unauthenticated.
+    /// A stream in both directions.
     BidiStream,
+    /// A bidirectional stream of the reflection service, possibly unauthenticated.
+    OpenBidiStream,
     /// Any other call; short.
     Other,
 }
@@ -52,15 +54,21 @@ impl Kind {
             "/grpc.health.v1.Health/Check" => Self::Health,
             "/grpc.health.v1.Health/Watch" => Self::OpenStream,
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::BidiStream,
-            path if METHODS.iter().any(|method| method.streams && method.path == path) => Self::Stream,
-            _ => Self::Other,
+            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Self::OpenBidiStream,
+            path => match Method::at(path) {
+                Some(method) if method.takes_stream => Self::BidiStream,
+                Some(method) if method.streams => Self::Stream,
+                _ => Self::Other,
+            },
         }
     }
 
     /// Whether the call is a stream, which ends when the server drains.
     pub(super) fn is_stream(self) -> bool {
-        matches!(self, Self::Stream | Self::OpenStream | Self::BidiStream)
+        matches!(
+            self,
+            Self::Stream | Self::BidiStream | Self::OpenStream | Self::OpenBidiStream
+        )
     }
 
     /// Whether the call is admitted while the server drains.
@@ -72,7 +80,7 @@ impl Kind {
     fn overload_reason(self) -> &'static str {
         match self {
             Self::Acquire => "too many Acquire calls are open",
-            Self::Stream | Self::OpenStream | Self::BidiStream => "too many streams are open",
+            Self::Stream | Self::BidiStream | Self::OpenStream | Self::OpenBidiStream => "too many streams are open",
             Self::Finishing | Self::Health | Self::Other => "too many calls are open",
         }
     }
@@ -116,7 +124,7 @@ where
         let charge_to = charge_to(&request, caller);
         let until = kind.is_stream().then_some(&self.permits.drain);
         let request = match kind {
-            Kind::BidiStream => until_drain(request, &self.permits.drain),
+            Kind::BidiStream | Kind::OpenBidiStream => until_drain(request, &self.permits.drain),
             Kind::Stream | Kind::OpenStream => until_drain(with_message_timeout(request), &self.permits.drain),
             _ => with_message_timeout(request),
         };

@@ -4,12 +4,14 @@
 use std::task::Poll;
 
 use futures::stream::{self, BoxStream, Stream, StreamExt};
-use tonic::{Code, Request, Response, Status};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::GuardedNamespaces;
 use super::authenticate::Caller;
 use super::convert::{self, Bounds, Pages};
 use super::grant_delivery::Undelivered;
+use super::keep_alive::KeepAliveStream;
 use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
@@ -28,12 +30,18 @@ pub(super) struct LockApi {
     guarded: GuardedNamespaces,
     bounds: Bounds,
     pages: Pages,
+    /// The size limit of a request message.
+    request_bytes: usize,
+    /// Cancelled when the server drains.
+    drain: CancellationToken,
 }
 
 impl LockApi {
     /// Serves these namespaces, with answers limited by the settings.
-    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings) -> Self {
+    pub(super) fn new(guarded: GuardedNamespaces, settings: &Settings, drain: CancellationToken) -> Self {
         Self {
+            request_bytes: settings.request_bytes,
+            drain,
             guarded,
             bounds: Bounds::of(settings),
             pages: Pages::of(settings),
@@ -213,5 +221,20 @@ impl LockService for LockApi {
         let (name, token) = convert::lock_and_token(&message.name, message.fencing_token).map_err(status::of)?;
         let holder = locks.check(&name, token).await.map_err(status::of)?;
         Ok(Response::new(convert::checked(holder.as_ref())))
+    }
+
+    type KeepAliveStream = BoxStream<'static, Result<proto::KeepAliveResponse, Status>>;
+
+    async fn keep_alive(
+        &self,
+        request: Request<Streaming<proto::KeepAliveRequest>>,
+    ) -> Result<Response<Self::KeepAliveStream>, Status> {
+        let (_, mut extensions, requests) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let quota = self.guarded.to_keep(&caller).map_err(status::of)?;
+        let (guarded, call) = (self.guarded.clone(), extensions.remove());
+        let bounds = (&self.drain, self.request_bytes);
+        let kept = KeepAliveStream::new(guarded, caller, call, requests, quota, bounds);
+        Ok(Response::new(kept.messages().boxed()))
     }
 }

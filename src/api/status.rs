@@ -89,6 +89,15 @@ pub fn reason(status: &Status) -> Option<String> {
     (info.domain == DOMAIN).then_some(info.reason)
 }
 
+/// The reason of an error, and the cause of a lost lease or else nothing, as [`of`] answers them.
+pub fn reason_and_cause(error: &Error) -> (&'static str, &'static str) {
+    let cause = match error {
+        Error::LeaseLost { cause } => cause_word(*cause),
+        _ => "",
+    };
+    (parts_of(error).reason, cause)
+}
+
 fn parts_of(error: &Error) -> StatusDetails {
     match error {
         Error::LockHeld { holder } => aborted(reason::LOCK_HELD, holder.as_deref().map(held_by).unwrap_or_default()),

@@ -53,7 +53,7 @@ async fn leases_are_held_until_they_end_or_expire() {
     for number in 1..=4 {
         assert!(!grant(&ledger, &lease(number), call(number)));
     }
-    ledger.ended(&lease(1));
+    ledger.ended(&lease(1), None);
     ledger.forced(&lock("b"), lease(3).token);
     ledger.forced(&lock("a"), lease(2).token);
     assert_eq!(ledger.figures(), (0, 2));

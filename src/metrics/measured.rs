@@ -198,9 +198,10 @@ impl Measured {
 
     fn record_release(&self, lock: &LockName, target: ReleaseTarget<'_>, released: Released, sent: Instant) {
         match (target, released) {
-            (ReleaseTarget::Hold(lease), Released::Ended(_) | Released::EndedBefore(_) | Released::Nothing) => {
-                self.ledger.ended(lease);
+            (ReleaseTarget::Hold(lease), Released::Ended(cause) | Released::EndedBefore(cause)) => {
+                self.ledger.ended(lease, Some(cause));
             }
+            (ReleaseTarget::Hold(lease), Released::Nothing) => self.ledger.ended(lease, None),
             (ReleaseTarget::Call(_, call), Released::Ended(_)) => self.ledger.undone(call),
             (ReleaseTarget::Forced(token), Released::Ended(_)) => self.ledger.forced(lock, token),
             _ => {}
@@ -214,7 +215,7 @@ impl Measured {
         match outcome {
             RenewOutcome::Renewed(grant) => self.ledger.renewed(lease, sent + grant.ttl),
             RenewOutcome::Gone(cause) => {
-                self.ledger.ended(lease);
+                self.ledger.ended(lease, *cause);
                 if let Some(series) = &self.series {
                     series.lost[cause_index(*cause)].inc();
                 }

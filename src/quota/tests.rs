@@ -112,9 +112,9 @@ async fn a_lease_counts_until_its_end_is_observed() {
 
     quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(1), ttl);
     assert!(full());
-    ledger.ended(&lease(2));
+    ledger.ended(&lease(2), None);
     assert!(full(), "another lease ended");
-    ledger.ended(&lease(1));
+    ledger.ended(&lease(1), None);
     assert!(!full());
 
     quotas.acquire(&me, "jobs", TRY, &ledger).unwrap().holds(&lease(3), ttl);
@@ -167,7 +167,7 @@ async fn a_retry_of_a_held_lease_counts_once_and_is_never_refused() {
         place.holds(&lease(1), Duration::from_secs(10));
     }
     assert!(quotas.acquire(&me, "jobs", retry(2), &ledger).is_err(), "another claim");
-    ledger.ended(&lease(1));
+    ledger.ended(&lease(1), None);
     let again = quotas.acquire(&me, "jobs", retry(1), &ledger).unwrap();
     assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err(), "it counts again");
     drop(again);
@@ -197,10 +197,13 @@ async fn waiters_and_streams_count_while_they_last() {
         quotas.acquire(&you, "jobs", WAIT, &ledger).is_ok(),
         "a holder does not count as a waiter"
     );
-    let watching = quotas.stream(&me, "jobs").unwrap();
-    assert_eq!(limit(quotas.stream(&you, "jobs")), Some(("streams", Scope::Namespace)));
+    let watching = quotas.stream(&me, Some("jobs")).unwrap();
+    assert_eq!(
+        limit(quotas.stream(&you, Some("jobs"))),
+        Some(("streams", Scope::Namespace))
+    );
     drop(watching);
-    assert!(quotas.stream(&you, "jobs").is_ok());
+    assert!(quotas.stream(&you, Some("jobs")).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,11 +257,11 @@ async fn only_the_exact_lease_key_ends_a_lease_and_its_secret_is_redacted() {
             ..lease(77)
         },
     ] {
-        ledger.ended(&altered);
+        ledger.ended(&altered, None);
         assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_err(), "{altered:?}");
     }
     let shown = format!("{ledger:?}");
     assert!(shown.contains("Secret(..)") && !shown.contains("[77, 77"), "{shown}");
-    ledger.ended(&lease(77));
+    ledger.ended(&lease(77), None);
     assert!(quotas.acquire(&me, "jobs", TRY, &ledger).is_ok());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::api::proto::{AcquireRequest, RenewRequest, WatchLockRequest};
+use fencepost::api::proto::{AcquireRequest, KeepAliveRequest, RenewRequest, WatchLockRequest};
 use prost::Message;
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;
@@ -19,6 +19,7 @@ const MOST: u32 = 50;
 const RENEW: &str = "/fencepost.v1.LockService/Renew";
 const ACQUIRE: &str = "/fencepost.v1.LockService/Acquire";
 const WATCH: &str = "/fencepost.v1.LockService/WatchLock";
+const KEEP_ALIVE: &str = "/fencepost.v1.LockService/KeepAlive";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
@@ -126,7 +127,11 @@ fn streams_that_nobody_reads_end_and_hold_nobody_up() {
         };
         let began = Instant::now();
         let health = stall(&nobody, HEALTH_WATCH, &HealthCheckRequest::default()).await;
-        let watches = stall(&somebody, WATCH, &watched).await;
+        let mut streams = Vec::new();
+        for _ in 0..5 * MOST {
+            streams.extend(somebody.call(WATCH, &watched).await);
+            streams.extend(somebody.call(KEEP_ALIVE, &KeepAliveRequest::default()).await);
+        }
         // Half of the places are left to other identities.
         let mut own = normal.locks.clone();
         let stream = own
@@ -137,7 +142,7 @@ fn streams_that_nobody_reads_end_and_hold_nobody_up() {
         assert!(stream.message().await.expect("a message").is_some());
         work(&normal, WORK).await.well();
         let mut ended = 0;
-        for answer in health.into_iter().chain(watches) {
+        for answer in health.into_iter().chain(streams) {
             let Ok(answer) = answer.await else {
                 ended += 1;
                 continue;

@@ -10,6 +10,7 @@ mod clients;
 mod crowd;
 mod fixture;
 mod identities;
+mod keeping;
 mod limits;
 mod live;
 mod methods;

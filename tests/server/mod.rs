@@ -45,7 +45,12 @@ impl Server {
 
     /// The same with these arguments, of which the first address must be TCP.
     pub fn start_with(home: &TempDir, arguments: &[&str]) -> Self {
-        Self::started(Command::new(env!("CARGO_BIN_EXE_fencepost")), home, arguments)
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_fencepost")), home, arguments)
+    }
+
+    /// The same with the program at this path, which may be that of another release.
+    pub fn start_program(program: &Path, home: &TempDir, arguments: &[&str]) -> Self {
+        Self::started(Command::new(program), home, arguments)
     }
 
     /// The same through another program, which becomes the server.

@@ -9,6 +9,11 @@ use crate::source::{Source, place, tokens};
 const READERS: &[(&str, Clock, &str)] = &[
     ("src/clock.rs", Clock::Running, "is the clock since boot of those below"),
     (
+        "src/api/keep_alive.rs",
+        Clock::Running,
+        "times when a client is asked for its next beat, and when the store is asked about a lease",
+    ),
+    (
         "src/backend/embedded/clock.rs",
         Clock::Running,
         "the store's clock: it decides about leases",

@@ -25,7 +25,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("tls", &["files"]),
     ("error", &["auth", "backend", "claim", "name", "quota"]),
     ("telemetry", &[]),
-    ("ledger", &["backend", "name"]),
+    ("ledger", &["backend", "claim", "name"]),
     ("metrics", &["backend", "claim", "ledger", "name", "rpc", "telemetry"]),
     // A span goes with the task that a call spawns.
     (
@@ -58,6 +58,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
+    ("session", &["error", "name"]),
     ("namespaces", &["error", "locks", "metrics", "name"]),
     (
         "stores",
@@ -71,6 +72,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "backoff",
             "claim",
             "error",
+            "ledger",
             "limits",
             "locks",
             "metrics",
@@ -78,6 +80,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "namespaces",
             "quota",
             "rpc",
+            "session",
             "telemetry",
             "tls",
         ],

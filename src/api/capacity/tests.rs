@@ -389,6 +389,36 @@ fn a_few_unread_headers_close_no_connection_whatever_others_left_of_the_limits()
     assert!(cut.is_cancelled(), "these are more than a few");
 }
 
+#[test]
+fn unread_headers_close_no_connection_that_has_its_share_or_less() {
+    let settings = Settings {
+        max_connections: 8,
+        unsent_bytes: 40_000,
+        connection_unsent_bytes: 20_000,
+        ..settings()
+    };
+    let (few, many) = (8, 18);
+    for (peer, headers, is_closed) in [
+        ("10.0.0.2:1", few, false),
+        ("10.0.0.2:1", many, false),
+        ("10.0.0.1:2", few, false),
+        ("10.0.0.1:2", many, true),
+    ] {
+        let capacity = Capacity::new(&settings, None);
+        let other = connect(&capacity, peer).0.unwrap();
+        let (one, cut) = connect(&capacity, "10.0.0.1:1");
+        let one = one.unwrap();
+        one.answers.note_writing(true);
+        // A third connection, of which nothing is unsent, lowers the average of the peer.
+        let _third = connect(&capacity, peer).0.unwrap();
+        let _held = answer(&other, None, 30_000).unwrap();
+        for _ in 0..headers {
+            one.answers.count_headers();
+        }
+        assert_eq!(cut.is_cancelled(), is_closed, "{headers} beside a connection of {peer}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_connection_whose_headers_are_unread_for_fifteen_seconds_is_closed() {
     let capacity = Capacity::new(&settings(), None);

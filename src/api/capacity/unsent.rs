@@ -24,6 +24,24 @@ const ALWAYS_ACCEPTED: usize = 4 << 10;
 /// up to one second later.
 const STALLED: u32 = 12;
 
+/// A limit of unsent bytes that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exceeded {
+    OfConnection,
+    OfPeer,
+    OfServer,
+}
+
+impl Exceeded {
+    fn problem(self) -> &'static str {
+        match self {
+            Self::OfConnection => "too many unsent answers on this connection",
+            Self::OfPeer => "too many unsent answers to this address",
+            Self::OfServer => "too many unsent answers",
+        }
+    }
+}
+
 /// The unsent answers of a connection, or of one stream on it.
 #[derive(Debug)]
 pub(in crate::api) struct Answers {
@@ -123,13 +141,19 @@ impl Answers {
     }
 
     /// Counts a call on this connection of which only headers or trailers are unsent, such as a refusal. They cannot be
-    /// replaced by anything smaller, so a limit closes the connection if its client does not read.
+    /// replaced by anything smaller, so the connection is closed if its client does not read and it has reached its
+    /// limit, or uses at least the average of its peer's connections and the peer has reached its limit. At the limit of
+    /// the server, [`super::Capacity::watch`] closes the connection with the most unsent bytes.
     pub(in crate::api) fn count_headers(&self) {
         let exceeded = self.add_to_all(OVERHEAD);
         self.headers.fetch_add(OVERHEAD, Ordering::Relaxed);
-        let is_unread =
-            self.is_blocked.load(Ordering::Relaxed) && self.unsent.load(Ordering::Relaxed) > ALWAYS_ACCEPTED;
-        if exceeded.is_some() && is_unread {
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        let is_too_much = match exceeded {
+            Some(Exceeded::OfConnection) => true,
+            Some(Exceeded::OfPeer) => unsent >= self.peer.average_unsent(),
+            Some(Exceeded::OfServer) | None => false,
+        };
+        if is_too_much && unsent > ALWAYS_ACCEPTED && self.is_blocked.load(Ordering::Relaxed) {
             self.cut.cancel();
         }
     }
@@ -148,18 +172,18 @@ impl Answers {
 
     /// Adds to the counters of this connection, its peer and the server. Returns which of their limits had been reached
     /// before.
-    fn add_to_all(&self, bytes: usize) -> Option<&'static str> {
+    fn add_to_all(&self, bytes: usize) -> Option<Exceeded> {
         let capacity = &self.capacity;
         let of_connection = self.add(bytes);
         let of_peer = self.peer.unsent.fetch_add(bytes, Ordering::Relaxed);
         let of_server = capacity.unsent.fetch_add(bytes, Ordering::Relaxed);
         if of_connection >= capacity.connection_unsent_limit {
-            Some("too many unsent answers on this connection")
+            Some(Exceeded::OfConnection)
         } else if of_peer >= capacity.peer_share(capacity.unsent_limit) {
-            Some("too many unsent answers to this address")
+            Some(Exceeded::OfPeer)
         } else if of_server >= capacity.unsent_limit {
             capacity.too_many.notify_one();
-            Some("too many unsent answers")
+            Some(Exceeded::OfServer)
         } else {
             None
         }
@@ -256,7 +280,9 @@ impl Charge {
         let identity = self.to.identity.as_ref();
         let of_identity = identity.map_or(0, |usage| usage.unsent.fetch_add(bytes, Ordering::Relaxed));
         let is_identity_over = of_identity >= answers.capacity.identity_share(answers.capacity.unsent_limit);
-        exceeded.or(is_identity_over.then_some("too many unsent answers to this identity"))
+        exceeded
+            .map(Exceeded::problem)
+            .or(is_identity_over.then_some("too many unsent answers to this identity"))
     }
 
     fn subtract(&mut self, bytes: usize) {

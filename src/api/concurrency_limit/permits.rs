@@ -39,8 +39,8 @@ impl Kind {
     fn index(self) -> usize {
         match self {
             Self::Acquire => 0,
-            Self::Stream => 1,
-            Self::OpenStream | Self::BidiStream => 2,
+            Self::Stream | Self::BidiStream => 1,
+            Self::OpenStream | Self::OpenBidiStream => 2,
             Self::Finishing => 3,
             Self::Health => 4,
             Self::Other => 5,

@@ -179,7 +179,7 @@ fn guarantee(guarantee: Guarantee) -> proto::Guarantee {
 }
 
 /// A duration as a message; one beyond protobuf's range becomes its largest.
-fn wire_duration(duration: Duration) -> prost_types::Duration {
+pub(in crate::api) fn wire_duration(duration: Duration) -> prost_types::Duration {
     let largest = Duration::from_secs(super::MAX_SECONDS.unsigned_abs());
     let bounded = duration.min(largest);
     prost_types::Duration {

@@ -130,13 +130,15 @@ impl NamespaceState {
             cause,
             id: hold.retryable.then_some(hold.id),
         };
-        let position = self.finished.next();
-        ctx.put(RecordKey::finished(self.id, &hold.secret), || {
-            record::write_finished(position, &ended, stored_cause)
-        });
-        self.finished.insert(hold.secret, ended, ctx.now);
-        while let Some(secret) = self.finished.pop_past(limits.finished as usize) {
-            ctx.delete(RecordKey::finished(self.id, &secret));
+        let record = ctx
+            .is_durable()
+            .then(|| record::write_finished(&hold.secret, &ended, stored_cause));
+        let position = self.finished.insert(hold.secret, ended, ctx.now);
+        if let Some(record) = record {
+            ctx.put(RecordKey::Finished(self.id, position), || record);
+        }
+        while let Some(position) = self.finished.pop_past(limits.finished as usize) {
+            ctx.delete(RecordKey::Finished(self.id, position));
         }
     }
 }

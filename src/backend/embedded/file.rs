@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::history::Ended;
 use super::lock::Claim;
@@ -17,9 +17,13 @@ use crate::name::{LockName, Namespace, Secret};
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const HOLDERS: TableDefinition<(&str, &str, u64), &[u8]> = TableDefinition::new("holders");
-const FINISHED: TableDefinition<(&str, [u8; 16]), &[u8]> = TableDefinition::new("finished");
+/// Keyed by the order of their ends: a commit adds at one end of the table and removes at the other, so that it writes
+/// few pages.
+const FINISHED: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ended");
+/// The same in format 1, keyed by random secrets: each end wrote two pages of its own.
+const FINISHED_1: TableDefinition<(&str, [u8; 16]), &[u8]> = TableDefinition::new("finished");
 
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// The whole state is in memory already; redb needs a cache for its inner pages only.
 const CACHE_BYTES: usize = 8 << 20;
 /// A file of at least this size is compacted once less than a quarter of it is in use.
@@ -161,33 +165,37 @@ impl File {
         Ok((file, loaded))
     }
 
+    /// Brings a new file and one of format 1 to today's format, in one commit.
     fn check_format(&self) -> Result<(), FileError> {
         let transaction = self.database.begin_write().map_err(redb::Error::from)?;
         let new = transaction.list_tables().map_err(redb::Error::from)?.next().is_none();
         let found = {
-            let mut meta = transaction.open_table(META).map_err(redb::Error::from)?;
-            let found = meta
-                .get("format")
-                .map_err(redb::Error::from)?
-                .map(|format| format.value());
-            if found.is_none() {
-                meta.insert("format", FORMAT).map_err(redb::Error::from)?;
-            }
-            transaction.open_table(HOLDERS).map_err(redb::Error::from)?;
-            transaction.open_table(FINISHED).map_err(redb::Error::from)?;
-            found
+            let meta = transaction.open_table(META).map_err(redb::Error::from)?;
+            let found = meta.get("format").map_err(redb::Error::from)?;
+            found.map(|format| format.value())
         };
         match found {
-            None if new => Ok(transaction.commit().map_err(redb::Error::from)?),
-            None => Err(FileError::Foreign {
-                path: self.path.clone(),
-            }),
-            Some(FORMAT) => Ok(()),
-            Some(found) => Err(FileError::Format {
-                path: self.path.clone(),
-                found,
-            }),
+            None if new => {}
+            None => {
+                return Err(FileError::Foreign {
+                    path: self.path.clone(),
+                });
+            }
+            Some(FORMAT) => return Ok(()),
+            Some(1) => convert(&transaction)?,
+            Some(found) => {
+                return Err(FileError::Format {
+                    path: self.path.clone(),
+                    found,
+                });
+            }
         }
+        transaction.open_table(HOLDERS).map_err(redb::Error::from)?;
+        transaction.open_table(FINISHED).map_err(redb::Error::from)?;
+        let mut meta = transaction.open_table(META).map_err(redb::Error::from)?;
+        meta.insert("format", FORMAT).map_err(redb::Error::from)?;
+        drop(meta);
+        Ok(transaction.commit().map_err(redb::Error::from)?)
     }
 
     fn load(&self) -> Result<Loaded, FileError> {
@@ -216,15 +224,15 @@ impl File {
         let finished = transaction.open_table(FINISHED).map_err(redb::Error::from)?;
         for entry in finished.iter().map_err(redb::Error::from)? {
             let (key, value) = entry.map_err(redb::Error::from)?;
-            let (namespace, secret) = key.value();
+            let (namespace, position) = key.value();
             let bad = |source| FileError::Record {
                 lock: namespace.into(),
                 source,
             };
-            let (position, ended) = record::read_finished(value.value()).map_err(bad)?;
+            let (secret, ended) = record::read_finished(value.value()).map_err(bad)?;
             let namespace = Namespace::new(namespace).map_err(|e| bad(e.into()))?;
             let finished = loaded.finished.entry(namespace).or_default();
-            finished.push((position, Secret::from_bytes(secret), ended));
+            finished.push((position, secret, ended));
         }
         Ok(loaded)
     }
@@ -248,11 +256,11 @@ impl File {
                     (RecordKey::Holder(namespace, lock, position), None) => {
                         holders.remove((name(*namespace).as_str(), lock.as_str(), *position))?;
                     }
-                    (RecordKey::Finished(namespace, secret), Some(record)) => {
-                        finished.insert((name(*namespace).as_str(), *secret), record.as_slice())?;
+                    (RecordKey::Finished(namespace, position), Some(record)) => {
+                        finished.insert((name(*namespace).as_str(), *position), record.as_slice())?;
                     }
-                    (RecordKey::Finished(namespace, secret), None) => {
-                        finished.remove((name(*namespace).as_str(), *secret))?;
+                    (RecordKey::Finished(namespace, position), None) => {
+                        finished.remove((name(*namespace).as_str(), *position))?;
                     }
                 }
             }
@@ -305,6 +313,30 @@ impl File {
         }
         Ok(self.database.compact().map_err(redb::Error::from)?)
     }
+}
+
+/// Moves the finished holds of format 1 into today's table.
+fn convert(transaction: &WriteTransaction) -> Result<(), FileError> {
+    let mut all = Vec::new();
+    let before = transaction.open_table(FINISHED_1).map_err(redb::Error::from)?;
+    for entry in before.iter().map_err(redb::Error::from)? {
+        let (key, value) = entry.map_err(redb::Error::from)?;
+        let (namespace, secret) = key.value();
+        let converted = record::convert_finished(secret, value.value());
+        let (position, record) = converted.map_err(|source| FileError::Record {
+            lock: namespace.into(),
+            source,
+        })?;
+        all.push((namespace.to_owned(), position, record));
+    }
+    drop(before);
+    let mut finished = transaction.open_table(FINISHED).map_err(redb::Error::from)?;
+    for (namespace, position, record) in all {
+        let added = finished.insert((namespace.as_str(), position), record.as_slice());
+        added.map_err(redb::Error::from)?;
+    }
+    transaction.delete_table(FINISHED_1).map_err(redb::Error::from)?;
+    Ok(())
 }
 
 /// The folder of a file or folder.

@@ -20,18 +20,19 @@ pub struct Ended {
 /// The holds that ended within the last [`FINISHED_KEPT`].
 ///
 /// They are stored in the order of their ends, and the maps contain positions only, so that each
-/// call touches little memory.
+/// call touches little memory. In the file, too, they are keyed by their positions.
 #[derive(Debug, Default)]
 pub struct Finished {
     order: VecDeque<RememberedHold>,
-    /// The position of the first entry of `order`; positions only grow.
-    first: u64,
+    /// The position of the next entry; positions only grow.
+    next: u64,
     by_secret: HashMap<Secret, u64>,
     by_id: HashMap<ClaimId, u64>,
 }
 
 #[derive(Debug)]
 struct RememberedHold {
+    position: u64,
     until: Duration,
     secret: Secret,
     ended: Ended,
@@ -42,29 +43,28 @@ impl Finished {
     pub fn restored(mut all: Vec<(u64, Secret, Ended)>, now: Duration) -> Self {
         all.sort_by_key(|(position, ..)| *position);
         let mut finished = Self::default();
-        // The next position must be above all positions in the file, also if there are gaps.
-        if let Some((last, ..)) = all.last() {
-            finished.first = (last + 1).saturating_sub(all.len() as u64);
-        }
-        for (_, secret, ended) in all {
+        for (position, secret, ended) in all {
+            finished.next = position;
             finished.insert(secret, ended, now);
         }
         finished
     }
 
-    /// The position of the next entry.
-    pub fn next(&self) -> u64 {
-        self.first + self.order.len() as u64
-    }
-
-    pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) {
-        let position = self.next();
+    /// Remembers a hold and returns its position.
+    pub fn insert(&mut self, secret: Secret, ended: Ended, now: Duration) -> u64 {
+        let position = self.next;
+        self.next += 1;
         if let Some(id) = ended.id {
             self.by_id.insert(id, position);
         }
         self.by_secret.insert(secret, position);
-        let until = now + FINISHED_KEPT;
-        self.order.push_back(RememberedHold { until, secret, ended });
+        self.order.push_back(RememberedHold {
+            position,
+            until: now + FINISHED_KEPT,
+            secret,
+            ended,
+        });
+        position
     }
 
     pub fn by_secret(&self, secret: &Secret) -> Option<&Ended> {
@@ -82,36 +82,44 @@ impl Finished {
     }
 
     fn at(&self, position: u64) -> Option<&Ended> {
-        let index = usize::try_from(position.checked_sub(self.first)?).ok()?;
-        self.order.get(index).map(|remembered| &remembered.ended)
+        let index = self
+            .order
+            .binary_search_by_key(&position, |remembered| remembered.position);
+        Some(&self.order.get(index.ok()?)?.ended)
     }
 
-    /// Removes the oldest entry if its time has passed.
-    pub fn pop_old(&mut self, now: Duration) -> Option<Secret> {
+    /// Removes the oldest entry if its time has passed. Returns its position.
+    pub fn pop_old(&mut self, now: Duration) -> Option<u64> {
         self.due().filter(|until| *until <= now)?;
         self.pop()
     }
 
-    /// Removes the oldest entry if there are more than `limit`.
-    pub fn pop_past(&mut self, limit: usize) -> Option<Secret> {
+    /// Removes the oldest entry if there are more than `limit`. Returns its position.
+    pub fn pop_past(&mut self, limit: usize) -> Option<u64> {
         if self.order.len() <= limit {
             return None;
         }
         self.pop()
     }
 
-    fn pop(&mut self) -> Option<Secret> {
-        let RememberedHold { secret, ended, .. } = self.order.pop_front()?;
-        self.by_secret.remove(&secret);
-        // A later hold of the same id may have ended since.
+    fn pop(&mut self) -> Option<u64> {
+        let RememberedHold {
+            position,
+            secret,
+            ended,
+            ..
+        } = self.order.pop_front()?;
+        // A later hold of the same secret or id may have ended since.
+        if self.by_secret.get(&secret) == Some(&position) {
+            self.by_secret.remove(&secret);
+        }
         if let Some(id) = ended.id
-            && self.by_id.get(&id) == Some(&self.first)
+            && self.by_id.get(&id) == Some(&position)
         {
             self.by_id.remove(&id);
         }
-        self.first += 1;
         self.shrink();
-        Some(secret)
+        Some(position)
     }
 
     /// When the oldest entry expires.
@@ -123,7 +131,7 @@ impl Finished {
     fn shrink(&mut self) {
         if self.order.is_empty() && self.order.capacity() > 1024 {
             *self = Self {
-                first: self.first,
+                next: self.next,
                 ..Self::default()
             };
         }

@@ -272,10 +272,10 @@ impl NamespaceState {
     pub fn forget(&mut self, ctx: &mut TxnContext, limit: usize) -> bool {
         self.marks.purge(ctx.now);
         for _ in 0..limit {
-            let Some(secret) = self.finished.pop_old(ctx.now) else {
+            let Some(position) = self.finished.pop_old(ctx.now) else {
                 return false;
             };
-            ctx.delete(RecordKey::finished(self.id, &secret));
+            ctx.delete(RecordKey::Finished(self.id, position));
         }
         true
     }

@@ -84,7 +84,16 @@ struct FinishedRecord {
     token: u64,
     cause: CauseRecord,
     id: Option<[u8; 16]>,
-    /// Its position in the order in which holds of its namespace ended.
+    secret: [u8; 16],
+}
+
+/// A finished hold of format 1, whose key was its secret.
+#[derive(Deserialize)]
+struct FinishedRecord1 {
+    lock: String,
+    token: u64,
+    cause: CauseRecord,
+    id: Option<[u8; 16]>,
     position: u64,
 }
 
@@ -179,18 +188,18 @@ pub fn cause_record(cause: Cause) -> Option<CauseRecord> {
 }
 
 /// Encodes a finished hold.
-pub fn write_finished(position: u64, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
+pub fn write_finished(secret: &Secret, ended: &Ended, cause: CauseRecord) -> Vec<u8> {
     write(&FinishedRecord {
         lock: ended.lock.as_str().into(),
         token: ended.token.get(),
         cause,
         id: ended.id.map(|id| *id.as_bytes()),
-        position,
+        secret: *secret.as_bytes(),
     })
 }
 
-/// Decodes a finished hold and its position.
-pub fn read_finished(bytes: &[u8]) -> Result<(u64, Ended), RecordError> {
+/// Decodes a finished hold and its secret.
+pub fn read_finished(bytes: &[u8]) -> Result<(Secret, Ended), RecordError> {
     let record: FinishedRecord = read(bytes)?;
     let ended = Ended {
         lock: LockName::new(&record.lock)?,
@@ -202,7 +211,26 @@ pub fn read_finished(bytes: &[u8]) -> Result<(u64, Ended), RecordError> {
         },
         id: record.id.map(ClaimId::from_bytes),
     };
-    Ok((record.position, ended))
+    Ok((Secret::from_bytes(record.secret), ended))
+}
+
+/// Encodes a finished hold of format 1 as one of today, and returns its position with it.
+pub fn convert_finished(secret: [u8; 16], bytes: &[u8]) -> Result<(u64, Vec<u8>), RecordError> {
+    let FinishedRecord1 {
+        lock,
+        token,
+        cause,
+        id,
+        position,
+    } = read(bytes)?;
+    let record = FinishedRecord {
+        lock,
+        token,
+        cause,
+        id,
+        secret,
+    };
+    Ok((position, write(&record)))
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::clock::{Clock, micros};
 use crate::backend::{Change, Notification};
-use crate::name::{FencingToken, LockName, Secret};
+use crate::name::{FencingToken, LockName};
 
 /// The index of a namespace in its store.
 pub type NamespaceId = usize;
@@ -17,14 +17,8 @@ pub type NamespaceId = usize;
 pub enum RecordKey {
     /// A holder, by its lock and its position in the queue.
     Holder(NamespaceId, LockName, u64),
-    /// A finished hold, by its secret.
-    Finished(NamespaceId, [u8; 16]),
-}
-
-impl RecordKey {
-    pub fn finished(namespace: NamespaceId, secret: &Secret) -> Self {
-        Self::Finished(namespace, *secret.as_bytes())
-    }
+    /// A finished hold, by its position in the order of their ends.
+    Finished(NamespaceId, u64),
 }
 
 /// A batch's changes to the file: the last value of each record, and the highest token.

@@ -8,14 +8,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use fencepost::api::proto::lock_service_server::{LockService, LockServiceServer};
 use fencepost::api::proto::{
     AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse, GetLockRequest, GetLockResponse, Guarantee,
-    Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
-    WatchLockRequest, WatchLockResponse,
+    KeepAliveRequest, KeepAliveResponse, Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse,
+    RenewRequest, RenewResponse, WatchLockRequest, WatchLockResponse,
 };
 use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
 use futures::stream::Empty;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// A token of realistic size.
 const TOKEN: u64 = 1 << 50;
@@ -84,6 +84,7 @@ struct EchoService {
 #[tonic::async_trait]
 impl LockService for EchoService {
     type WatchLockStream = Empty<Result<WatchLockResponse, Status>>;
+    type KeepAliveStream = Empty<Result<KeepAliveResponse, Status>>;
 
     async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<AcquireResponse>, Status> {
         let message = request.into_inner();
@@ -118,6 +119,13 @@ impl LockService for EchoService {
     }
 
     async fn watch_lock(&self, _: Request<WatchLockRequest>) -> Result<Response<Self::WatchLockStream>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn keep_alive(
+        &self,
+        _: Request<Streaming<KeepAliveRequest>>,
+    ) -> Result<Response<Self::KeepAliveStream>, Status> {
         Err(not_echoed())
     }
 

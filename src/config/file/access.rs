@@ -92,8 +92,8 @@ section! {
         namespaces: Vec<PatternText> = Vec::new(),
         /// The prefixes of the names of the locks; "" stands for all locks.
         locks: Vec<String> = vec![String::new()],
-        /// The verbs: "acquire" (Acquire, Renew, Release), "read" (GetLock, ListLocks, WatchLock,
-        /// CheckToken), "admin" (ForceRelease, and Admit if locks has "").
+        /// The verbs: "acquire" (Acquire, Renew, Release, KeepAlive), "read" (GetLock, ListLocks,
+        /// WatchLock, CheckToken), "admin" (ForceRelease, and Admit if locks has "").
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
@@ -114,7 +114,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock streams may be open.
+        /// How many WatchLock and KeepAlive streams may be open.
         stream_limit: Option<QuotaCount> = None,
     }
 }

@@ -6,6 +6,7 @@ mod table;
 
 pub mod answers;
 pub mod input;
+pub mod keeping;
 pub mod leases;
 pub mod looking;
 pub mod refused;

@@ -84,6 +84,23 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::keeping {
+                    a_client_that_answers_keeps_all_its_leases,
+                    a_forced_lease_is_told_lost_at_once,
+                    a_lease_that_another_call_released_is_told_lost_at_once,
+                    a_lease_that_ended_at_another_replica_is_told_with_the_next_beat,
+                    a_lease_that_ran_out_is_told_lost,
+                    a_lease_that_another_client_renews_is_not_told_lost,
+                    a_lease_that_cannot_be_kept_is_told_with_its_reason,
+                    a_client_without_leases_is_asked_again,
+                    the_end_of_the_stream_gives_nothing_back,
+                    a_beat_that_is_too_large_is_refused_and_the_server_lives_on,
+                    a_stop_ends_the_stream_at_once,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::looking {
                     get_lock_shows_holders_and_waiters: Sharing,
                     a_lock_that_nobody_uses_is_free,
