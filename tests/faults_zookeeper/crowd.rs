@@ -27,6 +27,7 @@ struct Held {
 pub struct Crowd {
     clients: Vec<JoinHandle<Vec<Held>>>,
     until: Instant,
+    register: Arc<Register>,
 }
 
 impl Crowd {
@@ -41,6 +42,7 @@ impl Crowd {
         Self {
             clients: (0..clients).map(client).collect(),
             until,
+            register,
         }
     }
 
@@ -60,6 +62,7 @@ impl Crowd {
         let times: Vec<_> = all.iter().map(|held| held.from).chain([self.until]).collect();
         let gaps = times.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
         let gap = gaps.max().unwrap_or(Duration::MAX);
+        assert_eq!(self.register.writes(), all.len() as u64, "some were refused");
         println!("{} grants, longest gap {gap:?}", all.len());
         (all.len(), gap)
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Backend, Health};
+use fencepost::backend::{AcquireOutcome, Health};
 use fencepost::error::Error;
 
 use crate::claims::numbered;

@@ -77,7 +77,7 @@ impl Connection {
 
     /// Ends its session, and with it all ephemeral nodes.
     pub fn close(mut self) {
-        self.call(CLOSE, &[]).expect("ZooKeeper answers");
+        self.ask(CLOSE, &[]).expect("it can be closed");
     }
 
     /// Creates a persistent node that only this may use.

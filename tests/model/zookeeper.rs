@@ -16,6 +16,7 @@
 //! | `Promote` | fence, base, own | deletes `q`, creates `h` |
 //! | `AdoptWaiter` | fence, theirs | deletes `q` of an earlier call, creates an own `q` with its place |
 //! | `AdoptAndPromote` | fence, base, theirs | deletes `q` of an earlier call, creates `h` |
+//! | `GrantAgain` | fence, base, version | deletes an own `h` of unknown outcome, creates it anew with a token of this epoch |
 //! | `AdoptHolder` | fence, version | writes `h` of an earlier call: adopted, renewed |
 //! | `MoveWaiter` | fence, own | deletes `q` of the last session, creates `q` with its place |
 //! | `RemoveTry` | fence, own or theirs | deletes `q` of a call that does not wait |
@@ -115,6 +116,8 @@ pub enum Flaw {
     WatchesBlindly,
     /// The list that is judged is not the one that sets the watch.
     JudgesAnotherList,
+    /// A call whose grant was not answered grants itself anew though a retry has found the holder.
+    GrantsAgainOverAnAdoption,
     /// A promotion does not name its own waiter.
     PromotesAnyWaiter,
     /// Harmless: a release promotes its next though its own holder is gone.
@@ -153,6 +156,8 @@ pub struct World {
     /// A client asks again before its first call has ended.
     pub hedges: bool,
     pub reads_apart: bool,
+    /// A call whose grant was not answered grants itself anew: its token may be one from before the base was proven.
+    pub grants_again: bool,
 }
 
 impl World {
@@ -178,6 +183,7 @@ pub enum Reached {
     TookAnEmptyLock,
     MovedAWaiter,
     RemovedATry,
+    GrantedAgain,
     Batched,
     UnknownReleasePromoted,
 }

@@ -14,10 +14,10 @@ impl Protocol {
             | Step::MoveWaiter
             | Step::RemoveTry
             | Step::UndoWaiter => state.waiters[target].place,
-            Step::AdoptHolder | Step::UndoHolder => state.holders[target].token,
+            Step::AdoptHolder | Step::GrantAgain | Step::UndoHolder => state.holders[target].token,
             _ => 0,
         };
-        let is_of_holder = matches!(step, Step::AdoptHolder | Step::UndoHolder);
+        let is_of_holder = matches!(step, Step::AdoptHolder | Step::GrantAgain | Step::UndoHolder);
         let version = if is_of_holder { state.holders[target].version } else { 0 };
         let of = &mut state.calls[call];
         of.stage = Stage::Sent;
@@ -41,6 +41,7 @@ impl Protocol {
         of.token = if is_over { 0 } else { holder.token };
         of.version = holder.version;
         of.is_unknown = false;
+        of.is_in_doubt = false;
         of.judged_early = false;
     }
 
@@ -91,7 +92,7 @@ impl Protocol {
         let has_request_id = self.has_request_id(self.claim(call));
         state.calls[call].watch = Watch::Nothing;
         if state.holds(call) {
-            self.now_holds(state, call, call);
+            self.look_at_own_holder(state, call);
             return;
         }
         let holder = self
@@ -108,6 +109,18 @@ impl Protocol {
             self.look_at_earlier(state, call, other);
         } else {
             self.look_anew(state, call);
+        }
+    }
+
+    fn look_at_own_holder(&self, state: &mut State, call: usize) {
+        let is_adopted = state.holders[call].is_adopted && !self.has(Flaw::GrantsAgainOverAnAdoption);
+        if !state.calls[call].is_in_doubt {
+            self.now_holds(state, call, call);
+        } else if is_adopted {
+            // Superseded: the retry's client counts on it as it is.
+            state.calls[call].stage = Stage::Done;
+        } else {
+            self.send(state, call, Step::GrantAgain, call);
         }
     }
 

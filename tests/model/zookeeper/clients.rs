@@ -76,6 +76,7 @@ impl Protocol {
             if call.stage == Stage::IsNext {
                 call.stage = Stage::Unknown;
                 call.is_unknown = true;
+                call.is_in_doubt = self.world.grants_again;
             }
         }
         Some(())

@@ -158,6 +158,7 @@ impl Protocol {
                 self.change_waiter(state, call, multi, zxid)
             }
             Step::AdoptHolder => self.adopt_holder(state, call, multi),
+            Step::GrantAgain => self.grant_again(state, call, multi, zxid),
             Step::UndoHolder => self.undo_holder(state, call, multi),
             Step::Release | Step::Renew | Step::Nothing => Answer::Refused,
         }
@@ -265,6 +266,29 @@ impl Protocol {
         if !self.has(Flaw::AdoptsWithoutRenewing) {
             holder.version = (holder.version + 1).min(6);
         }
+        Answer::Holds
+    }
+
+    /// A holder that was adopted has another version.
+    fn grant_again(&self, state: &mut State, call: usize, multi: &Multi, zxid: u8) -> Answer {
+        let holder = state.holders[call];
+        let is_unchanged = !holder.is_adopted && (holder.version == multi.version || !self.reads_apart);
+        let passes = is_unchanged || self.has(Flaw::GrantsAgainOverAnAdoption);
+        if !self.is_holder(state, call, multi.path) || !passes {
+            return Answer::Refused;
+        }
+        self.reach(Reached::GrantedAgain);
+        self.note_tidy(state, call);
+        if zxid <= state.last_token {
+            state.wrong.get_or_insert("a token was not larger than all before");
+        }
+        state.last_token = state.last_token.max(zxid);
+        state.over[call] = 0;
+        state.holders[call] = Holder {
+            is_there: true,
+            token: zxid,
+            ..Holder::default()
+        };
         Answer::Holds
     }
 

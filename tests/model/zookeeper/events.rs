@@ -235,9 +235,13 @@ impl Protocol {
             }
             Event::LateStepIsApplied(call, place) => self.apply_late(state, call, place),
             Event::GetsNoAnswer(call) => {
+                let step = state.calls[call].sent.step;
                 self.give_up(state, call).then_some(())?;
-                state.calls[call].stage = Stage::Unknown;
-                state.calls[call].is_unknown = true;
+                let grants = self.world.grants_again && step.grants();
+                let of = &mut state.calls[call];
+                of.stage = Stage::Unknown;
+                of.is_unknown = true;
+                of.is_in_doubt |= grants;
             }
             Event::Leaves(call) => self.leave(state, call)?,
             Event::RaisesTheFence(call) => self.raise_fence(state, self.replica(call)),

@@ -175,6 +175,15 @@ fn a_retry_that_is_answered_without_a_renewal() {
 }
 
 #[test]
+fn a_grant_anew_over_an_adoption() {
+    let world = World {
+        grants_again: true,
+        ..RETRIED
+    };
+    notices(&[Flaw::GrantsAgainOverAnAdoption], world, LOST);
+}
+
+#[test]
 fn two_grants_in_one_multi() {
     let world = World {
         calls: &[(0, 0), (1, 0), (2, 0)],

@@ -87,6 +87,7 @@ fn forget_stage(call: &mut Call) {
         Stage::Undo | Stage::Undoing => {
             *call = Call {
                 watch: Watch::Nothing,
+                is_in_doubt: false,
                 looked_first: call.is_unknown && call.looked_first,
                 holder: 0,
                 version: 0,
@@ -100,6 +101,7 @@ fn forget_stage(call: &mut Call) {
         Stage::Holds => {
             *call = Call {
                 watch: Watch::Nothing,
+                is_in_doubt: false,
                 was_queued: false,
                 epoch: 0,
                 judged_early: false,

@@ -38,6 +38,7 @@ pub enum Step {
     AdoptWaiter,
     AdoptAndPromote,
     AdoptHolder,
+    GrantAgain,
     MoveWaiter,
     RemoveTry,
     UndoWaiter,
@@ -49,6 +50,14 @@ pub enum Step {
 }
 
 impl Step {
+    pub fn grants(self) -> bool {
+        use Step::{AcquireEmpty, AcquireFree, AdoptAndPromote, GrantAgain, Promote};
+        matches!(
+            self,
+            AcquireFree | AcquireEmpty | Promote | AdoptAndPromote | GrantAgain
+        )
+    }
+
     pub fn is_undo(self) -> bool {
         matches!(self, Self::UndoWaiter | Self::UndoHolder)
     }
@@ -115,6 +124,8 @@ pub struct Call {
     /// Steps that were given up and may still take effect.
     pub late: [Multi; 2],
     pub is_unknown: bool,
+    /// A step of it that grants was not answered.
+    pub is_in_doubt: bool,
     /// It was enqueued, in the session of this epoch.
     pub was_queued: bool,
     pub epoch: u8,

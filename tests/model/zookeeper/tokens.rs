@@ -225,8 +225,12 @@ impl Tokens {
         self.write();
         let is_same = self.store.base_version == version && self.store.base == base;
         if !is_same && self.world.flaw != Flaw::IgnoresTheBase {
-            // The base is read again.
-            self.replicas[at].is_proven = false;
+            // The base is read again, over the same connection.
+            let store = self.store;
+            let replica = &mut self.replicas[at];
+            if replica.is_proven {
+                (replica.base, replica.base_version) = (store.base, store.base_version);
+            }
             return Some(());
         }
         self.store.mint = self.store.zxid;

@@ -22,6 +22,7 @@ pub const RETRIED: World = World {
     batches: false,
     hedges: false,
     reads_apart: false,
+    grants_again: false,
 };
 
 /// The retry at the same replica.
@@ -93,6 +94,17 @@ fn a_hedged_retry_is_safe() {
         ..RETRIED
     })
     .is_sound(100_000, &[R::AdoptedAHolder]);
+}
+
+#[test]
+fn a_call_that_grants_itself_anew_after_an_unknown_outcome_is_safe() {
+    let grants_again = true;
+    let reached = [R::GrantedAgain, R::AdoptedAHolder];
+    explore(World {
+        grants_again,
+        ..RETRIED
+    })
+    .is_sound(100_000, &reached);
 }
 
 #[test]
