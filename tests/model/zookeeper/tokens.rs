@@ -59,6 +59,11 @@ const QUIET: World = World {
     slips: true,
 };
 const RESTORED: World = World { restores: 1, ..QUIET };
+const ELECTED: World = World {
+    ahead: 6,
+    elections: 2,
+    ..QUIET
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Store {
@@ -348,13 +353,8 @@ fn tokens_rise_though_clocks_differ() {
 
 #[test]
 fn tokens_rise_over_elections() {
-    let world = World {
-        ahead: 6,
-        end: until(9, 10),
-        elections: 2,
-        ..QUIET
-    };
-    explore(world).is_sound(100_000);
+    let end = until(9, 10);
+    explore(World { end, ..ELECTED }).is_sound(100_000);
 }
 
 #[test]
@@ -412,12 +412,7 @@ fn a_grant_that_counts_though_its_connection_broke_is_noticed() {
 
 #[test]
 fn a_base_that_is_lowered_blindly_is_noticed() {
-    let world = World {
-        end: 8,
-        elections: 2,
-        ..QUIET
-    };
-    notices(Flaw::LowersBlindly, world);
+    notices(Flaw::LowersBlindly, World { end: 9, ..ELECTED });
 }
 
 #[test]
@@ -438,13 +433,7 @@ fn a_clock_that_is_read_after_the_proof_is_noticed() {
 
 #[test]
 fn a_last_grant_that_is_counted_under_the_present_base_is_noticed() {
-    let world = World {
-        end: 9,
-        ahead: 6,
-        elections: 2,
-        ..QUIET
-    };
-    notices(Flaw::CountsUnderThePresentBase, world);
+    notices(Flaw::CountsUnderThePresentBase, World { end: 9, ..ELECTED });
 }
 
 /// The known limit: a grant that was sent under one epoch and takes effect in the next, before any proof there, has a
