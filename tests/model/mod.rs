@@ -6,3 +6,4 @@ mod etcd_chain;
 mod etcd_next;
 mod explorer;
 mod redlock;
+mod zookeeper;
