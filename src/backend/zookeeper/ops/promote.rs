@@ -34,7 +34,8 @@ impl Replica {
         {
             return Ok(AcquireOutcome::Held(grant));
         }
-        let view = self.table.list(lock, &epoch).await?;
+        // What another replica released before this call makes room.
+        let view = self.list_now(&epoch, lock).await?;
         self.stand(lock, new, &epoch, view).await
     }
 
