@@ -18,6 +18,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
 mod batch;
 mod calls;
 mod client;
+mod clock;
 pub mod config;
 mod data;
 mod epoch;
@@ -121,6 +123,7 @@ impl Store {
             calls: Arc::default(),
             leases: Leases::default(),
             buckets: Mutex::new(HashSet::new()),
+            grants: AtomicU32::new(0),
             paths,
             client,
             epochs,

@@ -219,6 +219,21 @@ const READERS: &[(&str, Clock, &str)] = &[
         "stamps Grant::waited when a step is sent",
     ),
     (
+        "src/backend/zookeeper/clock.rs",
+        Clock::Wall,
+        "scales tokens and dates what people see; decides nothing about leases",
+    ),
+    (
+        "src/backend/zookeeper/table.rs",
+        Clock::Running,
+        "lists locks again from time to time, because a watch may lose an event",
+    ),
+    (
+        "src/backend/zookeeper/table/state.rs",
+        Clock::Running,
+        "notes when a lock was listed",
+    ),
+    (
         "src/backend/zookeeper/calls.rs",
         Clock::Running,
         "forgets the calls that ended long ago",
@@ -239,11 +254,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "forgets the ends of calls after their time",
     ),
     (
-        "src/backend/zookeeper/table.rs",
-        Clock::Running,
-        "lists locks again from time to time, because a watch may lose an event",
-    ),
-    (
         "src/backend/zookeeper/ops/sweep.rs",
         Clock::Running,
         "deletes nodes that nobody has used for long",
@@ -257,16 +267,6 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/backend/zookeeper/client/connection.rs",
         Clock::Running,
         "gives up a server that does not answer",
-    ),
-    (
-        "src/backend/zookeeper/epoch.rs",
-        Clock::Wall,
-        "scales tokens; decides nothing about leases",
-    ),
-    (
-        "src/backend/zookeeper/data/record.rs",
-        Clock::Wall,
-        "dates what people see; decides nothing",
     ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (

@@ -71,11 +71,9 @@ impl Step {
     }
 
     fn size(&self) -> usize {
-        // A record of a claim is smaller than its metadata and some hundred bytes for each hold.
-        const HOLD: usize = 128;
         let size = |op: &StepOp| match op {
             StepOp::Op(op) => op.size(),
-            StepOp::Grant(path, claim) => path.len() + claim.holds.len() * HOLD + claim.encode().len(),
+            StepOp::Grant(path, claim) => path.len() + claim.size(),
         };
         self.ops.iter().map(size).sum()
     }
@@ -217,15 +215,15 @@ impl Queue {
             let stays = self.busy.contains(lock)
                 || blocked.contains(lock)
                 || classes.get(lock).is_some_and(|other| !goes_with(other));
-            let bytes = pending.step.size();
-            let is_full = !batch.is_empty() && (batch.len() == STEPS || size + bytes > self.sender.max_request);
-            if stays || is_full {
+            if stays {
                 blocked.insert(lock.clone());
                 kept.push_back(pending);
-                if is_full {
-                    break;
-                }
                 continue;
+            }
+            let bytes = pending.step.size();
+            if !batch.is_empty() && (batch.len() == STEPS || size + bytes > self.sender.max_request) {
+                kept.push_back(pending);
+                break;
             }
             classes.insert(lock.clone(), class);
             size += bytes;

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
 use super::client::{Client, Connected, Failure, State};
+use super::clock::{micros, wall};
 use super::data::paths::Paths;
-use super::data::record::micros;
 use crate::backend::Health;
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
@@ -150,7 +150,7 @@ impl Epochs {
             loop {
                 let now = state.borrow_and_update().clone();
                 match now {
-                    State::Away(why) => self.is_away(&why),
+                    State::Away(why) => self.is_away(format!("zookeeper: {why}")),
                     State::Connected(connected) => {
                         // A state that changes ends the proof of the one before.
                         tokio::select! {
@@ -165,12 +165,11 @@ impl Epochs {
             }
         };
         closed.run_until_cancelled(follow).await;
-        self.is_away("the namespace is closed");
+        self.is_away("the namespace is closed".into());
     }
 
-    fn is_away(&self, why: &str) {
+    fn is_away(&self, reason: String) {
         self.current.send_replace(None);
-        let reason = format!("zookeeper: {why}");
         self.health.send_replace(Health::Unavailable { reason });
     }
 
@@ -181,7 +180,7 @@ impl Epochs {
                 Ok(()) => return,
                 Err(failure) => {
                     tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be proven");
-                    self.is_away(&failure.to_string());
+                    self.is_away(failure.to_string());
                 }
             }
             sleep(backoff.pause()).await;
@@ -200,13 +199,15 @@ impl Epochs {
         }
         // The answer that refused the step is newer than the change, so this read sees that.
         let read = self.client.get(failed.generation, &self.paths.base()).await?;
-        let (base, stat) = read.ok_or_else(|| Failure::NotSent("the node of the token base is gone".into()))?;
-        let base = read_number(&base)?;
+        let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
+        let read = read.transpose()?;
         drop(proving);
-        if (base, stat.version) == (failed.base, failed.base_version) {
-            // It was the fence.
+        // It was the fence, or the nodes of the namespace were deleted by hand.
+        let Some((base, stat)) =
+            read.filter(|(base, stat)| (*base, stat.version) != (failed.base, failed.base_version))
+        else {
             return self.prove(failed.generation, failed.session).await;
-        }
+        };
         let epoch = Epoch {
             base,
             base_version: stat.version,
@@ -226,7 +227,7 @@ impl Epochs {
         let mut fenced = self.proving.lock().await;
         self.current.send_replace(None);
         self.make_directories(generation).await?;
-        let clock = micros(SystemTime::now());
+        let clock = micros(wall());
         let fence = self.raise_fence(generation, session, *fenced).await?;
         *fenced = Some(session);
         let (base, base_version) = loop {
@@ -252,16 +253,15 @@ impl Epochs {
         Ok(())
     }
 
+    /// Creates the nodes that every namespace has, as far as they are absent.
     async fn make_directories(&self, generation: u64) -> Result<(), Failure> {
         let zero = || 0_u64.to_be_bytes().to_vec();
         let directories = self.paths.directories().into_iter().map(|path| (path, Vec::new()));
         let numbers = [(self.paths.base(), zero()), (self.paths.mint(), zero())];
-        let (last, _) = &numbers[1];
-        if self.client.get(generation, last).await?.is_some() {
-            return Ok(());
-        }
         for (path, data) in directories.chain(numbers) {
-            self.ensure(generation, &path, data).await?;
+            if self.client.get(generation, &path).await?.is_none() {
+                self.ensure(generation, &path, data).await?;
+            }
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,7 +18,7 @@ use super::epoch::{Epoch, Epochs};
 use super::history::History;
 use super::leases::{Lease, Leases};
 use super::table::LockTable;
-use crate::backend::Grant;
+use crate::backend::{Grant, NewClaim};
 use crate::name::{ClaimId, LockName};
 
 mod acquire;
@@ -47,6 +48,8 @@ pub struct Replica {
     pub table: Arc<LockTable>,
     /// The buckets that are known to be there.
     pub buckets: Mutex<HashSet<u16>>,
+    /// Counts the grants that this replica has sent: no path of a holder is ever made twice.
+    pub grants: AtomicU32,
 }
 
 /// Passes over a refusal because the lock has changed, or the call that it grants has ended; any other failure is
@@ -109,6 +112,12 @@ impl Replica {
             call: None,
         };
         self.batcher.send(step).await
+    }
+
+    /// A new path for the holder of a call.
+    fn new_holder(&self, lock: &LockName, new: &NewClaim) -> String {
+        let number = self.grants.fetch_add(1, Ordering::Relaxed);
+        self.child(lock, &Child::holder_name(new, number))
     }
 
     /// The path of a child.

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
+use self::state::{LockState, Own, Seen};
 use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
@@ -19,6 +20,8 @@ use super::epoch::{Epoch, Epochs};
 use crate::backend::Notification;
 use crate::backend::notifications::NotificationSender;
 use crate::name::{CallId, ClaimId, LockName};
+
+pub mod state;
 
 /// How often locks without waiters are unwatched.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -33,132 +36,6 @@ pub struct LockTable {
     paths: Paths,
     notifications: Arc<NotificationSender>,
     locks: Mutex<HashMap<LockName, LockState>>,
-}
-
-#[derive(Debug, Default)]
-struct LockState {
-    view: Option<View>,
-    /// The number of the list that the view is of, and that of the last list that was asked for.
-    listed: u64,
-    asked: u64,
-    listed_at: Option<Instant>,
-    /// Holders that ended, or were granted, while a list was under way, which may not show it.
-    ended: Vec<String>,
-    granted: Vec<Child>,
-    /// The connection that has the watch.
-    watched: Option<u64>,
-    /// A task lists it; and it must be listed again after that.
-    is_listing: bool,
-    is_outdated: bool,
-    own: HashMap<CallId, Own>,
-    watchers: Vec<mpsc::UnboundedSender<Seen>>,
-    admission: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// What a watcher of a lock is told.
-#[derive(Debug, Clone)]
-pub enum Seen {
-    /// A child of this name was created or deleted.
-    Created(String),
-    Deleted(String),
-    /// Events may have been lost.
-    Gap,
-}
-
-/// A waiter of this replica.
-#[derive(Debug, Clone)]
-pub struct Own {
-    pub claim: ClaimId,
-    /// The name of its node.
-    pub name: String,
-    pub session: i64,
-    /// Lists up to this one may not show it.
-    since: u64,
-    /// It was notified, or must not be.
-    notified: bool,
-}
-
-impl LockState {
-    /// Whether it has waiters or watchers.
-    fn is_watched(&self) -> bool {
-        !self.own.is_empty() || !self.watchers.is_empty()
-    }
-
-    fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.admission) == 1
-    }
-
-    /// Marks the waiters of this replica that should ask, and returns those that were not marked before: those that
-    /// may hold, and those that are gone.
-    fn due(&mut self) -> Vec<ClaimId> {
-        let Some(view) = &self.view else {
-            return Vec::new();
-        };
-        let next: Vec<CallId> = view.next_without(None).map(|waiter| waiter.call).collect();
-        let listed = self.listed;
-        let mut due = Vec::new();
-        for (call, own) in &mut self.own {
-            let is_gone = listed > own.since && !view.has(&own.name);
-            if !own.notified && (is_gone || next.contains(call)) {
-                own.notified = true;
-                due.push(own.claim);
-            }
-        }
-        due
-    }
-
-    /// Takes a list over, unless a later one was taken over before.
-    fn take(&mut self, number: u64, mut view: View) {
-        if number <= self.listed {
-            return;
-        }
-        self.granted.iter().for_each(|holder| view.granted(holder));
-        for name in &self.ended {
-            view.ended(name);
-        }
-        if number == self.asked {
-            self.ended.clear();
-            self.granted.clear();
-        }
-        (self.listed, self.listed_at) = (number, Some(Instant::now()));
-        self.view = Some(view);
-    }
-
-    fn granted(&mut self, holder: &Child) {
-        if let Some(view) = &mut self.view {
-            view.granted(holder);
-        }
-        if self.asked > self.listed {
-            self.granted.push(holder.clone());
-        }
-    }
-
-    fn ended(&mut self, name: &str) {
-        if let Some(view) = &mut self.view {
-            view.ended(name);
-        }
-        if self.asked > self.listed {
-            self.ended.push(name.to_owned());
-        }
-    }
-
-    /// Applies an event. Whether the lock must be listed again.
-    fn apply(&mut self, kind: EventKind, child: &Child) -> bool {
-        match (kind, child.holds()) {
-            (EventKind::Created, true) => self.granted(child),
-            (EventKind::Deleted, true) => self.ended(&child.name),
-            (EventKind::Deleted, false) => {
-                let is_known = self.view.as_ref().is_none_or(|view| view.has(&child.name));
-                return is_known && !self.own.is_empty();
-            }
-            _ => {}
-        }
-        false
-    }
-
-    fn tell(&mut self, seen: &Seen) {
-        self.watchers.retain(|watcher| watcher.send(seen.clone()).is_ok());
-    }
 }
 
 impl LockTable {

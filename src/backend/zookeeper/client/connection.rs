@@ -151,6 +151,11 @@ impl Connection {
         self.zxid
     }
 
+    /// The time of silence after which the servers end the session.
+    pub fn session_timeout(&self) -> Duration {
+        self.session_timeout
+    }
+
     /// When the server was last heard from.
     pub fn heard(&self) -> Instant {
         self.heard

@@ -29,6 +29,8 @@ pub struct Session {
     next: usize,
     /// When a server last answered for the session.
     heard: Instant,
+    /// After so much silence the servers have ended the session: they may have given a longer time than was asked for.
+    given: Duration,
 }
 
 impl Session {
@@ -49,6 +51,7 @@ impl Session {
             generation: 0,
             next: 0,
             heard: Instant::now(),
+            given: Duration::ZERO,
         }
     }
 
@@ -88,7 +91,7 @@ impl Session {
     ) -> Option<Result<Connection, String>> {
         // The servers have ended a session that they have not heard from for its timeout. It is given up even if no
         // server says so: after a restore from an old copy all of them refuse a client that has seen newer changes.
-        if self.heard.elapsed() > self.settings.session_timeout {
+        if self.heard.elapsed() > self.given.max(self.settings.session_timeout) {
             self.identity = Identity::default();
         }
         let credentials = self.credentials.load_full();
@@ -112,6 +115,7 @@ impl Session {
     ) -> Ended {
         self.generation += 1;
         self.heard = Instant::now();
+        self.given = connection.session_timeout();
         let connected = Connected {
             generation: self.generation,
             session: self.identity.session,

@@ -1,6 +1,6 @@
 //! The names of a lock's children. They say all that the rule needs, so a list of a lock can be judged without data.
 //!
-//! `h-<mode>-<claim>-<call>-<attempt>` is a holder, and `q-<mode>-<claim>-<call>-<place>-<sequence>` a waiter. The mode
+//! `h-<mode>-<claim>-<call>-<grant>` is a holder, and `q-<mode>-<claim>-<call>-<place>-<sequence>` a waiter. The mode
 //! is `x`, `s` or `p<permits>.<limit>`, followed by `_r` if the claim is reentrant and `_t` if it has a request id. The
 //! place is `n` for a waiter in the order of its sequence number, and the older number of a waiter that was adopted.
 
@@ -26,8 +26,8 @@ pub struct Child {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Holder {
-        /// How often its grant was repeated under a new name.
-        attempt: u32,
+        /// The number of its grant at its replica, which makes its name a new one.
+        grant: u32,
     },
     Waiter {
         /// Its place in the queue.
@@ -60,8 +60,8 @@ impl Place {
 
 impl Child {
     /// The name of the holder that a call is granted.
-    pub fn holder_name(new: &NewClaim, attempt: u32) -> String {
-        format!("h-{}-{}-{}-{attempt:02x}", mode_text(new), new.id, new.call)
+    pub fn holder_name(new: &NewClaim, grant: u32) -> String {
+        format!("h-{}-{}-{}-{grant:02x}", mode_text(new), new.id, new.call)
     }
 
     /// The beginning of the name of a call's waiter. `adopted` is the place that it takes over.
@@ -80,7 +80,7 @@ impl Child {
         let place = parts.next()?;
         let role = match kind {
             "h" => Role::Holder {
-                attempt: u32::from_str_radix(place, 16).ok()?,
+                grant: u32::from_str_radix(place, 16).ok()?,
             },
             "q" => Role::Waiter {
                 place: parse_place(place, parts.next()?)?,
@@ -171,7 +171,7 @@ mod tests {
         new.mode = Mode::semaphore(2, 5).unwrap();
         let holder = Child::parse(&Child::holder_name(&new, 1)).unwrap();
         assert_eq!((holder.claim, holder.call, holder.mode), (new.id, new.call, new.mode));
-        assert!(holder.retryable && !holder.reentrant && holder.role == Role::Holder { attempt: 1 });
+        assert!(holder.retryable && !holder.reentrant && holder.role == Role::Holder { grant: 1 });
         let parse = |adopted, sequence: &str| {
             let name = Child::waiter_prefix(&new, adopted) + sequence;
             Child::parse(&name).and_then(|child| child.place())

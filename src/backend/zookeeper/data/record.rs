@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::NewClaim;
 use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::clock::{micros, wall};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
 
@@ -76,7 +77,7 @@ impl Claim {
             mode: new.mode,
             reentrant: new.reentrant,
             metadata: new.metadata.clone(),
-            since: SystemTime::now(),
+            since: wall(),
             life: new.ttl.get(),
             base: 0,
             finished_limit: new.limits.finished,
@@ -113,6 +114,15 @@ impl Claim {
     /// The token of its grant, which the transaction with this zxid made.
     pub fn token(&self, granted: i64) -> Result<FencingToken, Failure> {
         token(self.base, granted)
+    }
+
+    /// About how many bytes its record has, at most.
+    pub fn size(&self) -> usize {
+        const FIXED: usize = 128;
+        const HOLD: usize = 96;
+        let metadata = self.metadata.entries().iter();
+        let metadata: usize = metadata.map(|(key, value)| key.len() + value.len() + 8).sum();
+        FIXED + self.owner.as_str().len() + self.identity.as_str().len() + metadata + HOLD * self.holds.len()
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -160,12 +170,6 @@ impl Claim {
 /// A token: the base plus the place of the grant in ZooKeeper's order.
 pub fn token(base: u64, granted: i64) -> Result<FencingToken, Failure> {
     Ok(FencingToken::new(base.saturating_add(granted.unsigned_abs()))?)
-}
-
-/// The time of the wall clock in microseconds since 1970.
-pub fn micros(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// How a hold ended.
@@ -350,6 +354,7 @@ mod tests {
         claim.since = UNIX_EPOCH + Duration::from_secs(7);
         claim.base = 5;
         assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
+        assert!(claim.encode().len() <= claim.size());
         assert_eq!(claim.token(6).unwrap().get(), 11);
         let end = End {
             cause: Cause::Forced,

@@ -4,7 +4,7 @@
 //! the end of a holder removes an entry, and a new holder replaces the waiter of its call. Nothing else is added: what
 //! comes later is behind every waiter of the view.
 
-use super::child::{Child, Role};
+use super::child::Child;
 use crate::claim::Prefix;
 use crate::name::{CallId, ClaimId, Mode};
 
@@ -115,16 +115,6 @@ impl View {
     /// A waiter has left the queue, and was not granted.
     pub fn left(&mut self, name: &str) {
         self.waiters.retain(|waiter| waiter.name != name);
-    }
-}
-
-impl Child {
-    /// The number of its grant's repetition.
-    pub fn attempt(&self) -> u32 {
-        match self.role {
-            Role::Holder { attempt } => attempt,
-            Role::Waiter { .. } => 0,
-        }
     }
 }
 

@@ -186,7 +186,7 @@ impl Replica {
     ) -> Result<Entered, Failure> {
         let path = self.paths.lock(lock);
         let claim = Arc::new(Claim::of(new));
-        let holder = self.child(lock, &Child::holder_name(new, 0));
+        let holder = self.new_holder(lock, new);
         // The deletion fails while it has a child.
         let mut ops: Vec<StepOp> = Vec::new();
         if is_there {
@@ -206,15 +206,18 @@ impl Replica {
                 let waited = done.sent.saturating_duration_since(new.arrived);
                 Ok(Entered::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
             }
-            Err(Failure::Refused { index: 0, code }) => {
-                if !is_there && code == Code::NO_NODE {
-                    // The bucket was deleted by hand, or an old copy of the store was put back.
+            Err(Failure::Refused { index, code }) => {
+                changed(Err::<(), _>(Failure::Refused { index, code }))?;
+                if code == Code::NO_NODE && !(is_there && index == 0) {
+                    // A bucket was deleted by hand, or an old copy of the store was put back.
                     self.buckets.lock().remove(&Paths::bucket_of(lock));
                     self.ensure_bucket(lock).await?;
                 }
-                changed(Err::<(), _>(Failure::Refused { index: 0, code }))?;
                 Ok(Entered::Refused {
-                    is_there: code == Code::NODE_EXISTS || code == Code::NOT_EMPTY,
+                    is_there: match index {
+                        0 => code == Code::NODE_EXISTS || code == Code::NOT_EMPTY,
+                        _ => is_there,
+                    },
                 })
             }
             refused => {

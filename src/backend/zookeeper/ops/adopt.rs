@@ -54,7 +54,7 @@ impl Replica {
         let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
         if snapshot.view.is_next(&waiter.name, None) {
             more.push(self.history.adopt(lock, new.id, new.call).into());
-            let granted = self.grant(lock, new, Arc::new(Claim::of(new)), (0, more)).await?;
+            let granted = self.grant(lock, new, Arc::new(Claim::of(new)), more).await?;
             return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
         }
         if new.wait_policy == WaitPolicy::NoWait {

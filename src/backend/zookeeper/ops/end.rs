@@ -7,7 +7,6 @@ use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
-use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Hold};
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
@@ -186,7 +185,7 @@ impl Replica {
     ) -> Result<Option<Grant>, Failure> {
         let lease = ending.lease;
         let lock = &lease.lock;
-        let holder = self.child(lock, &Child::holder_name(to.new, 0));
+        let holder = self.new_holder(lock, to.new);
         let mut ops: Vec<StepOp> = vec![
             Op::delete(self.child(lock, &lease.child.name), lease.version).into(),
             StepOp::Grant(holder, Arc::clone(&to.claim)),

@@ -41,7 +41,7 @@ impl Replica {
     /// Makes a waiter a holder. None if the lock has changed.
     async fn take(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Option<Grant>, Failure> {
         let more = vec![Op::delete(self.child(lock, waiter), ANY).into()];
-        self.grant(lock, new, Arc::new(Claim::of(new)), (0, more)).await
+        self.grant(lock, new, Arc::new(Claim::of(new)), more).await
     }
 
     /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
@@ -51,10 +51,10 @@ impl Replica {
         lock: &LockName,
         new: &NewClaim,
         claim: Arc<Claim>,
-        (attempt, more): (u32, Vec<StepOp>),
+        more: Vec<StepOp>,
     ) -> Result<Option<Grant>, Failure> {
         // The holder appears before its waiter disappears: who follows the events never sees neither.
-        let holder = self.child(lock, &Child::holder_name(new, attempt));
+        let holder = self.new_holder(lock, new);
         let mut ops = vec![StepOp::Grant(holder, Arc::clone(&claim))];
         ops.extend(more);
         let Some(step) = self.step_of(lock, new, ops) else {
@@ -136,6 +136,10 @@ impl Replica {
         let Some(hold) = lease.claim.hold_of_call(new.call) else {
             return Ok(Some(AcquireOutcome::Gone));
         };
+        if self.calls.is_in_doubt(new.call) && hold.adopted {
+            // Another call has found it, and its client counts on this token.
+            return Ok(Some(AcquireOutcome::Superseded));
+        }
         if self.calls.is_in_doubt(new.call) {
             let granted = self.mint_again(lock, new, &lease).await?;
             return Ok(granted.map(AcquireOutcome::Held));
@@ -153,10 +157,7 @@ impl Replica {
             ..Claim::clone(&lease.claim)
         };
         let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
-        let attempt = lease.child.attempt() + 1;
-        let granted = self
-            .grant(lock, new, Arc::new(claim), (attempt, vec![old.into()]))
-            .await?;
+        let granted = self.grant(lock, new, Arc::new(claim), vec![old.into()]).await?;
         if granted.is_some() {
             self.leases.forget(lock, &lease.child.name);
             self.table.ended(lock, &lease.child.name);

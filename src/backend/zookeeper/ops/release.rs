@@ -91,7 +91,7 @@ impl Replica {
         match view.of_call(call) {
             Some(waiter) if !waiter.holds() => {
                 let gone = self.remove_waiter(lock, waiter).await?;
-                return Ok(gone.then(|| found(Released::Ended(Cause::Cancelled))));
+                Ok(gone.then(|| found(Released::Ended(Cause::Cancelled))))
             }
             Some(holder) => {
                 let holder = holder.clone();

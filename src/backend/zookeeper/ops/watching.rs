@@ -11,7 +11,7 @@ use super::Replica;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::epoch::Epoch;
-use crate::backend::zookeeper::table::Seen;
+use crate::backend::zookeeper::table::state::Seen;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
 use crate::name::{FencingToken, LockName, Owner};
