@@ -1,5 +1,9 @@
-//! The servers of the tests themselves: they start, elect, and keep what they had.
+//! The servers of the tests themselves: they start, elect, and keep what they had; and what a restart of all keeps.
 
+use std::time::Duration;
+
+use crate::clients::{acquire, take, token};
+use crate::harness::{ensemble, nothing_is_left, replica, serves, waiters};
 use crate::servers::{Ensemble, Options, Program, Role, current, eventually, packaged};
 
 fn programs() -> Vec<&'static Program> {
@@ -46,4 +50,28 @@ fn three_servers_elect_another_leader_when_theirs_is_killed_or_stopped() {
             ensemble.servers[second].role() == Some(Role::Follower)
         });
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_and_waiters_outlive_a_restart_of_all_servers() {
+    const TTL: Duration = Duration::from_secs(60);
+    let Some(mut ensemble) = ensemble(1) else { return };
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "a", TTL, TTL).await }
+    });
+    waiters(&locks, "a", 1).await;
+    ensemble.kill_all();
+    ensemble.start_all();
+    ensemble.wait_ready();
+    serves(&locks).await;
+    waiters(&locks, "a", 1).await;
+    locks.renew(&held.key, None).await.expect("it is held");
+    locks.release(&held.key).await.expect("it is held");
+    let next = waiting.await.expect("no panic").expect("it is next");
+    assert!(token(&next) > token(&held));
+    locks.release(&next.key).await.expect("it is held");
+    nothing_is_left(&ensemble.servers[0].address()).await;
 }

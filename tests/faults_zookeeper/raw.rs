@@ -75,9 +75,9 @@ impl Connection {
         self.session
     }
 
-    /// Ends its session, and with it all ephemeral nodes.
-    pub fn close(mut self) {
-        self.ask(CLOSE, &[]).expect("it can be closed");
+    /// Ends its session, and with it all ephemeral nodes. False: its first client took it back before.
+    pub fn close(mut self) -> bool {
+        matches!(self.call(CLOSE, &[]), Ok(Ok(_)))
     }
 
     /// Creates a persistent node that only this may use.

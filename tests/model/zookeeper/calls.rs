@@ -34,7 +34,7 @@ impl Protocol {
     /// The call holds by the node of `target`.
     pub fn now_holds(&self, state: &mut State, call: usize, target: usize) {
         let holder = state.holders[target];
-        let is_over = holder.version + 1 <= state.over[target];
+        let is_over = holder.version < state.over[target];
         let of = &mut state.calls[call];
         of.stage = Stage::Holds;
         of.holder = u8::try_from(target).expect("few calls");
