@@ -54,6 +54,8 @@ pub struct Connection {
     last_xid: i32,
     zxid: i64,
     heard: Instant,
+    /// When the last request was answered: those behind it wait for a busy server, and not for a dead one.
+    answered: Instant,
     sent: Instant,
     session_timeout: Duration,
     request_timeout: Duration,
@@ -89,6 +91,7 @@ impl Connection {
             last_xid: 0,
             zxid: identity.zxid,
             heard: Instant::now(),
+            answered: Instant::now(),
             sent: Instant::now(),
             session_timeout: settings.session_timeout,
             request_timeout: settings.timeout,
@@ -230,7 +233,7 @@ impl Connection {
 
     /// Pings a silent server, and gives up one that does not answer.
     fn check(&mut self) -> Option<String> {
-        let late = |pending: &Pending| pending.sent.elapsed() > self.request_timeout;
+        let late = |pending: &Pending| pending.sent.max(self.answered).elapsed() > self.request_timeout;
         if self.pending.front().is_some_and(late) || self.heard.elapsed() > self.session_timeout * 2 / 3 {
             return Some("the server does not answer".into());
         }
@@ -275,6 +278,7 @@ impl Connection {
         self.zxid = self.zxid.max(header.zxid);
         let pending = self.pending.pop_front().filter(|pending| pending.xid == header.xid);
         let pending = pending.ok_or_else(|| Failure::Damaged("an answer is not in order".into()))?;
+        self.answered = self.heard;
         let answer = match header.code {
             Code::OK => Ok(body.to_vec()),
             code => Err(Failure::of(code)),
