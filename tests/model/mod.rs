@@ -5,3 +5,4 @@ mod etcd;
 mod etcd_chain;
 mod explorer;
 mod redlock;
+mod zookeeper;
