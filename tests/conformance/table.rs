@@ -131,6 +131,7 @@ macro_rules! conformance_suite {
                 $flags,
                 cases::reentry {
                     a_reentry_adds_a_hold_with_the_same_token: Reentry,
+                    a_hold_that_another_replica_added_is_renewed_and_released_here: Reentry,
                     the_lock_is_free_when_every_hold_is_released: Reentry,
                     a_repeated_release_of_a_hold_leaves_the_others: Reentry,
                     both_sides_must_be_reentrant: Reentry,

@@ -10,7 +10,7 @@ use fencepost::api::proto::*;
 use futures::stream::{Empty, empty};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Set in the process that serves; it is the test's own program.
 const SERVES: &str = "FENCEPOST_TEST_BARE";
@@ -124,6 +124,15 @@ impl LockService for Waits {
     }
 
     async fn check_token(&self, _: Request<CheckTokenRequest>) -> Result<Response<CheckTokenResponse>, Status> {
+        Err(not_here())
+    }
+
+    type KeepAliveStream = Empty<Result<KeepAliveResponse, Status>>;
+
+    async fn keep_alive(
+        &self,
+        _: Request<Streaming<KeepAliveRequest>>,
+    ) -> Result<Response<Self::KeepAliveStream>, Status> {
         Err(not_here())
     }
 

@@ -19,7 +19,7 @@ use super::history::History;
 use super::leases::{Lease, Leases};
 use super::table::LockTable;
 use crate::backend::{Grant, NewClaim};
-use crate::name::{ClaimId, LockName};
+use crate::name::{LeaseKey, LockName};
 
 mod acquire;
 mod adopt;
@@ -159,17 +159,23 @@ impl Replica {
         }
     }
 
-    /// The holder of a claim, as it is known or else as it is read after the server has caught up.
-    async fn holder_of_claim(&self, lock: &LockName, claim: ClaimId) -> Result<Option<Lease>, Failure> {
-        if let Some(lease) = self.leases.of_claim(lock, claim) {
-            return Ok(Some(lease));
+    /// The holder with this hold and token, as it is known or else as it is read after the server has caught up: another
+    /// replica may have added the hold, or granted the claim again.
+    async fn holder_of(&self, lease: &LeaseKey) -> Result<Option<Lease>, Failure> {
+        let lock = &lease.lock.name;
+        let is_it = |held: &Lease| held.token == lease.token && held.claim.hold_with(lease.secret).is_some();
+        if let Some(known) = self.leases.of_claim(lock, lease.claim) {
+            if is_it(&known) {
+                return Ok(Some(known));
+            }
+            self.leases.is_outdated(&known);
         }
         let epoch = self.epochs.ready().await?;
         let view = self.list_now(&epoch, lock).await?;
-        match view.holders().iter().find(|holder| holder.claim == claim) {
-            Some(child) => self.read_holder(&epoch, lock, child).await,
-            None => Ok(None),
-        }
+        let Some(child) = view.holders().iter().find(|holder| holder.claim == lease.claim) else {
+            return Ok(None);
+        };
+        Ok(self.read_holder(&epoch, lock, child).await?.filter(is_it))
     }
 
     /// Lists a lock after the server has caught up.

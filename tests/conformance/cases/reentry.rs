@@ -20,6 +20,18 @@ pub async fn a_reentry_adds_a_hold_with_the_same_token(fixture: &Fixture) {
     assert_eq!((queue.holder_count, queue.holders[0].holds), (1, 2));
 }
 
+pub async fn a_hold_that_another_replica_added_is_renewed_and_released_here(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a").reentrant()).await;
+    let more = fixture.there().hold(claim("a").reentrant()).await;
+    fixture.here().renewed(&more, None).await;
+    assert_eq!(fixture.there().release(&a).await, Released::Ended(Cause::Released));
+    let last = fixture.there().hold(claim("a").reentrant()).await;
+    for hold in [&more, &last] {
+        assert_eq!(fixture.here().release(hold).await, Released::Ended(Cause::Released));
+    }
+    assert!(fixture.here().inspect().await.holders.is_empty());
+}
+
 pub async fn the_lock_is_free_when_every_hold_is_released(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a").reentrant()).await;
     let more = fixture.here().hold(claim("a").reentrant()).await;

@@ -41,13 +41,21 @@ impl From<AcquireOutcome> for Attempt {
     }
 }
 
+/// A step that was not sent may follow one that made a waiter, which the undo of the call must remove.
+fn may_have_effect(failure: Failure) -> Failure {
+    match failure {
+        Failure::NotSent(reason) => Failure::Unavailable(reason),
+        failure => failure,
+    }
+}
+
 impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let epoch = self.epochs.ready().await?;
         self.ensure_bucket(lock).await?;
         if new.wait_policy == WaitPolicy::NoWait {
-            return self.acquire_now(lock, new, &epoch).await;
+            return self.acquire_now(lock, new, &epoch).await.map_err(may_have_effect);
         }
         // A call that may have to wait is sent when the one before has its place.
         let admitted = self.table.admit(lock).await;
@@ -56,7 +64,7 @@ impl Replica {
         }
         let outcome = self.acquire_now(lock, new, &epoch).await;
         drop(admitted);
-        outcome
+        outcome.map_err(may_have_effect)
     }
 
     async fn acquire_now(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> Result<AcquireOutcome, Failure> {

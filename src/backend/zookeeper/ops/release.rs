@@ -42,10 +42,7 @@ impl Replica {
     }
 
     async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
-        let lock = &lease.lock.name;
-        let known = self.holder_of_claim(lock, lease.claim).await?;
-        let held = known.filter(|known| known.token == lease.token && known.claim.hold_with(lease.secret).is_some());
-        let Some(held) = held else {
+        let Some(held) = self.holder_of(lease).await? else {
             let epoch = self.epochs.ready().await?;
             let before = self.history.of_lease(epoch.generation, lease).await?;
             return Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))));

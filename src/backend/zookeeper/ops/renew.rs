@@ -13,12 +13,8 @@ use crate::name::{LeaseKey, Ttl};
 impl Replica {
     /// See [`crate::backend::Backend::renew`].
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
-        let lock = &lease.lock.name;
         for _ in 0..TRIES {
-            let known = self.holder_of_claim(lock, lease.claim).await?;
-            let held =
-                known.filter(|known| known.token == lease.token && known.claim.hold_with(lease.secret).is_some());
-            let Some(held) = held else {
+            let Some(held) = self.holder_of(lease).await? else {
                 let epoch = self.epochs.ready().await?;
                 return Ok(RenewOutcome::Gone(
                     self.history.of_lease(epoch.generation, lease).await?,
