@@ -6,6 +6,7 @@ mod cluster;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod harness;
+#[cfg(feature = "embedded")]
 mod keeping;
 #[path = "../common/killed.rs"]
 mod killed;

@@ -2,7 +2,7 @@
 //!
 //! A call with a request id has a record from its first step on, which says which call has its place, and later how its
 //! hold ended. The ends of other holds have records too. The replica that wrote an end deletes it when it is old, or
-//! when the namespace remembers more than it may; [`super::sweep`] deletes those of dead replicas. No safety rests on
+//! when the namespace remembers more than it may; [`super::ops::sweep`] deletes those of dead replicas. No safety rests on
 //! the ends.
 
 use std::collections::{HashSet, VecDeque};
