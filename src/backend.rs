@@ -60,6 +60,8 @@ pub mod redis;
 pub mod redis_server;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// How long finished calls are remembered, within the namespace's limit on their number.
 pub const FINISHED_KEPT: Duration = Duration::from_secs(60);

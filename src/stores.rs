@@ -40,6 +40,7 @@ registry! {
     "redis" => crate::backend::redis::config::RedisDriver,
     "etcd" => crate::backend::etcd::config::EtcdDriver,
     "redlock" => crate::backend::redlock::config::RedlockDriver,
+    "zookeeper" => crate::backend::zookeeper::config::ZookeeperDriver,
 }
 
 /// Why the namespaces of a configuration could not be opened.

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use self::cluster::Failure;
 use self::cluster::client::ClusterClient;
 use self::cluster::settings::Credentials;
-use self::data::key_pool::KeyPool;
 use self::data::keys::Keys;
+use self::data::slots::SlotPool;
 use self::lease::Leases;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
@@ -75,8 +75,8 @@ impl Store {
 
     /// Replaces the credentials. New connections use them as soon as the members accept them; open connections stay
     /// open. Must be called within a tokio runtime.
-    pub fn prove_by(&self, proof: Credentials) {
-        self.link.prove_by(proof);
+    pub fn set_credentials(&self, credentials: Credentials) {
+        self.link.set_credentials(credentials);
     }
 
     /// The backend of one namespace. Must be called within a tokio runtime: tasks keep its session alive until it is
@@ -89,16 +89,16 @@ impl Store {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        let key_pool = Arc::new(KeyPool::default());
+        let slots = Arc::new(SlotPool::default());
         let session = Arc::new(Session::new(
             keys.sessions.clone(),
             Arc::clone(&link),
             Arc::clone(&leases),
             Box::new({
-                let (leases, key_pool) = (Arc::clone(&leases), Arc::clone(&key_pool));
+                let (leases, slots) = (Arc::clone(&leases), Arc::clone(&slots));
                 move || {
                     leases.abandon();
-                    key_pool.abandon();
+                    slots.abandon();
                 }
             }),
             self.settings.session_ttl,
@@ -113,7 +113,7 @@ impl Store {
             session.closed().clone(),
         );
         let on_session_end = Arc::clone(&locks);
-        tokio::spawn(Arc::clone(&session).run(move || on_session_end.lose_all()));
+        tokio::spawn(Arc::clone(&session).run(move || on_session_end.remove_all_waiters()));
         let expiries = Arc::clone(&history).watch_expiries();
         tokio::spawn(session.closed().clone().run_until_cancelled_owned(expiries));
         Etcd {
@@ -126,7 +126,7 @@ impl Store {
                 session,
                 history,
                 locks,
-                key_pool,
+                slots,
             }),
             notifications,
         }
@@ -166,7 +166,7 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        let (ticket, spare) = match (claim.wait_policy, claim.mode) {
+        let (admission, spare) = match (claim.wait_policy, claim.mode) {
             // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
             (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
@@ -174,37 +174,35 @@ impl Backend for Etcd {
                 (Some(replica.locks.admit(lock, Calls::Acquires, false).await?), spare)
             }
             (WaitPolicy::Wait, _) => {
-                let together = replica.goes_together(lock, claim);
-                (Some(replica.locks.admit(lock, Calls::Acquires, together).await?), None)
+                let concurrently = replica.is_admitted_concurrently(lock, claim);
+                (
+                    Some(replica.locks.admit(lock, Calls::Acquires, concurrently).await?),
+                    None,
+                )
             }
         };
         let ready = replica.session.ready().await;
-        if let (Err(failure), Some(ticket)) = (&ready, &ticket) {
-            ticket.failed(failure);
+        if let (Err(failure), Some(admission)) = (&ready, &admission) {
+            admission.failed(failure);
         }
         drop(spare);
-        // The id is chosen last: a call that is not sent needs none, and an id that was chosen before the waits above
-        // might have been discarded meanwhile.
-        let (epoch, named) = (ready?, replica.key_pool.acquire(claim));
-        let outcome = replica.acquire((ticket, epoch), lock, &named).await;
-        // Nobody undoes what was not sent, so the id is released here.
-        if matches!(outcome, Err(Failure::NotSent(_))) {
-            replica.key_pool.release(&claim.id);
+        let outcome = replica.acquire((admission, ready?), lock, claim).await;
+        match &outcome {
+            // It will be promoted or undone.
+            Ok(AcquireOutcome::Waiting(_)) => {}
+            Ok(_) | Err(Failure::NotSent(_)) => replica.slots.end(claim.call),
+            // It will be undone.
+            Err(_) => {}
         }
-        let outcome = outcome?;
-        replica.key_pool.resolve(claim, named.id, &outcome);
-        Ok(outcome)
+        Ok(outcome?)
     }
 
     async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
         let replica = self.replica()?;
-        if replica.calls.has_left(claim.call) {
-            return Ok(AcquireOutcome::Cancelled);
+        match replica.calls.has_left(claim.call) {
+            true => Ok(AcquireOutcome::Cancelled),
+            false => Ok(replica.promote(lock, claim).await?),
         }
-        let named = replica.key_pool.of(claim);
-        let outcome = replica.promote(lock, &named).await?;
-        replica.key_pool.resolve(claim, named.id, &outcome);
-        Ok(outcome)
     }
 
     async fn release(
@@ -213,24 +211,7 @@ impl Backend for Etcd {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        let replica = self.replica()?;
-        let named = next.map(|next| replica.key_pool.of(next));
-        let id;
-        let in_store = match target {
-            ReleaseTarget::Call(claim, call) => {
-                id = replica.key_pool.of_id(claim);
-                ReleaseTarget::Call(&id, call)
-            }
-            other => other,
-        };
-        let outcome = replica.release(lock, in_store, named.as_deref()).await?;
-        if let ReleaseTarget::Call(claim, _) = target {
-            replica.key_pool.release(claim);
-        }
-        if let (Some(next), Some(_)) = (next, &outcome.next) {
-            replica.key_pool.release(&next.id);
-        }
-        Ok(outcome)
+        Ok(self.replica()?.release(lock, target, next).await?)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -251,11 +232,7 @@ impl Backend for Etcd {
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
         let closed = self.replica.session.closed().clone();
-        let key_pool = Arc::clone(&self.replica.key_pool);
-        let notifications = self
-            .notifications
-            .open()
-            .map(move |notification| key_pool.wake(notification));
+        let notifications = self.notifications.open();
         notifications.take_until(closed.cancelled_owned()).boxed()
     }
 
@@ -291,28 +268,5 @@ impl Backend for Etcd {
 
     async fn close(&self) {
         self.replica.session.close().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Refusal;
-
-    #[tokio::test]
-    async fn calls_that_are_not_sent_to_an_unavailable_store_use_no_pooled_id() {
-        let unreachable = Settings {
-            timeout: Duration::from_millis(20),
-            ..Settings::new(vec!["http://127.0.0.1:1".into()])
-        };
-        let etcd = Store::open(unreachable).open_namespace(&Namespace::new("n").unwrap());
-        let (lock, names) = (LockName::new("a").unwrap(), &etcd.replica.key_pool);
-        let free = NewClaim::numbered(1);
-        names.resolve(&free, free.id, &AcquireOutcome::Refused(Refusal::Full { limit: 1 }));
-        for number in 2..10 {
-            let refused = etcd.acquire(&lock, &NewClaim::numbered(number)).await;
-            assert!(refused.is_err_and(|error| error.is_without_effect()));
-        }
-        assert_eq!(names.acquire(&NewClaim::numbered(10)).id, free.id);
     }
 }

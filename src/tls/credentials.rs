@@ -1,10 +1,12 @@
 //! Parses certificates and keys in PEM: those of the listeners, and those that this server presents to stores.
 
-use rustls::RootCertStore;
+use std::sync::Arc;
+
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore};
 
 /// Why credentials cannot be used. The error contains nothing of their content.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,25 @@ pub fn check_authorities(certificates: &[u8]) -> Result<(), CredentialsError> {
 pub fn check_pair(certificates: &[u8], key: &[u8]) -> Result<(), CredentialsError> {
     CertifiedKey::from_der(read(certificates)?, read_key(key)?, &default_provider())?;
     Ok(())
+}
+
+/// The TLS settings of a client that trusts these authorities, and presents this chain and key; all are PEM.
+///
+/// # Errors
+/// [`CredentialsError`] if one of them cannot be used.
+pub fn client_config(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<ClientConfig, CredentialsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in read(authorities)? {
+        roots.add(authority)?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    match identity {
+        Some((chain, key)) => Ok(config.with_client_auth_cert(read(chain)?, read_key(key)?)?),
+        None => Ok(config.with_no_client_auth()),
+    }
 }
 
 /// The certificates in PEM, at least one.

@@ -36,6 +36,11 @@ mod redlock_fixtures;
 mod replica;
 mod streams;
 mod walk;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_fixtures;
+#[cfg(feature = "zookeeper")]
+#[path = "../common/zookeeper.rs"]
+mod zookeeper_servers;
 
 conformance_suite!(memory, crate::fixtures::memory, (start_paused = true));
 conformance_suite!(file, crate::fixtures::file, ());
@@ -89,6 +94,24 @@ conformance_suite!(
     crate::redlock_fixtures::five,
     (flavor = "multi_thread", worker_threads = 2)
 );
+#[cfg(feature = "zookeeper")]
+conformance_suite!(
+    zookeeper,
+    crate::zookeeper_fixtures::one,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "zookeeper")]
+conformance_suite!(
+    zookeeper_of_three,
+    crate::zookeeper_fixtures::three,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "zookeeper")]
+conformance_suite!(
+    zookeeper_of_old,
+    crate::zookeeper_fixtures::old,
+    (flavor = "multi_thread", worker_threads = 2)
+);
 
 service_suite!(memory_service, crate::fixtures::memory_in_real_time, ());
 service_suite!(file_service, crate::fixtures::file, ());
@@ -108,5 +131,11 @@ service_suite!(
 service_suite!(
     redlock_service,
     crate::redlock_fixtures::five,
+    (flavor = "multi_thread", worker_threads = 2)
+);
+#[cfg(feature = "zookeeper")]
+service_suite!(
+    zookeeper_service,
+    crate::zookeeper_fixtures::one,
     (flavor = "multi_thread", worker_threads = 2)
 );

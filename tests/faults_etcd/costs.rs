@@ -1,13 +1,15 @@
 //! What a pair of an Acquire and a Release costs etcd: each operation of the transactions that are sent for it.
 
+use std::collections::BTreeSet;
 use std::ops::{AddAssign, Sub};
 use std::time::Duration;
 
+use etcd_client::WatchOptions;
 use fencepost::locks::{Acquire, Locks};
 use fencepost::name::RequestId;
 use futures::future::join_all;
 
-use crate::harness::{ask, calls, cluster, replica_of};
+use crate::harness::{ask, calls, cluster, etcd, namespace, replica_of};
 use crate::proxy::Proxy;
 use crate::servers::Cluster;
 
@@ -228,5 +230,48 @@ async fn a_hand_off_costs_few_messages_with_a_request_id_and_without() {
         // store answers.
         assert!(costs.messages <= pairs * 3, "{lock}: {costs:?}");
         assert!(costs.ranges + reads <= pairs / 2, "{lock}: {costs:?}, {reads}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_a_lock_do_not_grow_with_its_uses_with_request_ids_or_without() {
+    let Some(counted) = Counted::new().await else { return };
+    for (lock, with_id) in [("plain", false), ("requested", true)] {
+        let callers = (0..CALLERS).map(|caller| {
+            let locks = counted.locks.clone();
+            tokio::spawn(async move {
+                for time in 0..TIMES {
+                    pair(&locks, numbered(lock, with_id.then_some(caller * TIMES + time))).await;
+                }
+            })
+        });
+        for caller in join_all(callers.collect::<Vec<_>>()).await {
+            caller.expect("no panic");
+        }
+        // Etcd walks past each of these in a condition over the lock's keys.
+        let keys = keys_ever(&counted.cluster, &format!("/fencepost/{}/lock/{lock}\t", namespace())).await;
+        println!("{lock}: {keys} keys for {} claims", CALLERS * TIMES);
+        assert!(keys <= 4 * CALLERS, "{lock}: {keys}");
+    }
+}
+
+/// How many keys with this prefix existed since the last compaction.
+async fn keys_ever(cluster: &Cluster, prefix: &str) -> usize {
+    let mut etcd = etcd(cluster).await;
+    let last = etcd.put("last", "1", None).await.expect("etcd answers");
+    let last = last.header().expect("a header").revision();
+    let all = WatchOptions::new().with_range([255_u8]).with_start_revision(1);
+    let mut events = etcd.watch([1_u8], Some(all)).await.expect("etcd answers");
+    let mut keys = BTreeSet::new();
+    loop {
+        let message = events.message().await.expect("etcd answers").expect("it goes on");
+        for kv in message.events().iter().filter_map(|event| event.kv()) {
+            if kv.key().starts_with(prefix.as_bytes()) {
+                keys.insert(kv.key().to_vec());
+            }
+            if kv.mod_revision() >= last {
+                return keys.len();
+            }
+        }
     }
 }

@@ -20,6 +20,8 @@ use crate::servers::{Cluster, program};
 pub const LONG: Duration = Duration::from_secs(60);
 /// The limits of a namespace that remembers nothing of what is over.
 pub const FORGETFUL: ClaimLimits = ClaimLimits { finished: 0, ..ROOMY };
+/// The key of the token base.
+pub const BASE: &str = "token_base_3";
 /// The namespace of every case; each case has a root of its own.
 const NAMESPACE: &str = "conditions";
 /// How long a request may take. A test holds calls for much less.
@@ -137,8 +139,8 @@ impl Fixture {
 
     /// Raises the base that tokens are counted from.
     pub async fn raise_base(&self, by: u64) {
-        let base = self.text("token_base").await.parse::<u64>().expect("a number");
-        self.put("token_base", &(base + by).to_string()).await;
+        let base = self.text(BASE).await.parse::<u64>().expect("a number");
+        self.put(BASE, &(base + by).to_string()).await;
     }
 
     /// What is at a key of the namespace.
@@ -169,6 +171,19 @@ impl Fixture {
     /// The same for a reader, which is kept where releases before kept readers.
     pub async fn plant_earlier_reader(&self, from: &str) {
         self.plant(from, |end| end.replace("h/r/", "h/s/")).await;
+    }
+
+    /// The same for the holder of a claim with a request id, which releases before named by the claim's id; the record of
+    /// its request had no slot.
+    pub async fn plant_as_before(&self, from: &str, claim: &NewClaim) {
+        self.plant(from, |_| format!("h/x/{}", claim.id)).await;
+        let mut etcd = self.etcd.clone();
+        let request = self.key(&format!("request/{}", claim.id));
+        let read = etcd.get(request.as_str(), None).await.expect("etcd answers");
+        let (value, lease) = (read.kvs()[0].value(), read.kvs()[0].lease());
+        let on_lease = PutOptions::new().with_lease(lease);
+        let put = etcd.put(request, &value[..value.len() - 16], Some(on_lease)).await;
+        put.expect("etcd answers");
     }
 
     async fn plant(&self, from: &str, to: impl Fn(&str) -> String) {
@@ -241,13 +256,10 @@ impl Fixture {
     }
 }
 
-/// The parts of the step that writes the key of a claim with this end, such as `q/`.
+/// The parts of the step that writes the record of a claim at a key with this end, such as `q/`. (No other step has
+/// both the owner and such a key.)
 pub fn step(claim: &NewClaim, end: &str) -> [String; 3] {
-    [
-        "KV/Txn".to_owned(),
-        claim.owner.as_str().to_owned(),
-        format!("\t{end}{}", claim.id),
-    ]
+    ["KV/Txn".to_owned(), claim.owner.as_str().to_owned(), format!("\t{end}")]
 }
 
 /// The parts of the step that grants a newcomer which has seen the lock: it names the waiters, too.

@@ -133,6 +133,19 @@ async fn an_expiry_is_remembered_for_longer_than_its_lease_lived_also_of_one_tha
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_writes_the_record_of_its_request_anew_if_its_lease_has_ended() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    let (one, two) = (replica(&cluster).await, replica(&cluster).await);
+    let mut etcd = etcd(&cluster).await;
+    let held = take(&one, LONG).await;
+    forget(&mut etcd, "request").await;
+    one.renew(&held.key, None).await.expect("it is held");
+    assert_eq!(kept(&mut etcd, "request").await.0, 1);
+    two.release(&held.key).await.expect("it is held");
+    assert!(matches!(one.acquire(nightly(LONG)).await, Err(Error::AlreadyReleased)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_ran_out_at_a_replica_that_has_gone_is_known_to_another_by_its_lease_and_by_its_token() {
     let Some(cluster) = cluster(1, &[]) else { return };
     let (one, two) = (replica(&cluster).await, replica(&cluster).await);

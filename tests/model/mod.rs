@@ -3,6 +3,6 @@
 
 mod etcd;
 mod etcd_chain;
-mod etcd_next;
 mod explorer;
 mod redlock;
+mod zookeeper;

@@ -213,6 +213,61 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends the wait for the other servers of a first start",
     ),
+    (
+        "src/backend/zookeeper/batch.rs",
+        Clock::Running,
+        "stamps Grant::waited when a step is sent",
+    ),
+    (
+        "src/backend/zookeeper/clock.rs",
+        Clock::Wall,
+        "scales tokens and dates what people see; decides nothing about leases",
+    ),
+    (
+        "src/backend/zookeeper/table.rs",
+        Clock::Running,
+        "lists locks again from time to time, because a watch may lose an event",
+    ),
+    (
+        "src/backend/zookeeper/table/state.rs",
+        Clock::Running,
+        "notes when a lock was listed",
+    ),
+    (
+        "src/backend/zookeeper/calls.rs",
+        Clock::Running,
+        "forgets the calls that ended long ago",
+    ),
+    (
+        "src/backend/zookeeper/leases.rs",
+        Clock::Running,
+        "the store's clock: counts for how long one version of a lease was seen",
+    ),
+    (
+        "src/backend/zookeeper/ops/end.rs",
+        Clock::Running,
+        "notes when a version of a lease was written, for the store's clock",
+    ),
+    (
+        "src/backend/zookeeper/history.rs",
+        Clock::Running,
+        "forgets the ends of calls after their time",
+    ),
+    (
+        "src/backend/zookeeper/ops/sweep.rs",
+        Clock::Running,
+        "deletes nodes that nobody has used for long",
+    ),
+    (
+        "src/backend/zookeeper/client/session.rs",
+        Clock::Running,
+        "gives up a session that the servers have ended",
+    ),
+    (
+        "src/backend/zookeeper/client/connection.rs",
+        Clock::Running,
+        "gives up a server that does not answer",
+    ),
     ("src/locks.rs", Clock::Running, "notes when a call arrived"),
     (
         "src/locks/acquire.rs",

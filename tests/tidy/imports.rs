@@ -158,8 +158,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["anstream", "clap_complete", "hdrhistogram", "nix"], &["cli"]),
     (&["toml", "serde_path_to_error"], &["config", "schema"]),
     (&["jsonwebtoken", "ring", "signature", "x509_parser"], &["auth"]),
-    // A connection is read and written where it is served.
-    (&["tokio_rustls"], &["api", "tls"]),
+    // A connection is read and written where it is served. The client of ZooKeeper is the backend's own.
+    (&["tokio_rustls"], &["api", "backend", "tls"]),
     // A store's client has TLS of its own.
     (&["rustls"], &["backend", "tls"]),
 ];

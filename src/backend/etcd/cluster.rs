@@ -53,6 +53,11 @@ impl Failure {
         Self::Contended("etcd: the lock changes too fast".into())
     }
 
+    /// Whether the request certainly wrote nothing.
+    pub fn is_without_effect(&self) -> bool {
+        matches!(self, Self::LeaseGone | Self::Refused(_) | Self::NotSent(_))
+    }
+
     /// The same failure of a call for which nothing with an effect was sent.
     pub fn unsent(self) -> Self {
         Self::NotSent(self.to_string())

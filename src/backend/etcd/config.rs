@@ -145,7 +145,7 @@ impl OpenStore for Opened {
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
         let (store, proof) = (self.store.clone(), self.config.credentials().map_err(unusable)?);
-        Ok(Some(Box::new(move || store.prove_by(proof))))
+        Ok(Some(Box::new(move || store.set_credentials(proof))))
     }
 }
 

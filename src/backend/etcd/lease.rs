@@ -21,6 +21,8 @@ pub mod session;
 const POOLED: usize = 1024;
 /// By how much the lease with a holder's request records outlives the holder's own lease.
 const REMEMBERED: Duration = FINISHED_KEPT.saturating_add(Duration::from_secs(5));
+/// For how long after its last keep-alive such a lease needs no other for a grant. By so much longer it lives.
+const MEMORY_FRESH: Duration = Duration::from_secs(20);
 
 /// A lease without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,46 @@ pub struct Lease {
     /// It was used before.
     pub used: bool,
     /// The lease with the request records of its holder, if any.
-    pub memory: Option<i64>,
+    pub memory: Option<MemoryLease>,
+}
+
+impl Lease {
+    /// The same lease after keep-alives, if they were answered.
+    pub fn kept_alive(self, alive: Option<Alive>) -> Self {
+        let Some(alive) = alive else { return self };
+        let of_memory = |memory: MemoryLease| MemoryLease {
+            alive: alive.memory,
+            ..memory
+        };
+        Self {
+            alive: Some(alive.lease),
+            memory: self.memory.map(of_memory),
+            ..self
+        }
+    }
+}
+
+/// A lease with request records. A holder's request must be remembered for as long as the holder lives: a retry that
+/// finds neither would make a second claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLease {
+    pub id: i64,
+    /// As [`Lease::alive`].
+    pub alive: Option<Instant>,
+}
+
+impl MemoryLease {
+    /// Whether it outlives a holder's lease whose keep-alive is sent now, without one of its own.
+    pub fn outlives_a_grant(&self, now: Instant) -> bool {
+        self.alive.is_some_and(|alive| now <= alive + MEMORY_FRESH)
+    }
+}
+
+/// When the last answered keep-alives of a lease and of its request records' lease were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alive {
+    pub lease: Instant,
+    pub memory: Option<Instant>,
 }
 
 /// Leases for holders.
@@ -194,8 +235,9 @@ impl Leases {
     }
 
     /// Makes a lease for the request records of a holder whose lease has this TTL, in seconds.
-    pub async fn memory(&self, span_s: i64) -> Result<i64, Failure> {
-        Ok(self.fresh(span(span_s) + REMEMBERED).await?.id)
+    pub async fn memory(&self, span_s: i64) -> Result<MemoryLease, Failure> {
+        let Lease { id, alive, .. } = self.fresh(span(span_s) + REMEMBERED + MEMORY_FRESH).await?;
+        Ok(MemoryLease { id, alive })
     }
 
     /// Puts a lease into the pool. It must certainly have no keys, and no step of unknown outcome may name it.
@@ -211,12 +253,19 @@ impl Leases {
         self.keep_alives.ask(id).await
     }
 
-    /// Sends a keep-alive for the lease of a holder's request records, if any. Its failure is ignored, because safety
-    /// does not depend on these records.
-    pub async fn keep_memory(&self, memory: Option<i64>) {
-        if let Some(memory) = memory {
-            let _ = self.keep_alive(memory).await;
-        }
+    /// Sends keep-alives for a holder's lease and for that of its request records, if any. False if one is dead.
+    ///
+    /// # Errors
+    /// As [`Self::keep_alive`].
+    pub async fn keep_both_alive(&self, id: i64, memory: Option<i64>) -> Result<bool, Failure> {
+        let of_memory = async {
+            match memory {
+                Some(memory) => self.keep_alive(memory).await,
+                None => Ok(true),
+            }
+        };
+        let (memory, lease) = tokio::try_join!(of_memory, self.keep_alive(id))?;
+        Ok(memory && lease)
     }
 
     /// The remaining time of a lease. None if it is dead.

@@ -1,7 +1,7 @@
 //! What this replica knows of each lock, in one table: the watched view, its own waiters, its appends in flight, and its
 //! calls in their order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use self::admission::CallQueue;
 use super::cluster::client::ClusterClient;
 use super::data::keys::Keys;
+use super::data::slots::Slot;
 use super::data::view::{Entry, View};
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};
@@ -40,25 +41,41 @@ pub struct LockState {
     view: Option<View>,
     is_watched: bool,
     own_waiters: HashMap<ClaimId, OwnWaiter>,
-    /// The claims that are being added to the lock, and how many calls add each.
+    /// The slots of the claims that are being added to the lock.
     ///
     /// An etcd transaction cannot check the queue's length while it appends. Without these, any number of concurrent
     /// calls would pass the check of a queue with one free slot. They are per replica: a queue that several replicas
     /// append to at once may exceed its limit by their appends in flight.
-    in_flight: HashMap<ClaimId, usize>,
+    in_flight: HashSet<Slot>,
     acquires: CallQueue,
     /// The promotions of semaphore claims.
     promotions: CallQueue,
 }
 
 /// A waiter of this replica.
-#[derive(Debug)]
-struct OwnWaiter {
-    call: CallId,
+#[derive(Debug, Clone, Copy)]
+pub struct OwnWaiter {
+    pub call: CallId,
+    pub slot: Slot,
+    /// Its call has a request id.
+    pub retryable: bool,
     /// The revision of its record. An older view does not have that yet.
-    since: i64,
+    pub since: i64,
     /// It was notified, or must not be.
     notified: bool,
+}
+
+impl OwnWaiter {
+    /// A waiter of this call, which was written at the revision `since`.
+    pub fn new(new: &NewClaim, slot: Slot, since: i64) -> Self {
+        Self {
+            call: new.call,
+            slot,
+            retryable: new.retryable,
+            since,
+            notified: false,
+        }
+    }
 }
 
 impl LockState {
@@ -81,9 +98,10 @@ impl LockState {
         };
         let mut due = Vec::new();
         for next in view.next_without(None) {
-            if let Some(own) = self.own_waiters.get_mut(&next.id).filter(|own| !own.notified) {
+            let Some(id) = next.waiter_id() else { continue };
+            if let Some(own) = self.own_waiters.get_mut(&id).filter(|own| !own.notified) {
                 own.notified = true;
-                due.push(next.id);
+                due.push(id);
             }
         }
         due
@@ -95,8 +113,8 @@ impl LockState {
         let (Some(view), Some(own)) = (&self.view, self.own_waiters.get(id)) else {
             return false;
         };
-        let entry = view.waiters.get(id);
-        let kept = entry.is_some_and(|entry| entry.claim.hold(id).is_some_and(|hold| hold.call == own.call));
+        let entry = view.waiters.get(own.slot);
+        let kept = entry.is_some_and(|entry| entry.claim.holds.first().is_some_and(|hold| hold.call == own.call));
         if own.notified || kept || view.revision < own.since {
             return false;
         }
@@ -126,10 +144,10 @@ impl LockState {
         if view.len() + self.own_waiters.len() + self.in_flight.len() < limit {
             return true;
         }
-        let is_new = |id: &ClaimId| view.waiters.get(id).is_none() && view.holders.get(id).is_none();
-        let queued = self.own_waiters.iter().filter(|(_, own)| own.since > view.revision);
-        let queued = queued.filter(|(id, _)| is_new(id) && !self.in_flight.contains_key(id));
-        view.len() + queued.count() + self.in_flight.keys().filter(|id| is_new(id)).count() < limit
+        let is_new = |slot: &Slot| view.waiters.get(*slot).is_none() && view.holders.get(*slot).is_none();
+        let queued = self.own_waiters.values().filter(|own| own.since > view.revision);
+        let queued = queued.filter(|own| is_new(&own.slot) && !self.in_flight.contains(&own.slot));
+        view.len() + queued.count() + self.in_flight.iter().filter(|slot| is_new(slot)).count() < limit
     }
 }
 
@@ -188,51 +206,38 @@ impl LockTable {
         u64::try_from(since).unwrap_or(u64::MAX)
     }
 
-    /// Reserves a slot in the lock's queue for a claim, if `has_room`. The slot is reserved until the guard is dropped.
+    /// Reserves a place in the lock's queue for a claim at this slot, if `has_room`, until the guard is dropped.
     pub fn reserve<'a>(
         &'a self,
         name: &'a LockName,
-        claim: ClaimId,
+        slot: Slot,
         has_room: impl FnOnce(&LockState) -> bool,
-    ) -> Option<ReservedSlot<'a>> {
-        let reserved = self.with(name, |state| {
-            // If another call adds the same claim, it is written once.
-            let room = state.in_flight.contains_key(&claim) || has_room(state);
-            if room {
-                *state.in_flight.entry(claim).or_default() += 1;
-            }
-            room
-        });
+    ) -> Option<ReservedPlace<'a>> {
+        let reserved = self.with(name, |state| has_room(state) && state.in_flight.insert(slot));
         let table = self;
-        reserved.then_some(ReservedSlot { table, name, claim })
+        reserved.then_some(ReservedPlace { table, name, slot })
     }
 
-    /// Registers a waiter of `view`, which is notified when it can be granted.
-    pub fn join(self: &Arc<Self>, name: &LockName, waiter: &Entry, view: View) {
-        if let Some(hold) = waiter.claim.holds.first() {
-            self.wait(name, waiter.id, hold.call, waiter.modified, Some(view));
-        }
+    /// Registers a call's waiter of `view`, which is notified when it can be granted.
+    pub fn join(self: &Arc<Self>, name: &LockName, new: &NewClaim, waiter: &Entry, view: View) {
+        let own = OwnWaiter::new(new, waiter.slot, waiter.modified);
+        self.wait(name, new.id, own, Some(view));
     }
 
-    /// The same for a waiter that was just enqueued, at this revision. The watched view determines its position once it
-    /// includes that revision; an older view might lack an earlier claim.
-    pub fn join_behind(self: &Arc<Self>, name: &LockName, new: &NewClaim, queued: i64) {
-        self.wait(name, new.id, new.call, queued, None);
+    /// The same for a waiter that was just enqueued. The watched view determines its position once it includes that
+    /// revision; an older view might lack an earlier claim.
+    pub fn join_behind(self: &Arc<Self>, name: &LockName, waiter: ClaimId, own: OwnWaiter) {
+        self.wait(name, waiter, own, None);
     }
 
-    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, call: CallId, since: i64, view: Option<View>) {
-        if !self.register(name, waiter, call, since, view) {
+    fn wait(self: &Arc<Self>, name: &LockName, waiter: ClaimId, own: OwnWaiter, view: Option<View>) {
+        if !self.register(name, waiter, own, view) {
             tokio::spawn(Arc::clone(self).follow(name.clone()));
         }
     }
 
     /// Registers a waiter. Whether the lock was watched already.
-    fn register(&self, name: &LockName, waiter: ClaimId, call: CallId, since: i64, view: Option<View>) -> bool {
-        let own = OwnWaiter {
-            call,
-            since,
-            notified: false,
-        };
+    fn register(&self, name: &LockName, waiter: ClaimId, own: OwnWaiter, view: Option<View>) -> bool {
         let (due, is_watched) = self.with(name, |state| {
             state.own_waiters.insert(waiter, own);
             if let Some(view) = view {
@@ -247,7 +252,7 @@ impl LockTable {
     }
 
     /// Removes the waiter of this call.
-    pub fn part(&self, name: &LockName, id: &ClaimId, call: CallId) {
+    pub fn remove_waiter(&self, name: &LockName, id: &ClaimId, call: CallId) {
         self.with_known(name, |state| {
             if state.own_waiters.get(id).is_some_and(|own| own.call == call) {
                 state.own_waiters.remove(id);
@@ -255,21 +260,28 @@ impl LockTable {
         });
     }
 
-    /// Stops the notifications of a waiter whose call is being undone. Returns the revision of the waiter's record, as
-    /// far as this replica knows.
-    pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<i64> {
+    /// Stops the notifications of a waiter whose call is being undone, and returns what is known of it.
+    pub fn leaving(&self, name: &LockName, id: &ClaimId, call: CallId) -> Option<OwnWaiter> {
         self.with_known(name, |state| {
             let own = state.own_waiters.get_mut(id).filter(|own| own.call == call)?;
             own.notified = true;
-            Some(own.since)
+            Some(*own)
         })?
     }
 
     /// This waiter, if it is known that it can be granted, and the revision that this is judged by.
-    pub fn next(&self, name: &LockName, id: &ClaimId) -> Option<(Entry, i64)> {
+    pub fn next(&self, name: &LockName, new: &NewClaim) -> Option<(Entry, i64)> {
         self.ask(name, |view| {
-            let entry = view.next_without(None).find(|entry| entry.id == *id)?;
+            let entry = view.next_without(None).find(|entry| entry.waits_for(new))?;
             Some((entry.clone(), view.semaphores_up_to()))
+        })?
+    }
+
+    /// Evaluates a function of a lock's watched view, if that has this waiter.
+    pub fn ask_with<T>(&self, name: &LockName, id: &ClaimId, question: impl FnOnce(&View) -> T) -> Option<T> {
+        self.with_known(name, |state| {
+            let (view, own) = (state.view.as_ref()?, state.own_waiters.get(id)?);
+            view.waiters.get(own.slot).is_some().then(|| question(view))
         })?
     }
 
@@ -312,7 +324,7 @@ impl LockTable {
     }
 
     /// Removes all waiters of this replica, and notifies them with a [`Notification::Gap`].
-    pub fn lose_all(&self) {
+    pub fn remove_all_waiters(&self) {
         for state in self.locks.lock().values() {
             state.lock().own_waiters.clear();
         }
@@ -328,22 +340,15 @@ impl LockTable {
 
 /// See [`LockTable::reserve`].
 #[derive(Debug)]
-pub struct ReservedSlot<'a> {
+pub struct ReservedPlace<'a> {
     table: &'a LockTable,
     name: &'a LockName,
-    claim: ClaimId,
+    slot: Slot,
 }
 
-impl Drop for ReservedSlot<'_> {
+impl Drop for ReservedPlace<'_> {
     fn drop(&mut self) {
-        self.table.with(self.name, |state| {
-            if let Some(calls) = state.in_flight.get_mut(&self.claim) {
-                *calls -= 1;
-                if *calls == 0 {
-                    state.in_flight.remove(&self.claim);
-                }
-            }
-        });
+        self.table.with(self.name, |state| state.in_flight.remove(&self.slot));
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use self::history::History;
 use super::cluster::client::ClusterClient;
-use super::data::key_pool::KeyPool;
 use super::data::keys::Keys;
+use super::data::slots::SlotPool;
 use super::lease::Leases;
 use super::lease::session::Session;
 use super::lock_state::LockTable;
@@ -32,7 +32,7 @@ pub struct Replica {
     pub session: Arc<Session>,
     pub history: Arc<History>,
     pub locks: Arc<LockTable>,
-    pub key_pool: Arc<KeyPool>,
+    pub slots: Arc<SlotPool>,
     pub batches: Arc<StepBatcher>,
     pub calls: Arc<Calls>,
 }

@@ -1,22 +1,22 @@
 //! Group commit: steps that are requested at the same time are sent to etcd in one batch
 //! ([`packing`]), and each gets its own answer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
-use futures::future::join_all;
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use futures::future::{BoxFuture, FutureExt, join_all};
+use tokio::time::timeout;
 
+use self::appends::{AppendQueues, Asked};
+use self::packing::{Append, Step, pack};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
-use crate::backend::etcd::txn::packing::{BatchClass, Step, pack};
 use crate::batch::{self, BatchBounds, BatchSender};
 
+mod appends;
 pub mod calls;
 pub mod packing;
 
@@ -28,9 +28,6 @@ const BOUNDS: BatchBounds = BatchBounds {
     queue: 4096,
 };
 
-/// How many appends to one lock's queue are sent together at most. They fit into one transaction, because several would
-/// not keep their order.
-const APPENDS: usize = 96;
 /// How long an append waits for a step on its lock that it can be sent with: the duration of a few batches.
 const MAX_DELAY: Duration = Duration::from_millis(3);
 
@@ -93,36 +90,35 @@ type Answered = Result<Answer, Failure>;
 #[derive(Debug)]
 pub struct StepBatcher {
     link: Arc<ClusterClient>,
-    /// Each request is steps that keep their order.
-    batch: BatchSender<Vec<Step>, Vec<Answered>>,
-    /// By the lock's key prefix.
-    appends: Mutex<HashMap<String, Appends>>,
+    batch: BatchSender<Request, Option<Answered>>,
+    appends: Arc<AppendQueues>,
     /// How many steps are in flight or wait for a batch.
     pending: AtomicUsize,
     /// A step was requested while another was in flight.
     overlapped: AtomicBool,
 }
 
-/// A step, and the caller that waits for its answer.
-type Asked = (Step, oneshot::Sender<Answered>);
-
-/// The appends to one lock's queue.
-#[derive(Debug, Default)]
-struct Appends {
-    waiting: VecDeque<Asked>,
-    in_flight: bool,
+/// What a batch is asked for. It takes the waiting appends of each lock in it along.
+#[derive(Debug)]
+enum Request {
+    Step(Step),
+    /// The appends of the lock with this key prefix. It has no answer of its own.
+    Appends(String),
 }
 
 impl StepBatcher {
     /// Sends batches until it is dropped. Must be called within a tokio runtime.
     pub fn begin(link: Arc<ClusterClient>) -> Arc<Self> {
         let (batch, receiver) = batch::batch(BOUNDS);
-        let client = Arc::clone(&link);
-        tokio::spawn(receiver.run_many(move |requests| send_requests(Arc::clone(&client), requests)));
+        let appends = Arc::<AppendQueues>::default();
+        let (client, queues) = (Arc::clone(&link), Arc::clone(&appends));
+        tokio::spawn(
+            receiver.run_many(move |requests| send_requests(Arc::clone(&client), Arc::clone(&queues), requests)),
+        );
         Arc::new(Self {
             link,
             batch,
-            appends: Mutex::default(),
+            appends,
             pending: AtomicUsize::new(0),
             overlapped: AtomicBool::new(false),
         })
@@ -134,107 +130,50 @@ impl StepBatcher {
     /// # Errors
     /// The [`Failure`] says whether the step took effect. It is returned after at most two request timeouts: one for
     /// the wait for a batch, and one for the batch's answer.
-    pub async fn ask(self: &Arc<Self>, step: Step) -> Answered {
+    pub async fn ask(&self, step: Step) -> Answered {
         let answer = timeout(self.link.request_timeout() * 2, self.ask_without_limit(step)).await;
         answer.unwrap_or_else(|_| Err(Failure::Unavailable("etcd: no batch was answered in time".into())))
     }
 
-    async fn ask_without_limit(self: &Arc<Self>, step: Step) -> Answered {
+    async fn ask_without_limit(&self, step: Step) -> Answered {
         let _pending = self.count();
-        let is_append = step.class.is_append();
-        if self.pending.load(Ordering::Relaxed) > 1 || is_append {
+        if let Some(append) = step.append {
+            self.overlapped.store(true, Ordering::Relaxed);
+            return self.append(step, append).await;
+        }
+        if self.pending.load(Ordering::Relaxed) > 1 {
             self.overlapped.store(true, Ordering::Relaxed);
         } else if !self.overlapped.swap(false, Ordering::Relaxed) {
             return Ok(Answer::of(&self.link.txn(step.txn()).await?));
         }
-        let (caller, answered) = oneshot::channel();
-        if is_append {
-            self.append((step, caller));
-        } else if let Some(appends) = self.take_appends(&step.lock) {
-            let (batcher, lock) = (Arc::clone(self), step.lock.clone());
-            let steps = [(step, caller)].into_iter().chain(appends).collect();
-            tokio::spawn(async move {
-                batcher.send_together(&lock, steps).await;
-                batcher.send_appends(lock).await;
-            });
-        } else {
-            let answers = self.batch.ask(vec![step]).await.map_err(|_| closed())?;
-            return answers.into_iter().next().unwrap_or_else(lost);
-        }
-        answered.await.map_err(|_| closed())?
+        let answer = self.batch.ask(Request::Step(step)).await.map_err(|_| closed())?;
+        answer.unwrap_or_else(lost)
     }
 
-    /// Puts an append among those of its lock. If all of them are behind other waiters, they are sent with the next step
-    /// on the lock, or after [`MAX_DELAY`].
+    /// Appends a claim to a queue. An append behind other waiters is sent with the next step on its lock, or after
+    /// [`MAX_DELAY`].
     ///
     /// On a contended lock each hand-over is a batch, and a caller that has just released the lock is appended to its
-    /// queue shortly after that. A batch of its own would delay the next hand-over. Batches may overtake each other, so
-    /// the appends of one lock are in one batch at a time.
-    fn append(self: &Arc<Self>, asked: Asked) {
-        let lock = asked.0.lock.clone();
-        let mut all = self.appends.lock();
-        let appends = all.entry(lock.clone()).or_default();
-        let is_near = asked.0.class == BatchClass::Tail;
-        appends.waiting.push_back(asked);
-        if (appends.waiting.len() == 1 || is_near) && !appends.in_flight {
-            tokio::spawn(Arc::clone(self).send_appends(lock));
-        }
-    }
-
-    /// Sends the appends of a lock until none waits, or another task sends them.
-    async fn send_appends(self: Arc<Self>, lock: String) {
-        while let Some(are_far) = self.are_far(&lock) {
-            if are_far {
-                sleep(MAX_DELAY).await;
+    /// queue shortly after that. A batch of its own would delay the next hand-over.
+    async fn append(&self, step: Step, append: Append) -> Answered {
+        let lock = step.lock.clone();
+        let (number, mut answered) = self.appends.push(step);
+        let mut may_wait = append == Append::Far;
+        while may_wait {
+            if let Ok(answer) = timeout(MAX_DELAY, &mut answered).await {
+                return answer.map_err(|_| closed())?;
             }
-            let Some(appends) = self.take_appends(&lock) else {
-                return;
-            };
-            self.send_together(&lock, appends).await;
+            // Another batch must not overtake the one with earlier appends.
+            may_wait = self.appends.are_in_flight(&lock);
         }
-    }
-
-    /// Whether all appends of a lock are behind other waiters. None if there are none.
-    fn are_far(&self, lock: &str) -> Option<bool> {
-        let all = self.appends.lock();
-        let mut classes = all.get(lock)?.waiting.iter().map(|(step, _)| step.class);
-        Some(classes.all(|class| class == BatchClass::FarTail))
-    }
-
-    /// Takes the appends of a lock, in their order, unless some are in flight. None of them writes the key of another.
-    fn take_appends(&self, lock: &str) -> Option<Vec<Asked>> {
-        let mut all = self.appends.lock();
-        let appends = all.get_mut(lock).filter(|appends| !appends.in_flight)?;
-        appends.waiting.retain(|(_, caller)| !caller.is_closed());
-        let (mut taken, mut written) = (Vec::new(), HashSet::new());
-        while let Some((step, _)) = appends.waiting.front()
-            && taken.len() < APPENDS
-            && step.written.iter().all(|key| written.insert(key.clone()))
-        {
-            taken.extend(appends.waiting.pop_front());
-        }
-        appends.in_flight = true;
-        Some(taken)
-    }
-
-    /// Sends the appends of a lock that were taken, and a step that they go with.
-    async fn send_together(&self, lock: &str, steps: Vec<Asked>) {
-        let (steps, callers): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
-        let answers = self.batch.ask(steps).await;
-        {
-            let mut all = self.appends.lock();
-            if let Some(appends) = all.get_mut(lock) {
-                appends.in_flight = false;
-                if appends.waiting.is_empty() {
-                    all.remove(lock);
-                }
+        if self.appends.is_waiting(&lock, number) {
+            tokio::select! {
+                biased;
+                answer = &mut answered => return answer.map_err(|_| closed())?,
+                sent = self.batch.ask(Request::Appends(lock)) => drop(sent.map_err(|_| closed())?),
             }
         }
-        let answers = answers.unwrap_or_else(|_| callers.iter().map(|_| Err(closed())).collect());
-        for (caller, answer) in callers.into_iter().zip(answers) {
-            // Fails only if the caller was dropped meanwhile.
-            let _ = caller.send(answer);
-        }
+        answered.await.map_err(|_| closed())?
     }
 
     fn count(&self) -> PendingStep<'_> {
@@ -253,30 +192,81 @@ impl Drop for PendingStep<'_> {
 }
 
 fn lost() -> Answered {
-    Err(Failure::no_answer())
+    Err(Failure::Unavailable("etcd: a transaction lacks an answer".into()))
 }
 
 fn closed() -> Failure {
     Failure::Unavailable("the namespace is closed".into())
 }
 
-/// Sends the steps of several requests in one batch. Returns the answers to each request.
-async fn send_requests(link: Arc<ClusterClient>, requests: Vec<Vec<Step>>) -> Vec<Vec<Answered>> {
-    let counts: Vec<_> = requests.iter().map(Vec::len).collect();
-    let mut answers = send_batch(link, requests.into_iter().flatten().collect())
-        .await
-        .into_iter();
-    let each = counts.into_iter().map(|count| answers.by_ref().take(count).collect());
+/// Sends requests in one batch, with the waiting appends of their locks.
+async fn send_requests(
+    link: Arc<ClusterClient>,
+    appends: Arc<AppendQueues>,
+    requests: Vec<Request>,
+) -> Vec<Option<Answered>> {
+    let (mut steps, mut locks) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+    let has_answer: Vec<_> = requests
+        .iter()
+        .map(|request| matches!(request, Request::Step(_)))
+        .collect();
+    for request in requests {
+        match request {
+            Request::Step(step) => {
+                locks.extend(appends.take(&step.lock, false).map(|taken| (step.lock.clone(), taken)));
+                steps.push(step);
+            }
+            Request::Appends(lock) => locks.extend(appends.take(&lock, true).map(|taken| (lock, taken))),
+        }
+    }
+    let mut answers = send_with_appends(link, steps, locks, appends).await.into_iter();
+    let each = has_answer
+        .into_iter()
+        .map(|is_step| is_step.then(|| answers.next().unwrap_or_else(lost)));
     each.collect()
 }
 
-async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Answered> {
+/// Sends steps, and the appends that were taken of each lock, in one batch. Returns the answers of the steps alone. It is
+/// boxed, because it is recursive.
+fn send_with_appends(
+    link: Arc<ClusterClient>,
+    mut steps: Vec<Step>,
+    locks: Vec<(String, Vec<Asked>)>,
+    appends: Arc<AppendQueues>,
+) -> BoxFuture<'static, Vec<Answered>> {
+    async move {
+        let own = steps.len();
+        let (mut names, mut callers) = (Vec::new(), Vec::new());
+        for (lock, taken) in locks {
+            names.push(lock);
+            for (step, caller) in taken {
+                steps.push(step);
+                callers.push(caller);
+            }
+        }
+        let mut answers = send_batch(&link, steps).await;
+        let of_appends = answers.split_off(own);
+        // Appends that came meanwhile, and that no other step will take along.
+        let due = |lock: String| appends.ended(&lock).map(|taken| (lock, taken));
+        let due: Vec<_> = names.into_iter().filter_map(due).collect();
+        for (caller, answer) in callers.into_iter().zip(of_appends) {
+            // Fails only if the caller was dropped meanwhile.
+            let _ = caller.send(answer);
+        }
+        if !due.is_empty() {
+            tokio::spawn(send_with_appends(link, Vec::new(), due, appends));
+        }
+        answers
+    }
+    .boxed()
+}
+
+async fn send_batch(link: &ClusterClient, steps: Vec<Step>) -> Vec<Answered> {
     let groups = pack(&steps);
     let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
     let mut answers: Vec<_> = steps.iter().map(|_| None).collect();
     let sent = groups.into_iter().map(|group| {
         let members: Vec<Step> = group.iter().filter_map(|at| steps[*at].take()).collect();
-        let link = &link;
         async move { (group, send(link, members).await) }
     });
     for (group, answered) in join_all(sent.collect::<Vec<_>>()).await {
@@ -284,35 +274,46 @@ async fn send_batch(link: Arc<ClusterClient>, steps: Vec<Step>) -> Vec<Answered>
             answers[at] = Some(answer);
         }
     }
-    let lost = || Err(Failure::Unavailable("etcd: a transaction lacks an answer".into()));
     answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect()
 }
 
 /// Sends steps in one transaction. If its outcome is unknown, so is that of each step.
 async fn send(link: &ClusterClient, mut steps: Vec<Step>) -> Vec<Answered> {
-    if steps.len() == 1 {
-        let alone = steps.drain(..).map(Step::txn).map(|txn| link.txn(txn));
-        return join_all(alone)
-            .await
-            .into_iter()
-            .map(|answer| Ok(Answer::of(&answer?)))
-            .collect();
+    let alone = |step: Step| async move { Ok(Answer::of(&link.txn(step.txn()).await?)) };
+    if steps.len() == 1
+        && let Some(step) = steps.pop()
+    {
+        return vec![alone(step).await];
     }
     let all: Vec<TxnOp> = steps.iter().cloned().map(|step| TxnOp::txn(step.txn())).collect();
     match link.txn(Txn::new().and_then(all)).await {
         Ok(answer) => {
             let mut answers = Answer::of_each(&answer, &steps).into_iter();
-            let lost = || Failure::Unavailable("etcd: a transaction lacks an answer".into());
-            steps.iter().map(|_| answers.next().ok_or_else(lost)).collect()
+            steps.iter().map(|_| answers.next().map_or_else(lost, Ok)).collect()
         }
-        // Nothing was written, and only some of the steps caused it: each is sent alone.
-        Err(Failure::LeaseGone | Failure::Refused(_)) => {
-            let each = steps.into_iter().map(|step| link.txn(step.txn()));
-            let answers = join_all(each).await;
-            answers.into_iter().map(|answer| Ok(Answer::of(&answer?))).collect()
-        }
+        // Nothing was written, and only some of the steps caused it.
+        Err(Failure::LeaseGone | Failure::Refused(_)) => send_singly(steps, alone).await,
         Err(unknown) => steps.iter().map(|_| Err(unknown.clone())).collect(),
     }
+}
+
+/// Sends each step alone, those of one lock in their order.
+async fn send_singly<F: Future<Output = Answered>>(steps: Vec<Step>, alone: impl Fn(Step) -> F) -> Vec<Answered> {
+    let alone = &alone;
+    let mut of_lock = HashMap::<String, Vec<(usize, Step)>>::new();
+    for (at, step) in steps.into_iter().enumerate() {
+        of_lock.entry(step.lock.clone()).or_default().push((at, step));
+    }
+    let in_order = of_lock.into_values().map(|steps| async move {
+        let mut answers = Vec::with_capacity(steps.len());
+        for (at, step) in steps {
+            answers.push((at, alone(step).await));
+        }
+        answers
+    });
+    let mut answers: Vec<_> = join_all(in_order).await.into_iter().flatten().collect();
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 #[cfg(test)]
@@ -322,6 +323,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::Instant;
 
+    use super::packing::BatchClass;
     use super::*;
     use crate::backend::etcd::cluster::settings::Settings;
 
@@ -336,25 +338,12 @@ mod tests {
         });
         let batches = StepBatcher::begin(Arc::new(link));
         let begun = Instant::now();
-        let step = |n| Step::new(&format!("l{n}"), BatchClass::Alone, Vec::new(), Vec::new(), Vec::new());
+        let step = |n| Step::new(&format!("l{n}"), BatchClass::Grant, Vec::new(), Vec::new(), Vec::new());
         let many = 8 * BOUNDS.in_flight * BOUNDS.batch;
         let answers = join_all((0..many).map(|n| batches.ask(step(n)))).await;
         assert!(answers.iter().all(Result::is_err));
         // One after another, the batches would take 8 request timeouts.
         assert!(begun.elapsed() < request * 6, "{:?}", begun.elapsed());
-    }
-
-    /// Appends a claim with this key. The answer is the caller's.
-    fn append(batches: &Arc<StepBatcher>, lock: &str, key: usize) -> oneshot::Receiver<Answered> {
-        append_as(BatchClass::FarTail, batches, lock, key)
-    }
-
-    fn append_as(class: BatchClass, batches: &Arc<StepBatcher>, lock: &str, key: usize) -> oneshot::Receiver<Answered> {
-        let put = TxnOp::put(format!("{lock}/{key}"), "1", None);
-        let step = Step::new(lock, class, Vec::new(), vec![put], Vec::new());
-        let (caller, answered) = oneshot::channel();
-        batches.append((step, caller));
-        answered
     }
 
     fn unreachable() -> Arc<StepBatcher> {
@@ -363,67 +352,60 @@ mod tests {
         ]))))
     }
 
-    #[tokio::test]
-    async fn the_appends_of_one_lock_are_in_flight_once_at_a_time_and_in_their_order() {
-        let batches = unreachable();
-        let _callers: Vec<_> = (0..=APPENDS).map(|n| append(&batches, "a", n)).collect();
-        let _other = append(&batches, "b", 0);
-        let taken = batches.take_appends("a").unwrap();
-        let keys: Vec<_> = taken.iter().map(|(step, _)| step.written[0].clone()).collect();
-        assert!(
-            keys.iter()
-                .enumerate()
-                .all(|(n, key)| *key == format!("a/{n}").as_bytes())
-                && keys.len() == APPENDS
-        );
-        assert!(batches.take_appends("a").is_none(), "another batch might overtake it");
-        assert!(batches.take_appends("b").is_some());
-        batches.send_together("a", taken).await;
-        assert_eq!(batches.take_appends("a").unwrap().len(), 1);
-        batches.send_together("a", Vec::new()).await;
-        assert!(!batches.appends.lock().contains_key("a"));
-    }
-
-    #[tokio::test]
-    async fn a_call_and_its_retry_are_not_appended_together() {
-        let batches = unreachable();
-        let callers = [1, 2, 1, 3].map(|key| append(&batches, "a", key));
-        assert_eq!(batches.take_appends("a").unwrap().len(), 2);
-        batches.send_together("a", Vec::new()).await;
-        let [.., retry, gone] = callers;
-        drop(gone);
-        assert_eq!(
-            batches.take_appends("a").unwrap().len(),
-            1,
-            "a caller that has gone appends nothing"
-        );
-        drop(retry);
+    fn step(lock: &str, key: &str) -> Step {
+        let put = TxnOp::put(key, "1", None);
+        Step::new(lock, BatchClass::Other, Vec::new(), vec![put], Vec::new())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_append_that_may_be_next_is_sent_at_once_with_those_before_it() {
-        let batches = unreachable();
-        let _far = append(&batches, "a", 1);
-        let begun = Instant::now();
-        let _near = append_as(BatchClass::Tail, &batches, "a", 2);
-        while batches.are_far("a") == Some(false) {
-            tokio::task::yield_now().await;
+    async fn an_append_that_may_be_next_is_sent_at_once_and_one_behind_others_after_a_delay() {
+        for (append, delay) in [(Append::Near, Duration::ZERO), (Append::Far, MAX_DELAY)] {
+            let batches = unreachable();
+            let begun = Instant::now();
+            let asked = batches.append(step("a", "1"), append);
+            tokio::pin!(asked);
+            while {
+                assert!(futures::poll!(&mut asked).is_pending());
+                batches.appends.is_waiting("a", 1)
+            } {
+                tokio::task::yield_now().await;
+                if begun.elapsed() < delay {
+                    tokio::time::advance(Duration::from_millis(1)).await;
+                }
+            }
+            assert_eq!(begun.elapsed(), delay);
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn steps_that_are_sent_singly_keep_the_order_of_their_lock() {
+        let order = parking_lot::Mutex::new(Vec::new());
+        let alone = |step: Step| {
+            let order = &order;
+            async move {
+                let key = step.written[0].clone();
+                let delay = if key == b"a/1" { 10 } else { 1 };
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+                order.lock().push(String::from_utf8(key).unwrap());
+                Err(Failure::LeaseGone)
+            }
+        };
+        let steps = vec![step("a", "a/1"), step("b", "b/1"), step("a", "a/2")];
+        assert_eq!(send_singly(steps, alone).await.len(), 3);
+        assert_eq!(*order.lock(), ["b/1", "a/1", "a/2"]);
     }
 
     #[tokio::test]
     async fn an_append_is_sent_with_the_next_step_on_its_lock() {
         let batches = unreachable();
-        let _caller = append(&batches, "a", 1);
-        let host = |lock| Step::new(lock, BatchClass::Host, Vec::new(), Vec::new(), Vec::new());
-        let waiting = || batches.appends.lock()["a"].waiting.len();
-        batches.overlapped.store(true, Ordering::Relaxed);
-        let (other, same) = (batches.ask(host("b")), batches.ask(host("a")));
+        let _answered = batches.appends.push(step("a", "1"));
+        let requests = |lock| vec![Request::Step(step(lock, "2"))];
+        let send = |lock| send_requests(Arc::clone(&batches.link), Arc::clone(&batches.appends), requests(lock));
+        let (other, same) = (send("b"), send("a"));
         tokio::pin!(other, same);
         assert!(futures::poll!(&mut other).is_pending());
-        assert_eq!(waiting(), 1);
+        assert!(batches.appends.is_waiting("a", 1));
         assert!(futures::poll!(&mut same).is_pending());
-        assert_eq!(waiting(), 0);
+        assert!(!batches.appends.is_waiting("a", 1));
     }
 }

@@ -4,7 +4,7 @@ use fencepost::backend::{AcquireOutcome, Released};
 use fencepost::claim::Cause;
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{Fixture, step};
+use crate::fixture::{BASE, Fixture, step};
 use crate::proxy::Fate;
 use crate::replica::held;
 
@@ -107,7 +107,7 @@ async fn a_base_that_another_raised_meanwhile_is_not_lowered() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut raise = fixture
         .proxy
-        .catch(Fate::Held, &["KV/Txn".to_owned(), fixture.key("token_base")]);
+        .catch(Fate::Held, &["KV/Txn".to_owned(), fixture.key(BASE)]);
     // A new connection proves the base anew, and raises it to the time of day.
     fixture.proxy.break_signs_of_life();
     raise.is_here().await;

@@ -80,17 +80,3 @@ async fn a_waiter_that_left_meanwhile_is_not_handed_the_lock() {
     not_handed_over(&fixture, (&hold, &next), "h/x/", left).await;
     assert!(fixture.there().is_free().await);
 }
-
-/// No replica makes such a holder while the next one waits; this one is put there by hand.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_permit_is_not_handed_over_beside_a_holder_that_was_not_known() {
-    let Some(fixture) = Fixture::new().await else { return };
-    let hold = fixture.here().hold(claim("holder").semaphore(1, 2)).await;
-    let next = fixture.here().queue(claim("next").semaphore(2, 2)).await;
-    fixture.there().on("other").hold(claim("other").semaphore(1, 2)).await;
-    not_handed_over(&fixture, (&hold, &next), "h/s/", fixture.plant_holder("other")).await;
-    assert_eq!(
-        fixture.there().owners().await,
-        (vec!["other".to_owned()], vec!["next".to_owned()])
-    );
-}

@@ -79,6 +79,23 @@ async fn a_newcomer_is_granted_where_all_that_were_known_ahead_have_left_meanwhi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_behind_two_waiters_keeps_its_place_although_they_have_left_meanwhile() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let holder = fixture.there().hold(claim("holder")).await;
+    let first = fixture.here().queue(claim("first")).await;
+    let second = fixture.here().queue(claim("second")).await;
+    let late = claim("late").unrepeated();
+    let left = async {
+        fixture.here().undo(&first).await;
+        fixture.here().undo(&second).await;
+        fixture.there().release(&holder).await;
+    };
+    // A step that failed would be sent again behind calls that came after it.
+    waiting(fixture.acquire_while(&late, "q/", left).await);
+    fixture.here().take(&late).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_adoption_does_not_queue_a_claim_that_was_granted_meanwhile() {
     let Some(fixture) = Fixture::new().await else { return };
     let holder = fixture.there().hold(claim("holder")).await;
@@ -103,7 +120,7 @@ async fn a_try_that_takes_its_claim_out_ends_the_call_that_adopted_it_meanwhile(
     let parts = [
         "KV/Txn".to_owned(),
         fixture.key(&format!("mark/{}", waiter.call)),
-        format!("\tq/{}", waiter.id),
+        "\tq/".to_owned(),
     ];
     let here = fixture.here();
     let adopted = async { drop(fixture.there().queue(adopter.clone()).await) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::backend::BackendError;
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{Fixture, step};
+use crate::fixture::{BASE, Fixture, step};
 use crate::proxy::Fate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,7 +30,7 @@ async fn a_grant_whose_connection_broke_before_its_answer_came_fails() {
     let mut answer = fixture.proxy.catch(Fate::AnswerHeld, &step(&new, "h/x/"));
     let mut proof = fixture
         .proxy
-        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("token_base")]);
+        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key(BASE)]);
     let broken = async {
         answer.is_here().await;
         fixture.proxy.break_signs_of_life();
@@ -51,7 +51,7 @@ async fn nothing_is_granted_over_a_new_connection_before_the_base_was_proven_ove
     let Some(fixture) = Fixture::new().await else { return };
     let mut proof = fixture
         .proxy
-        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key("token_base")]);
+        .catch(Fate::Held, &["KV/Range".to_owned(), fixture.key(BASE)]);
     fixture.proxy.break_signs_of_life();
     proof.is_here().await;
     let (here, new) = (fixture.here(), claim("early").trying());

@@ -12,9 +12,9 @@ fn marking(fixture: &Fixture, call: &NewClaim) -> [String; 2] {
     ["KV/Txn".to_owned(), fixture.key(&format!("mark/{}", call.call))]
 }
 
-/// The parts of a step about the key of a claim with this end.
-fn about(claim: &NewClaim, end: &str) -> [String; 2] {
-    ["KV/Txn".to_owned(), format!("\t{end}{}", claim.id)]
+/// The parts of a step about a key of the case's lock with this end.
+fn about(end: &str) -> [String; 2] {
+    ["KV/Txn".to_owned(), format!("\t{end}")]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,9 +125,7 @@ async fn an_undo_leaves_a_waiter_that_a_retry_adopted_meanwhile() {
     let waiter = fixture.here().queue(claim("waiter")).await;
     let (here, retry) = (fixture.here(), waiter.again());
     let adopted = async { drop(fixture.there().queue(retry.clone()).await) };
-    let undone = fixture
-        .while_held(&about(&waiter, "q/"), here.undo(&waiter), adopted)
-        .await;
+    let undone = fixture.while_held(&about("q/"), here.undo(&waiter), adopted).await;
     assert_eq!(undone, Released::Adopted);
     waiting(fixture.there().promote(&retry).await);
 }
@@ -138,9 +136,7 @@ async fn an_undo_leaves_a_hold_that_a_retry_found_meanwhile() {
     let hold = fixture.here().hold(claim("holder")).await;
     let here = fixture.here();
     let found = async { drop(held(fixture.there().acquire(&hold.claim.again()).await)) };
-    let undone = fixture
-        .while_held(&about(&hold.claim, "h/x/"), here.undo(&hold.claim), found)
-        .await;
+    let undone = fixture.while_held(&about("h/x/"), here.undo(&hold.claim), found).await;
     assert_eq!(undone, Released::Adopted);
     fixture.there().renewed(&hold, None).await;
 }
@@ -152,9 +148,7 @@ async fn a_release_leaves_the_hold_of_a_reentry_that_came_meanwhile() {
     let hold = fixture.here().hold(owner()).await;
     let (here, mut other) = (fixture.here(), None);
     let came = async { other = Some(fixture.there().hold(owner()).await) };
-    let released = fixture
-        .while_held(&about(&hold.claim, "h/x/"), here.release(&hold), came)
-        .await;
+    let released = fixture.while_held(&about("h/x/"), here.release(&hold), came).await;
     assert_eq!(released, Released::Ended(Cause::Released));
     let renewed = fixture.there().renewed(&other.expect("it was granted"), None).await;
     assert_eq!(renewed.holds, 1);
@@ -164,13 +158,11 @@ async fn a_release_leaves_the_hold_of_a_reentry_that_came_meanwhile() {
 async fn a_release_of_one_hold_leaves_another_that_came_meanwhile() {
     let Some(fixture) = Fixture::new().await else { return };
     let owner = || claim("owner").reentrant();
-    let first = fixture.here().hold(owner()).await;
+    let _first = fixture.here().hold(owner()).await;
     let second = fixture.here().hold(owner()).await;
     let (here, mut third) = (fixture.here(), None);
     let came = async { third = Some(fixture.there().hold(owner()).await) };
-    let released = fixture
-        .while_held(&about(&first.claim, "h/x/"), here.release(&second), came)
-        .await;
+    let released = fixture.while_held(&about("h/x/"), here.release(&second), came).await;
     assert_eq!(released, Released::Ended(Cause::Released));
     let renewed = fixture.there().renewed(&third.expect("it was granted"), None).await;
     assert_eq!(renewed.holds, 2);

@@ -1,34 +1,38 @@
-//! Other releases on the same namespace. Those before kept readers among the semaphore claims, and the base of their tokens
-//! at another key. What they leave is written here by hand.
+//! Other releases on the same namespace. The first kept readers among the semaphore claims; the second named the keys of
+//! claims by their ids. Each had the base of its tokens at another key. What they leave is written here by hand.
 
 use fencepost::backend::{AcquireOutcome, Released};
 use fencepost::claim::Cause;
 use fencepost::name::FencingToken;
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{FORGETFUL, Fixture};
+use crate::fixture::{BASE, FORGETFUL, Fixture};
 use crate::replica::{Held, held};
 
 /// A base of a release before that is an hour ahead.
 async fn earlier_base(fixture: &Fixture) -> u64 {
-    fixture.text("token_base").await.parse::<u64>().expect("a number") + 3_600_000_000
+    fixture.text(BASE).await.parse::<u64>().expect("a number") + 3_600_000_000
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_before_grant_nothing_once_this_one_has_begun_and_tokens_rise_over_theirs() {
     let Some(fixture) = Fixture::new().await else { return };
-    let base = earlier_base(&fixture).await;
-    fixture.put("base", &base.to_string()).await;
-    // As any replica does on its first connection, and on each that follows.
-    let replica = fixture.another().await;
-    let new = claim("new");
-    let granted = held(replica.acquire(fixture.here().name(), &new).await.expect("it serves"));
-    assert!(granted.token.get() > base, "{granted:?} over {base}");
-    // A release before reads this as a base that need not be raised, and compares its grants with it as it writes numbers.
-    let closed = fixture.text("base").await;
-    let as_read = closed.parse::<u64>().expect("a number, to them");
-    assert_eq!(as_read, u64::MAX);
-    assert_ne!(as_read.to_string(), closed);
+    for key in ["base", "token_base"] {
+        let base = earlier_base(&fixture).await;
+        fixture.put(key, &base.to_string()).await;
+        // As any replica does on its first connection, and on each that follows.
+        let replica = fixture.another().await;
+        let new = claim(key);
+        let lock = crate::fixture::lock(key);
+        let granted = held(replica.acquire(&lock, &new).await.expect("it serves"));
+        assert!(granted.token.get() > base, "{granted:?} over {base}");
+        // A release before reads this as a base that need not be raised, and compares its grants with it as it writes
+        // numbers. The last one before this says that a later release grants here.
+        let closed = fixture.text(key).await;
+        let as_read = closed.parse::<u64>().expect("a number, to them");
+        assert_eq!(as_read, u64::MAX);
+        assert_ne!(as_read.to_string(), closed);
+    }
 }
 
 /// A reader of a release before; its client knows the lease that it was given.
@@ -93,4 +97,23 @@ async fn a_retry_that_was_granted_beside_a_reader_of_a_release_before_keeps_its_
     let place = fixture.acquire_fitting_while(&late, "h/r/", came).await;
     let (granted, found) = (granted.expect("it was granted"), held(place));
     assert_eq!((found.token, found.secret), (granted.token(), granted.grant.secret));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_of_a_release_before_is_found_by_its_retry_renewed_and_released() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let mut before = fixture.there().on("other").hold(claim("earlier")).await;
+    fixture.plant_as_before("other", &before.claim).await;
+    let tokens = fixture.there().tokens().await;
+    (before.lease.token, before.lease.lock.name) = (tokens[0], fixture.here().name().clone());
+    let retry = before.claim.again();
+    let found = held(fixture.here().acquire(&retry).await);
+    assert_eq!((found.token, found.secret), (tokens[0], before.lease.secret));
+    fixture.there().renewed(&before, None).await;
+    assert_eq!(fixture.here().release(&before).await, Released::Ended(Cause::Released));
+    let finished = fixture.there().acquire(&before.claim.again()).await;
+    assert!(
+        matches!(finished, AcquireOutcome::Finished(Cause::Released)),
+        "{finished:?}"
+    );
 }

@@ -1,40 +1,29 @@
 //! Steps that share a request: all are judged before any of them is written.
 
-use super::steps::{Event, Stage};
-use super::store::Step;
-use super::transactions::{act, answered, holds};
+use super::calls::Stage;
+use super::conditions::holds;
+use super::effects::{act, answered};
+use super::events::Event;
+use super::store::{Slot, Step};
 use super::{Flaw, State, World};
-
-/// Which steps on the lock a step may share a request with. The batches of the store allow no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Alone,
-    Host,
-    Sharer,
-    End,
-    Tail,
-    Removal,
-}
 
 /// A key that a step writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
-    Holder(u8),
-    Waiter(u8),
-    Mark(u8),
+    Holder(Slot),
+    Waiter(Slot),
+    Request(u8),
 }
 
-/// A step that was sent: by its call, and whether the answer is still waited for.
+/// A step that was sent: by its call, and its place among the steps that were given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sent {
     at: usize,
     step: Step,
-    /// Its place among the steps that were given up.
     late: Option<usize>,
 }
 
-/// All requests of several steps that may arrive. Whether a claim has a request id makes no difference: a newcomer,
-/// and a call that adopts a waiting claim, are appended beside any step that does not write the same key.
+/// All requests of two steps that may arrive.
 pub fn together(world: &World, state: &State) -> Vec<(Event, State)> {
     let mut sent = Vec::new();
     for (at, call) in state.calls.iter().enumerate() {
@@ -50,31 +39,32 @@ pub fn together(world: &World, state: &State) -> Vec<(Event, State)> {
             then(*step, *session, Some(place));
         }
     }
-    let mut requests: Vec<Vec<Sent>> = vec![Vec::new()];
-    for one in sent {
-        let more = requests
-            .iter()
-            .filter(|others| others.iter().all(|other| share(world, state, one, *other)));
-        let more: Vec<_> = more.map(|others| [others.as_slice(), &[one]].concat()).collect();
-        requests.extend(more);
+    let mut both = Vec::new();
+    for (place, one) in sent.iter().enumerate() {
+        for other in &sent[place + 1..] {
+            if share(world, state, *one, *other) {
+                let what = Event::GoTogether(one.at, one.step, other.at, other.step);
+                both.push((what, arrive(world, state, &[*one, *other])));
+            }
+        }
     }
-    requests.retain(|request| request.len() > 1);
-    requests
-        .iter()
-        .map(|request| (Event::GoTogether, arrive(world, state, request)))
-        .collect()
+    both
 }
 
 fn arrive(world: &World, state: &State, request: &[Sent]) -> State {
     let mut after = state.clone();
-    // From the last one, so that the places of the others stay.
-    for one in request.iter().rev() {
-        if let Some(place) = one.late {
-            after.calls[one.at].late.remove(place);
+    for one in request {
+        if one.late.is_some() {
+            let late = &mut after.calls[one.at].late;
+            let place = late
+                .iter()
+                .position(|(step, _)| *step == one.step)
+                .expect("it is there");
+            late.remove(place);
         }
     }
     for one in request {
-        act(world, &mut after, one.at, one.step);
+        act(world, state, &mut after, one.at, one.step);
         if one.late.is_none() {
             answered(world, state, &mut after, one.at, one.step, true);
         }
@@ -82,60 +72,41 @@ fn arrive(world: &World, state: &State, request: &[Sent]) -> State {
     after
 }
 
+/// At most one grant of a lock, and no key that is written twice.
 fn share(world: &World, state: &State, one: Sent, other: Sent) -> bool {
-    let (keys, others) = (written(state, one), written(state, other));
-    let (class, beside) = (class(world, one.step), class(world, other.step));
-    let both = |first: fn(Step) -> bool, second: fn(Step) -> bool| {
-        first(one.step) && second(other.step) || first(other.step) && second(one.step)
-    };
-    let flawed = match world.flaw {
-        Flaw::TwoGrantsInOneBatch => both(Step::grants_at_once, Step::grants_at_once),
-        Flaw::TailsBesideNewcomers => both(|step| step == Step::Queue, Step::grants_at_once),
-        Flaw::MarksShare => both(Step::marks, |_| true),
-        _ => false,
-    };
-    !keys.iter().any(|key| others.contains(key)) && (flawed || joins(class, beside) || joins(beside, class))
+    let (keys, others) = (written(world, state, one), written(world, state, other));
+    let grants = [one.step, other.step].iter().all(|step| step.lease().is_some());
+    let revokes = [one.step, other.step]
+        .iter()
+        .any(|step| matches!(step, Step::Revoke { .. }));
+    !revokes && !keys.iter().any(|key| others.contains(key)) && (!grants || world.flaw == Flaw::TwoGrantsShare)
 }
 
 /// Etcd refuses a request that writes a key twice.
-fn written(state: &State, Sent { at, step, .. }: Sent) -> Vec<Key> {
+fn written(world: &World, state: &State, Sent { at, step, .. }: Sent) -> Vec<Key> {
     let claim = state.calls[at].claim;
-    match step {
-        Step::Acquire { .. } | Step::AdoptHolder { .. } | Step::RemoveHolder { .. } | Step::Release { .. } => {
-            vec![Key::Holder(claim)]
+    let request = |claim| match world.is_retryable(claim) && world.flaw != Flaw::RequestsAreNotWritten {
+        true => vec![Key::Request(claim)],
+        false => Vec::new(),
+    };
+    let (keys, mut more) = match step {
+        Step::Enter { slot, .. } | Step::UndoHolder { slot, .. } | Step::Release { slot, .. } => {
+            (vec![Key::Holder(slot)], request(claim))
         }
-        Step::Queue | Step::AdoptWaiter { .. } | Step::RemoveWaiter { .. } => vec![Key::Waiter(claim)],
-        Step::Promote { .. } => vec![Key::Holder(claim), Key::Waiter(claim)],
-        Step::MarkWaiter { .. } | Step::MarkHolder { .. } | Step::MarkAbsent => vec![Key::Mark(at as u8)],
-        Step::Revoke { .. } => Vec::new(),
-        Step::HandOver { next, .. } => {
+        Step::AdoptHolder { slot, .. } => (vec![Key::Holder(slot)], Vec::new()),
+        Step::Queue { slot } | Step::AdoptWaiter { slot, .. } | Step::UndoWaiter { slot, .. } => {
+            (vec![Key::Waiter(slot)], request(claim))
+        }
+        Step::Promote { slot, .. } => (vec![Key::Holder(slot), Key::Waiter(slot)], request(claim)),
+        Step::Mark | Step::Revoke { .. } => (Vec::new(), Vec::new()),
+        Step::HandOver {
+            slot, next, next_slot, ..
+        } => {
             let next = state.calls[usize::from(next)].claim;
-            vec![Key::Holder(claim), Key::Holder(next), Key::Waiter(next)]
+            let keys = vec![Key::Holder(slot), Key::Holder(next_slot), Key::Waiter(next_slot)];
+            (keys, [request(claim), request(next)].concat())
         }
-    }
-}
-
-fn class(world: &World, step: Step) -> Class {
-    let whole = world.is_exclusive();
-    match step {
-        Step::Acquire { .. } if !whole => Class::Sharer,
-        Step::Release { .. } | Step::RemoveHolder { .. } if !whole => Class::End,
-        Step::Acquire { .. }
-        | Step::AdoptHolder { .. }
-        | Step::MarkWaiter { .. }
-        | Step::MarkHolder { .. }
-        | Step::MarkAbsent
-        | Step::Revoke { .. } => Class::Alone,
-        Step::Promote { .. } | Step::HandOver { .. } | Step::Release { .. } | Step::RemoveHolder { .. } => Class::Host,
-        Step::Queue | Step::AdoptWaiter { .. } => Class::Tail,
-        Step::RemoveWaiter { .. } => Class::Removal,
-    }
-}
-
-fn joins(class: Class, other: Class) -> bool {
-    use Class::{End, Host, Removal, Sharer, Tail};
-    matches!(
-        (class, other),
-        (Removal, _) | (Tail, Tail | Host | End) | (End, End | Sharer)
-    )
+    };
+    more.extend(keys);
+    more
 }

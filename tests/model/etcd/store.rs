@@ -1,21 +1,31 @@
 //! What etcd keeps of one lock, and what its transactions do.
 
-use super::steps::Call;
+use super::World;
+use super::calls::Call;
 
-/// An etcd lease.
+/// An etcd lease of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lease {
     Unborn,
-    /// Whoever counts from its last sign of life may count on it.
+    /// Whoever counts from its last keep-alive may count on it.
     Fresh,
     /// A whole TTL has passed since: it may end at any time.
     Stale,
     Dead,
 }
 
-/// A key under `h/`.
+/// The name of a claim's keys: `<session>-<number>`. The session is that of the replica whose call made the claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    pub replica: u8,
+    pub session: u8,
+    pub number: u8,
+}
+
+/// The key `h/<kind>/<slot>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder {
+    pub slot: Slot,
     pub claim: u8,
     pub call: u8,
     pub lease: u8,
@@ -24,9 +34,10 @@ pub struct Holder {
     pub modified: u8,
 }
 
-/// A key under `q/`.
+/// The key `q/<slot>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Waiter {
+    pub slot: Slot,
     pub claim: u8,
     pub call: u8,
     /// The replica on whose session it lives.
@@ -35,64 +46,92 @@ pub struct Waiter {
     pub modified: u8,
 }
 
+/// The key `request/<id>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// On the session of this replica.
+    Waits { slot: Slot, replica: u8 },
+    /// On a lease that outlives that of the holder. If the holder is gone, it expired.
+    Holds { slot: Slot },
+    /// On a bucket.
+    Ended,
+}
+
+impl Request {
+    pub fn slot(self) -> Option<Slot> {
+        match self {
+            Self::Waits { slot, .. } | Self::Holds { slot } => Some(slot),
+            Self::Ended => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     pub revision: u8,
     pub holders: Vec<Holder>,
     /// By their place.
     pub waiters: Vec<Waiter>,
-    /// The calls that have left, and the replica on whose session the mark lives.
+    /// By claim.
+    pub requests: Vec<Option<Request>>,
+    /// The cancelled calls, and the replica on whose session the mark lives.
     pub marks: Vec<(u8, u8)>,
     pub leases: Vec<Lease>,
     /// By replica, the number of its session.
     pub sessions: Vec<u8>,
 }
 
-/// A transaction: what it does, with what it was judged by.
+/// A transaction: the keys that it names, and what it was judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    Acquire {
+    /// Grants a new claim.
+    Enter {
+        slot: Slot,
         lease: u8,
         seen: u8,
     },
-    Queue,
+    /// Appends a new claim to the queue.
+    Queue {
+        slot: Slot,
+    },
     AdoptWaiter {
+        slot: Slot,
         modified: u8,
     },
     AdoptHolder {
+        slot: Slot,
         modified: u8,
     },
     Promote {
+        slot: Slot,
         modified: u8,
         lease: u8,
         seen: u8,
     },
-    /// Takes the own waiting claim or hold out.
-    RemoveWaiter {
+    /// The undo of a call whose claim waits, or holds.
+    UndoWaiter {
+        slot: Slot,
         modified: u8,
     },
-    RemoveHolder {
+    UndoHolder {
+        slot: Slot,
         modified: u8,
     },
-    /// Leaves a mark beside what another call has, or where there is nothing.
-    MarkWaiter {
-        modified: u8,
-    },
-    MarkHolder {
-        modified: u8,
-    },
-    MarkAbsent,
-    /// Ends a lease; only a flaw does.
-    Revoke {
-        lease: u8,
-    },
+    Mark,
     Release {
+        slot: Slot,
         modified: u8,
     },
     HandOver {
+        slot: Slot,
         modified: u8,
         next: u8,
+        next_slot: Slot,
         next_modified: u8,
+        lease: u8,
+    },
+    /// Ends a lease; only a flaw sends it.
+    Revoke {
         lease: u8,
     },
 }
@@ -100,70 +139,94 @@ pub enum Step {
 impl Step {
     pub fn lease(self) -> Option<u8> {
         match self {
-            Self::Acquire { lease, .. } | Self::Promote { lease, .. } | Self::HandOver { lease, .. } => Some(lease),
+            Self::Enter { lease, .. } | Self::Promote { lease, .. } | Self::HandOver { lease, .. } => Some(lease),
             _ => None,
         }
     }
 
-    /// Whether it may make or adopt a claim: what a mark keeps out.
+    /// Whether a cancel mark keeps it from taking effect.
     pub fn comes(self) -> bool {
         matches!(
             self,
-            Self::Acquire { .. }
-                | Self::Queue
+            Self::Enter { .. }
+                | Self::Queue { .. }
                 | Self::AdoptWaiter { .. }
                 | Self::AdoptHolder { .. }
                 | Self::Promote { .. }
         )
     }
 
-    pub fn grants_at_once(self) -> bool {
-        matches!(self, Self::Acquire { .. })
+    pub fn makes(self) -> Option<Slot> {
+        match self {
+            Self::Enter { slot, .. } | Self::Queue { slot } => Some(slot),
+            _ => None,
+        }
     }
 
-    pub fn marks(self) -> bool {
-        matches!(
-            self,
-            Self::MarkWaiter { .. } | Self::MarkHolder { .. } | Self::MarkAbsent
-        )
+    pub fn slot(self) -> Option<Slot> {
+        match self {
+            Self::Enter { slot, .. }
+            | Self::Queue { slot }
+            | Self::AdoptWaiter { slot, .. }
+            | Self::AdoptHolder { slot, .. }
+            | Self::Promote { slot, .. }
+            | Self::UndoWaiter { slot, .. }
+            | Self::UndoHolder { slot, .. }
+            | Self::Release { slot, .. }
+            | Self::HandOver { slot, .. } => Some(slot),
+            Self::Mark | Self::Revoke { .. } => None,
+        }
     }
 
     /// The revision of the key that it was judged by.
     pub fn judged_by(mut self) -> Option<u8> {
         match self {
-            Self::Acquire { .. } => None,
+            Self::Enter { .. } => None,
             _ => self.revisions().first().map(|revision| **revision),
         }
     }
 
     fn revisions(&mut self) -> Vec<&mut u8> {
         match self {
-            Self::AdoptWaiter { modified }
-            | Self::AdoptHolder { modified }
-            | Self::RemoveWaiter { modified }
-            | Self::RemoveHolder { modified }
-            | Self::MarkWaiter { modified }
-            | Self::MarkHolder { modified }
-            | Self::Release { modified } => vec![modified],
+            Self::AdoptWaiter { modified, .. }
+            | Self::AdoptHolder { modified, .. }
+            | Self::UndoWaiter { modified, .. }
+            | Self::UndoHolder { modified, .. }
+            | Self::Release { modified, .. } => vec![modified],
             Self::Promote { modified, seen, .. } => vec![modified, seen],
             Self::HandOver {
                 modified,
                 next_modified,
                 ..
             } => vec![modified, next_modified],
-            Self::Acquire { seen, .. } => vec![seen],
-            Self::Queue | Self::MarkAbsent | Self::Revoke { .. } => Vec::new(),
+            Self::Enter { seen, .. } => vec![seen],
+            Self::Queue { .. } | Self::Mark | Self::Revoke { .. } => Vec::new(),
         }
     }
 }
 
 impl Store {
-    pub fn holder(&self, claim: u8) -> Option<&Holder> {
-        self.holders.iter().find(|holder| holder.claim == claim)
+    pub fn holder(&self, slot: Slot) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.slot == slot)
     }
 
-    pub fn waiter(&self, claim: u8) -> Option<&Waiter> {
-        self.waiters.iter().find(|waiter| waiter.claim == claim)
+    pub fn waiter(&self, slot: Slot) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.slot == slot)
+    }
+
+    pub fn is_empty_at(&self, slot: Slot) -> bool {
+        self.holder(slot).is_none() && self.waiter(slot).is_none()
+    }
+
+    pub fn request(&self, claim: u8) -> Option<Request> {
+        self.requests[usize::from(claim)]
+    }
+
+    /// Writes the record of a request, of a claim that has one.
+    pub fn put_request(&mut self, world: &World, claim: u8, request: Option<Request>) {
+        if world.is_retryable(claim) {
+            self.requests[usize::from(claim)] = request;
+        }
     }
 
     pub fn is_marked(&self, call: u8) -> bool {
@@ -175,9 +238,21 @@ impl Store {
     }
 
     /// Ends a lease, with what is on it.
-    pub fn end_lease(&mut self, lease: u8) {
+    pub fn end_lease(&mut self, world: &World, lease: u8) {
         self.leases[usize::from(lease)] = Lease::Dead;
+        let gone: Vec<u8> = self
+            .holders
+            .iter()
+            .filter(|holder| holder.lease == lease)
+            .map(|holder| holder.claim)
+            .collect();
         self.holders.retain(|holder| holder.lease != lease);
+        for claim in gone {
+            // Where no ends are remembered, the record of the request is on the holder's own lease.
+            if !world.remembers {
+                self.put_request(world, claim, None);
+            }
+        }
     }
 
     /// Ends a session, with what is on it.
@@ -185,11 +260,17 @@ impl Store {
         self.sessions[usize::from(replica)] += 1;
         self.waiters.retain(|waiter| waiter.replica != replica);
         self.marks.retain(|(_, on)| *on != replica);
+        for request in &mut self.requests {
+            if matches!(request, Some(Request::Waits { replica: on, .. }) if *on == replica) {
+                *request = None;
+            }
+        }
     }
 
-    pub fn hold(&mut self, claim: u8, call: u8, lease: u8) {
+    pub fn hold(&mut self, slot: Slot, claim: u8, call: u8, lease: u8) {
         self.revision += 1;
         self.holders.push(Holder {
+            slot,
             claim,
             call,
             lease,
@@ -201,9 +282,10 @@ impl Store {
             .sort_unstable_by_key(|holder| (holder.created, holder.claim));
     }
 
-    pub fn queue(&mut self, claim: u8, call: u8, replica: u8) {
+    pub fn queue(&mut self, slot: Slot, claim: u8, call: u8, replica: u8) {
         self.revision += 1;
         self.waiters.push(Waiter {
+            slot,
             claim,
             call,
             replica,
@@ -212,8 +294,7 @@ impl Store {
         });
     }
 
-    /// Revisions matter only by their order: counts them anew, so that states which differ in
-    /// nothing else are one.
+    /// Revisions matter only by their order: counts them anew, so that states which differ in nothing else are one.
     pub fn renumber(&mut self, calls: &mut [Call]) {
         let mut all: Vec<&mut u8> = Vec::new();
         for holder in &mut self.holders {

@@ -25,7 +25,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 impl ClusterClient {
     /// Replaces the credentials. Must be called within a tokio runtime.
-    pub fn prove_by(self: &Arc<Self>, proof: Credentials) {
+    pub fn set_credentials(self: &Arc<Self>, proof: Credentials) {
         if **self.credentials.load() == proof {
             return;
         }

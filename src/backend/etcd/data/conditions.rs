@@ -41,20 +41,9 @@ pub fn none_made_after(prefix: &str, revision: i64) -> Compare {
     Compare::create_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
 }
 
-/// No key with this prefix was changed after this revision.
-pub fn none_changed_after(prefix: &str, revision: i64) -> Compare {
-    Compare::mod_revision(prefix, CompareOp::Less, revision + 1).with_range(behind(prefix))
-}
-
 /// The key is unchanged since it was read.
 pub fn unchanged(key: impl Into<Vec<u8>>, entry: &Entry) -> Compare {
     Compare::mod_revision(key, CompareOp::Equal, entry.modified)
-}
-
-/// This key is unchanged since it was read, and the only one with this prefix.
-pub fn only(prefix: &str, entry: &Entry) -> Compare {
-    // Etcd evaluates an empty range as an absent key, whose modification revision is 0.
-    unchanged(prefix, entry).with_range(behind(prefix))
 }
 
 /// The conditions on the holders under which a claim of this mode may be added.

@@ -1,11 +1,13 @@
 //! The stored keys and records, byte by byte. Servers of the release before share an etcd with this one during an
-//! upgrade, so a form that changes here needs a way to be read by them.
+//! upgrade, so a form that changes here must be read in its earlier form too. A form that they would misread needs another
+//! token base, which keeps them from granting.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::NewClaim;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Metadata, Mode, Namespace, Owner, Secret};
 
@@ -47,11 +49,11 @@ fn holding() -> Claim {
 fn each_key_is_where_the_release_before_looks_for_it() {
     let keys = Keys::new("/fencepost", &Namespace::new("prod").unwrap());
     let (name, id) = (LockName::new("a/b").unwrap(), ClaimId::from_bytes([0xab; 16]));
+    let slot = Slot::from_bytes([0xab; 16]);
     let lock = keys.lock(&name);
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     let all = [
-        (keys.sessions.base(), "token_base"),
-        (keys.sessions.earlier_base(), "base"),
+        (keys.sessions.base(), "token_base_3"),
         (keys.sessions.session(0x1f), "session/000000000000001f"),
         (
             keys.mark(CallId::from_bytes([1; 16])),
@@ -65,23 +67,27 @@ fn each_key_is_where_the_release_before_looks_for_it() {
         (lock.all().to_owned(), "lock/a/b\t"),
         (text(&lock.behind()), "lock/a/b\n"),
         (
-            lock.holder(Kind::Exclusive, id),
+            lock.holder(Kind::Exclusive, slot),
             "lock/a/b\th/x/abababababababababababababababab",
         ),
         (
-            lock.holder(Kind::Semaphore, id),
+            lock.holder(Kind::Semaphore, slot),
             "lock/a/b\th/s/abababababababababababababababab",
         ),
         (
-            lock.holder(Kind::Shared, id),
+            lock.holder(Kind::Shared, slot),
             "lock/a/b\th/r/abababababababababababababababab",
         ),
         (
-            lock.earlier_holder(Kind::Shared, id).unwrap(),
+            lock.earlier_holder(Kind::Shared, slot).unwrap(),
             "lock/a/b\th/s/abababababababababababababababab",
         ),
-        (lock.waiter(id), "lock/a/b\tq/abababababababababababababababab"),
+        (lock.waiter(slot), "lock/a/b\tq/abababababababababababababababab"),
     ];
+    assert_eq!(
+        keys.sessions.earlier_bases(),
+        ["base", "token_base"].map(|base| format!("/fencepost/prod/{base}"))
+    );
     for (key, golden) in all {
         assert_eq!(key, format!("/fencepost/prod/{golden}"));
     }
@@ -112,22 +118,33 @@ fn each_record_has_the_bytes_that_the_release_before_reads() {
 }
 
 #[test]
-fn each_record_of_an_end_has_the_bytes_that_the_release_before_reads() {
+fn each_record_of_a_request_has_its_bytes_and_those_of_the_release_before_are_read() {
     let token = FencingToken::new(1_700_000_000_000_009).unwrap();
     let ended = |cause| Request::Ended(End { cause, token });
     let holds = Request::Holds {
         secret: Secret::from_bytes([3; 16]),
         base: 1_600_000_000_000_000,
+        slot: Slot::from_bytes([4; 16]),
     };
+    let waits = Request::Waits(Slot::from_bytes([5; 16]));
+    let id = ClaimId::from_bytes([6; 16]);
     let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::Undone].map(ended);
     assert_eq!(
         ended.map(|request| hex(&request.encode())),
         ["00", "01", "02", "03"].map(|cause| format!("01{cause}8980f9c0c1c48203"))
     );
-    assert_eq!(hex(&holds.encode()), format!("0104808090bd90e6eb02{}", "03".repeat(16)));
-    let all = ended.iter().chain([&holds]);
+    let of_release_before = format!("0104808090bd90e6eb02{}", "03".repeat(16));
+    assert_eq!(hex(&holds.encode()), format!("{of_release_before}{}", "04".repeat(16)));
+    assert_eq!(hex(&waits.encode()), format!("010500{}", "05".repeat(16)));
+    // The release before named a holder by the id of its claim.
+    let earlier = &holds.encode()[..of_release_before.len() / 2];
+    let Ok(Request::Holds { slot, .. }) = Request::decode(earlier, id) else {
+        panic!("it is read")
+    };
+    assert_eq!(slot, Slot::of_lease(id));
+    let all = ended.iter().chain([&holds, &waits]);
     assert!(
         all.into_iter()
-            .all(|request| Request::decode(&request.encode()).unwrap() == *request)
+            .all(|request| Request::decode(&request.encode(), id).unwrap() == *request)
     );
 }

@@ -8,6 +8,7 @@
 //! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range. Earlier releases kept
 //! readers among the semaphore claims, where this release finds them while they hold.
 
+use super::slots::Slot;
 use crate::backend::etcd::lease::base::SessionKeys;
 use crate::name::{CallId, ClaimId, Kind, LockName, Namespace, Secret};
 
@@ -78,9 +79,9 @@ pub struct LockKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRole {
     /// A claim that holds.
-    Holder(ClaimId),
+    Holder(Slot),
     /// A claim that waits.
-    Waiter(ClaimId),
+    Waiter(Slot),
 }
 
 impl LockKeys {
@@ -120,33 +121,32 @@ impl LockKeys {
         format!("{}q/", self.prefix)
     }
 
-    pub fn holder(&self, kind: Kind, claim: ClaimId) -> String {
+    pub fn holder(&self, kind: Kind, slot: Slot) -> String {
         let holders = match kind {
             Kind::Exclusive => self.exclusive_holders(),
             Kind::Semaphore => self.other_holders(),
             Kind::Shared => self.readers(),
         };
-        format!("{holders}{claim}")
+        format!("{holders}{slot}")
     }
 
     /// The key of a holder of this kind in earlier releases, if it differs.
-    pub fn earlier_holder(&self, kind: Kind, claim: ClaimId) -> Option<String> {
-        (kind == Kind::Shared).then(|| format!("{}{claim}", self.other_holders()))
+    pub fn earlier_holder(&self, kind: Kind, slot: Slot) -> Option<String> {
+        (kind == Kind::Shared).then(|| format!("{}{slot}", self.other_holders()))
     }
 
-    pub fn waiter(&self, claim: ClaimId) -> String {
-        format!("{}{claim}", self.waiters())
+    pub fn waiter(&self, slot: Slot) -> String {
+        format!("{}{slot}", self.waiters())
     }
 
     /// The role of one of these keys.
     pub fn stand(&self, key: &[u8]) -> Option<KeyRole> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
-        let (stage, claim) = rest.rsplit_once('/')?;
-        let id = u128::from_str_radix(claim, 16).ok()?;
-        let claim = ClaimId::from_bytes(id.to_be_bytes());
+        let (stage, slot) = rest.rsplit_once('/')?;
+        let slot = Slot::parse(slot)?;
         Some(match stage {
-            "q" => KeyRole::Waiter(claim),
-            _ => KeyRole::Holder(claim),
+            "q" => KeyRole::Waiter(slot),
+            _ => KeyRole::Holder(slot),
         })
     }
 }
@@ -196,7 +196,7 @@ mod tests {
     fn a_key_has_its_role() {
         let keys = Keys::new("/fencepost/", &Namespace::new("a").unwrap());
         let lock = keys.lock(&name("../h/x"));
-        let id = ClaimId::from_bytes([9; 16]);
+        let id = Slot::from_bytes([9; 16]);
         let holder = lock.holder(Kind::Shared, id);
         assert_eq!(lock.stand(holder.as_bytes()), Some(KeyRole::Holder(id)));
         assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn one_range_has_all_claims_except_holding_readers() {
         let keys = Keys::new("/fencepost", &Namespace::new("a").unwrap());
-        let (lock, id) = (keys.lock(&name("b")), ClaimId::from_bytes([255; 16]));
+        let (lock, id) = (keys.lock(&name("b")), Slot::from_bytes([255; 16]));
         let (first, behind) = lock.all_but_readers();
         let is_in = |key: String| first <= key && key.into_bytes() < behind;
         let others = [

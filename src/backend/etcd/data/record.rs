@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::slots::Slot;
 use crate::backend::NewClaim;
 use crate::backend::etcd::clock::{self, micros};
 use crate::backend::etcd::cluster::Failure;
@@ -210,16 +211,20 @@ impl End {
                 CauseRecord::Expired => Cause::Expired,
                 CauseRecord::Forced => Cause::Forced,
                 CauseRecord::Undone => Cause::Undone,
-                CauseRecord::Holds => return Err(Failure::Refused("etcd: a record is not of an end".into())),
+                CauseRecord::Holds | CauseRecord::Waits => {
+                    return Err(Failure::Refused("etcd: a record is not of an end".into()));
+                }
             },
             token: FencingToken::new(record.token)?,
         })
     }
 }
 
-/// The record of a request.
+/// The record of a request. It is written in the same transactions as its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
+    /// Its claim waits at this slot, on the same session as this record.
+    Waits(Slot),
     /// It was granted this hold, with this token base. If the hold is gone, it expired, because every other end
     /// overwrites this record.
     Holds {
@@ -227,6 +232,8 @@ pub enum Request {
         secret: Secret,
         /// The grant's token base.
         base: u64,
+        /// The slot of its claim.
+        slot: Slot,
     },
     /// Its hold has ended.
     Ended(End),
@@ -236,31 +243,44 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Ended(end) => end.encode(),
-            Self::Holds { secret, base } => {
+            Self::Waits(slot) => {
+                let (cause, token) = (CauseRecord::Waits, 0);
+                let mut bytes = write(&EndRecord { cause, token });
+                bytes.extend(slot.to_bytes());
+                bytes
+            }
+            Self::Holds { secret, base, slot } => {
                 let (cause, token) = (CauseRecord::Holds, *base);
                 let mut bytes = write(&EndRecord { cause, token });
                 bytes.extend(secret.as_bytes());
+                bytes.extend(slot.to_bytes());
                 bytes
             }
         }
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+    /// Decodes the record of the request with this claim id. Releases before named a holder by that id.
+    pub fn decode(bytes: &[u8], id: ClaimId) -> Result<Self, Failure> {
         let (record, rest) = read_first::<EndRecord>(bytes)?;
-        match (record.cause, rest.first_chunk()) {
-            (CauseRecord::Holds, Some(secret)) => Ok(Self::Holds {
+        Ok(match (record.cause, rest.first_chunk()) {
+            (CauseRecord::Waits, Some(slot)) => Self::Waits(Slot::from_bytes(*slot)),
+            (CauseRecord::Holds, Some(secret)) => Self::Holds {
                 secret: Secret::from_bytes(*secret),
                 base: record.token,
-            }),
-            _ => Ok(Self::Ended(End::decode(bytes)?)),
-        }
+                slot: rest[secret.len()..]
+                    .first_chunk()
+                    .map_or_else(|| Slot::of_lease(id), |slot| Slot::from_bytes(*slot)),
+            },
+            _ => Self::Ended(End::decode(bytes)?),
+        })
     }
 
-    /// How it ended, if its hold is gone.
-    pub fn cause(&self) -> Cause {
+    /// How it ended, if its claim is gone. None if it waited.
+    pub fn cause(&self) -> Option<Cause> {
         match self {
-            Self::Holds { .. } => Cause::Expired,
-            Self::Ended(end) => end.cause,
+            Self::Waits(_) => None,
+            Self::Holds { .. } => Some(Cause::Expired),
+            Self::Ended(end) => Some(end.cause),
         }
     }
 }
@@ -329,6 +349,7 @@ enum CauseRecord {
     Forced,
     Undone,
     Holds,
+    Waits,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -395,15 +416,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_holds_is_not_decoded_as_an_end_and_each_request_is_read_as_written() {
+    fn a_request_with_a_claim_is_not_decoded_as_an_end_and_each_request_is_read_as_written() {
         let holds = Request::Holds {
             secret: Secret::from_bytes([7; 16]),
             base: 1_700_000_000_000_000,
+            slot: Slot::from_bytes([8; 16]),
         };
-        assert!(End::decode(&holds.encode()).is_err());
+        let waits = Request::Waits(Slot::from_bytes([9; 16]));
+        let id = ClaimId::from_bytes([1; 16]);
         let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
-        for request in [holds, Request::Ended(End { cause, token })] {
-            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        for request in [waits, holds, Request::Ended(End { cause, token })] {
+            assert_eq!(Request::decode(&request.encode(), id).unwrap(), request);
+            let is_end = End::decode(&request.encode()).is_ok();
+            assert_eq!(is_end, matches!(request, Request::Ended(_)));
         }
     }
 }

@@ -5,6 +5,7 @@ use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
 use super::conditions::{absent, present};
 use super::keys::{Keys, LockKeys};
 use super::record::{End, Request};
+use super::slots::Slot;
 use super::view::View;
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
@@ -38,14 +39,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The key of its waiting claim.
-    pub fn waiter(&self) -> String {
-        self.lock.waiter(self.new.id)
-    }
-
-    /// The key of its claim once that holds.
-    pub fn holder(&self) -> String {
-        self.lock.holder(self.new.mode.into(), self.new.id)
+    /// The key of its claim at this slot, once that holds.
+    pub fn holder(&self, slot: Slot) -> String {
+        self.lock.holder(self.new.mode.into(), slot)
     }
 
     /// The key of its request.
@@ -53,31 +49,44 @@ impl<'a> Call<'a> {
         self.keys.request(self.new.id)
     }
 
-    /// The conditions under which a step of the call may still take effect.
+    /// The call has no cancel mark.
+    pub fn unmarked(&self) -> Compare {
+        absent(self.keys.mark(self.new.call))
+    }
+
+    /// The conditions under which a step of the call, which writes nothing on its session, may still take effect.
     pub fn fence(&self) -> Vec<Compare> {
-        vec![
-            present(self.keys.sessions.session(self.epoch.session)),
-            absent(self.keys.mark(self.new.call)),
-        ]
+        vec![present(self.keys.sessions.session(self.epoch.session)), self.unmarked()]
+    }
+
+    /// The request was not used yet. None for a call without a request id.
+    pub fn unasked(&self) -> Option<Compare> {
+        self.new.retryable.then(|| absent(self.request()))
     }
 
     /// The reads for [`Snapshot::read`].
     pub fn reads(&self) -> Vec<TxnOp> {
-        let keys_only = || Some(GetOptions::new().with_keys_only());
+        self.reads_at(0)
+    }
+
+    /// The same at a revision; 0 for the present one.
+    pub fn reads_at(&self, revision: i64) -> Vec<TxnOp> {
+        let whole = || Some(GetOptions::new().with_revision(revision));
+        let keys_only = || Some(GetOptions::new().with_revision(revision).with_keys_only());
         vec![
             TxnOp::get(self.keys.sessions.session(self.epoch.session), keys_only()),
-            TxnOp::get(self.keys.sessions.base(), None),
+            TxnOp::get(self.keys.sessions.base(), whole()),
             TxnOp::get(self.keys.mark(self.new.call), keys_only()),
-            TxnOp::get(self.request(), None),
-            TxnOp::get(self.keys.end(self.name, &self.new.secret), None),
-            self.glimpse(),
+            TxnOp::get(self.request(), whole()),
+            TxnOp::get(self.keys.end(self.name, &self.new.secret), whole()),
+            self.glimpse(revision),
         ]
     }
 
     /// The read of the first [`GLIMPSE`] claims of the lock.
-    pub fn glimpse(&self) -> TxnOp {
+    pub fn glimpse(&self, revision: i64) -> TxnOp {
         let first = GetOptions::new().with_range(self.lock.behind()).with_limit(GLIMPSE);
-        TxnOp::get(self.lock.all(), Some(first))
+        TxnOp::get(self.lock.all(), Some(first.with_revision(revision)))
     }
 }
 
@@ -93,7 +102,7 @@ pub struct Snapshot {
     pub base: Base,
     /// The call has a cancel mark.
     pub marked: bool,
-    /// How the call's request ended, if it has neither a waiter nor a holder.
+    /// How the call's request ended, if it has no claim in the view.
     pub finished: Option<Cause>,
     /// How the call's hold ended.
     pub ended: Option<Cause>,
@@ -101,20 +110,20 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Decodes the responses to [`Call::reads`], which are complete up to the revision `read_at`.
-    pub fn read(lock: &LockKeys, read_at: i64, reads: &[GetResponse]) -> Result<Self, Failure> {
+    pub fn read(call: &Call<'_>, read_at: i64, reads: &[GetResponse]) -> Result<Self, Failure> {
         let [session, base, mark, request, end, claims] = reads else {
             return Err(Failure::no_answer());
         };
         let first = |read: &GetResponse| read.kvs().first().map(KeyValue::value).map(<[u8]>::to_vec);
-        let request = first(request).and_then(|value| Request::decode(&value).ok());
+        let request = first(request).and_then(|value| Request::decode(&value, call.new.id).ok());
         let end = first(end).and_then(|value| End::decode(&value).ok());
         Ok(Self {
             is_whole: !claims.more(),
-            view: View::read(lock, read_at, claims.kvs())?,
+            view: View::read(&call.lock, read_at, claims.kvs())?,
             in_session: !session.kvs().is_empty(),
             base: Base::read(base.kvs().first()),
             marked: !mark.kvs().is_empty(),
-            finished: request.map(|request| request.cause()),
+            finished: request.and_then(|request| request.cause()),
             ended: end.map(|end| end.cause),
         })
     }

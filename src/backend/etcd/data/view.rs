@@ -1,5 +1,5 @@
 //! A lock's queue at some revision: every holder before every waiter, each in the order of (create revision, place,
-//! claim id). The place is needed because the appends of one batch share a revision.
+//! slot). The place is needed because the appends of one batch share a revision.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,13 +10,14 @@ use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, Hold};
+use crate::backend::etcd::data::slots::Slot;
 use crate::claim::Prefix;
-use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, Mode};
+use crate::name::{ClaimId, FencingToken, LeaseKey, Mode};
 
 /// A claim and the metadata of its key.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    pub id: ClaimId,
+    pub slot: Slot,
     pub claim: Claim,
     /// The revision at which the key was created: a waiter's append, or a holder's grant.
     pub created: i64,
@@ -29,10 +30,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn read(keys: &LockKeys, id: ClaimId, kv: &KeyValue) -> Result<Self, Failure> {
+    fn read(keys: &LockKeys, slot: Slot, kv: &KeyValue) -> Result<Self, Failure> {
         let claim = Claim::decode(kv.value())?;
         Ok(Self {
-            id,
+            slot,
             is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
             claim,
             created: kv.create_revision(),
@@ -41,11 +42,21 @@ impl Entry {
         })
     }
 
+    /// The id of this waiter, which has one hold.
+    pub fn waiter_id(&self) -> Option<ClaimId> {
+        self.claim.holds.first().map(|hold| hold.id)
+    }
+
+    /// Whether this waiter is a call's: its claim's id names the request, and another call may have adopted it.
+    pub fn waits_for(&self, new: &NewClaim) -> bool {
+        self.claim.holds.first().is_some_and(|hold| hold.call == new.call)
+    }
+
     /// The key of this holder.
     pub fn holder_key(&self, lock: &LockKeys) -> String {
         let kind = self.claim.mode.into();
-        let earlier = lock.earlier_holder(kind, self.id).filter(|_| self.is_earlier);
-        earlier.unwrap_or_else(|| lock.holder(kind, self.id))
+        let earlier = lock.earlier_holder(kind, self.slot).filter(|_| self.is_earlier);
+        earlier.unwrap_or_else(|| lock.holder(kind, self.slot))
     }
 
     /// A holder's token; None for a waiter.
@@ -64,44 +75,55 @@ impl Entry {
 
     /// The hold that a lease names, if it is on this claim.
     pub fn hold_of(&self, lease: &LeaseKey) -> Option<&Hold> {
-        (self.id == lease.claim && self.token() == Some(lease.token))
-            .then(|| self.claim.holds.iter().find(|hold| hold.secret == lease.secret))
-            .flatten()
+        let hold = self.claim.holds.iter().find(|hold| hold.secret == lease.secret)?;
+        let names = |claim| claim == lease.claim;
+        let is_named = names(self.named(hold)) || names(self.slot.to_claim());
+        (is_named && self.token() == Some(lease.token)).then_some(hold)
+    }
+
+    /// The claim that leases name for a hold: its id if the record of its request says where it is, and otherwise the
+    /// slot. (Releases before named the slot for all.)
+    pub fn named(&self, hold: &Hold) -> ClaimId {
+        match hold.retryable {
+            true => hold.id,
+            false => self.slot.to_claim(),
+        }
+    }
+
+    /// The claim as inspections show it.
+    pub fn shown_claim(&self) -> ClaimId {
+        let first = self.claim.holds.first();
+        first.map_or_else(|| self.slot.to_claim(), |hold| self.named(hold))
     }
 }
 
 /// The holders or the waiters of a lock, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct OrderedClaims {
-    by_place: BTreeMap<(i64, u64, ClaimId), Entry>,
-    places: HashMap<ClaimId, (i64, u64)>,
+    by_place: BTreeMap<(i64, u64, Slot), Entry>,
+    places: HashMap<Slot, (i64, u64)>,
 }
 
 impl OrderedClaims {
     fn insert(&mut self, entry: Entry) {
-        self.remove(&entry.id);
+        self.remove(entry.slot);
         let (created, place) = (entry.created, entry.claim.place);
-        self.places.insert(entry.id, (created, place));
-        self.by_place.insert((created, place, entry.id), entry);
+        self.places.insert(entry.slot, (created, place));
+        self.by_place.insert((created, place, entry.slot), entry);
     }
 
-    fn remove(&mut self, id: &ClaimId) -> Option<Entry> {
-        let (created, place) = self.places.remove(id)?;
-        self.by_place.remove(&(created, place, *id))
+    fn remove(&mut self, slot: Slot) -> Option<Entry> {
+        let (created, place) = self.places.remove(&slot)?;
+        self.by_place.remove(&(created, place, slot))
     }
 
-    pub fn get(&self, id: &ClaimId) -> Option<&Entry> {
-        let (created, place) = self.places.get(id)?;
-        self.by_place.get(&(*created, *place, *id))
+    pub fn get(&self, slot: Slot) -> Option<&Entry> {
+        let (created, place) = self.places.get(&slot)?;
+        self.by_place.get(&(*created, *place, slot))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.by_place.values()
-    }
-
-    /// The last one.
-    pub fn last(&self) -> Option<&Entry> {
-        self.by_place.values().next_back()
     }
 
     pub fn len(&self) -> usize {
@@ -121,16 +143,16 @@ pub struct View {
     pub holders: OrderedClaims,
     pub waiters: OrderedClaims,
     /// Holders that are known to be gone before their events, each with its grant's revision.
-    gone: HashSet<(ClaimId, i64)>,
+    gone: HashSet<(Slot, i64)>,
 }
 
 /// The change of a view by an event.
 #[derive(Debug)]
 pub enum Step {
-    Queued(ClaimId),
-    Granted(ClaimId),
+    Queued(Slot),
+    Granted(Slot),
     /// Its record changed: an adoption, a re-entry, another lease.
-    Changed(ClaimId),
+    Changed(Slot),
     LeftQueue(Box<Entry>),
     Ended(Box<Entry>),
     Nothing,
@@ -165,41 +187,41 @@ impl View {
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
         Ok(match keys.stand(kv.key()) {
-            Some(KeyRole::Holder(id)) => {
-                let entry = Entry::read(keys, id, kv)?;
-                if self.gone.contains(&(id, entry.created)) {
+            Some(KeyRole::Holder(slot)) => {
+                let entry = Entry::read(keys, slot, kv)?;
+                if self.gone.contains(&(slot, entry.created)) || self.knows_later(slot, entry.modified) {
                     return Ok(Step::Nothing);
                 }
-                if self.knows_later(&id, entry.modified) {
-                    return Ok(Step::Nothing);
-                }
-                let known = self
-                    .holders
-                    .get(&id)
-                    .is_some_and(|known| known.created == entry.created);
+                let known = self.holders.get(slot);
+                let is_known = known.is_some_and(|known| known.created == entry.created);
                 self.holders.insert(entry);
-                if known { Step::Changed(id) } else { Step::Granted(id) }
+                if is_known {
+                    Step::Changed(slot)
+                } else {
+                    Step::Granted(slot)
+                }
             }
-            Some(KeyRole::Waiter(id)) => {
-                let entry = Entry::read(keys, id, kv)?;
-                if self.knows_later(&id, entry.modified) {
+            Some(KeyRole::Waiter(slot)) => {
+                let entry = Entry::read(keys, slot, kv)?;
+                if self.knows_later(slot, entry.modified) {
                     return Ok(Step::Nothing);
                 }
-                let known = self
-                    .waiters
-                    .get(&id)
-                    .is_some_and(|known| known.created == entry.created);
+                let known = self.waiters.get(slot);
+                let is_known = known.is_some_and(|known| known.created == entry.created);
                 self.waiters.insert(entry);
-                if known { Step::Changed(id) } else { Step::Queued(id) }
+                if is_known {
+                    Step::Changed(slot)
+                } else {
+                    Step::Queued(slot)
+                }
             }
             None => Step::Nothing,
         })
     }
 
-    /// Whether a holder is known that was granted after this revision. It may have the id of an earlier holder, because
-    /// ids are reused.
-    fn knows_later(&self, id: &ClaimId, revision: i64) -> bool {
-        self.holders.get(id).is_some_and(|known| known.created > revision)
+    /// Whether a holder is known that was granted after this revision. It may have the slot of an earlier holder.
+    fn knows_later(&self, slot: Slot, revision: i64) -> bool {
+        self.holders.get(slot).is_some_and(|known| known.created > revision)
     }
 
     /// Applies one event of the lock's keys. An event that is in the view already changes nothing.
@@ -215,15 +237,15 @@ impl View {
             return self.put(keys, kv);
         }
         let step = match keys.stand(kv.key()) {
-            Some(KeyRole::Holder(id)) => {
+            Some(KeyRole::Holder(slot)) => {
                 let at = kv.mod_revision();
-                self.gone.retain(|(gone, created)| *gone != id || *created > at);
-                if self.knows_later(&id, at) {
+                self.gone.retain(|(gone, created)| *gone != slot || *created > at);
+                if self.knows_later(slot, at) {
                     return Ok(Step::Nothing);
                 }
-                self.holders.remove(&id).map(|entry| Step::Ended(Box::new(entry)))
+                self.holders.remove(slot).map(|entry| Step::Ended(Box::new(entry)))
             }
-            Some(KeyRole::Waiter(id)) => self.waiters.remove(&id).map(|entry| Step::LeftQueue(Box::new(entry))),
+            Some(KeyRole::Waiter(slot)) => self.waiters.remove(slot).map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))
@@ -232,7 +254,7 @@ impl View {
     /// Applies a known grant before its events. It changes nothing if they are in the view already.
     pub fn grant(&mut self, holder: &Entry) {
         if self.revision < holder.created {
-            self.waiters.remove(&holder.id);
+            self.waiters.remove(holder.slot);
             self.holders.insert(holder.clone());
         }
     }
@@ -255,43 +277,24 @@ impl View {
     /// Removes a holder that is known to be gone, before its event. (Grants may be judged by the view all the same,
     /// because an end blocks no claim.)
     pub fn end(&mut self, holder: &Entry) {
-        let known = self
-            .holders
-            .get(&holder.id)
-            .is_some_and(|known| known.created == holder.created);
-        if known || self.revision < holder.created {
-            self.gone.insert((holder.id, holder.created));
+        let known = self.holders.get(holder.slot);
+        let is_known = known.is_some_and(|known| known.created == holder.created);
+        if is_known || self.revision < holder.created {
+            self.gone.insert((holder.slot, holder.created));
         }
-        if known {
-            self.holders.remove(&holder.id);
+        if is_known {
+            self.holders.remove(holder.slot);
         }
     }
 
-    /// The holder that has a hold of this id.
+    /// The waiter with this id. It walks through the queue.
+    pub fn waiter_with(&self, id: &ClaimId) -> Option<&Entry> {
+        self.waiters.iter().find(|entry| entry.claim.hold(id).is_some())
+    }
+
+    /// The holder that has a hold of this id. It walks through the holders.
     pub fn holder_with(&self, hold: &ClaimId) -> Option<&Entry> {
-        self.holders
-            .get(hold)
-            .filter(|entry| entry.claim.hold(hold).is_some())
-            .or_else(|| self.holders.iter().find(|entry| entry.claim.hold(hold).is_some()))
-    }
-
-    /// The id that a call's claim has in this view. If no claim has `id`, it is found by the call in its record,
-    /// because a granted claim may have a reused id.
-    pub fn name_of(&self, id: &ClaimId, call: CallId) -> ClaimId {
-        if self.waiters.get(id).is_some() || self.holder_with(id).is_some() {
-            return *id;
-        }
-        let mut all = self.waiters.iter().chain(self.holders.iter());
-        let hold = all.find_map(|entry| entry.claim.holds.iter().find(|hold| hold.call == call));
-        hold.map_or(*id, |hold| hold.id)
-    }
-
-    /// Whether the claim with this call's id is another call's.
-    pub fn is_foreign(&self, new: &NewClaim) -> bool {
-        let there = self.waiters.get(&new.id).or_else(|| self.holder_with(&new.id));
-        there
-            .and_then(|entry| entry.claim.hold(&new.id))
-            .is_some_and(|hold| hold.call != new.call)
+        self.holders.iter().find(|entry| entry.claim.hold(hold).is_some())
     }
 
     /// The holder that a reentrant call joins.
@@ -319,9 +322,9 @@ impl View {
     }
 
     /// The waiters that can be granted without the holder `gone`.
-    pub fn next_without<'a>(&'a self, gone: Option<&'a ClaimId>) -> impl Iterator<Item = &'a Entry> {
+    pub fn next_without(&self, gone: Option<Slot>) -> impl Iterator<Item = &Entry> {
         let mut prefix = Mixed::default();
-        let ahead = self.holders.iter().filter(move |entry| Some(&entry.id) != gone);
+        let ahead = self.holders.iter().filter(move |entry| Some(entry.slot) != gone);
         let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
         self.waiters
             .iter()
@@ -329,18 +332,18 @@ impl View {
     }
 
     /// The first holder, and its lease.
-    pub fn first_holder(&self) -> Option<(ClaimId, i64)> {
-        self.holders.iter().next().map(|first| (first.id, first.lease))
+    pub fn first_holder(&self) -> Option<(Slot, i64)> {
+        self.holders.iter().next().map(|first| (first.slot, first.lease))
     }
 
-    /// Whether this claim is the first waiter.
-    pub fn is_first(&self, id: &ClaimId) -> bool {
-        self.waiters.iter().next().is_some_and(|first| first.id == *id)
+    /// Whether the first waiter is at this slot.
+    pub fn is_first(&self, slot: Slot) -> bool {
+        self.waiters.iter().next().is_some_and(|first| first.slot == slot)
     }
 
-    /// Whether this waiter can be granted.
-    pub fn is_next(&self, id: &ClaimId) -> bool {
-        self.next_without(None).any(|entry| entry.id == *id)
+    /// Whether the waiter at this slot can be granted.
+    pub fn is_next(&self, slot: Slot) -> bool {
+        self.next_without(None).any(|entry| entry.slot == slot)
     }
 
     fn modes(&self) -> impl Iterator<Item = Mode> {
@@ -385,7 +388,7 @@ mod tests {
             ..Claim::of(&new)
         };
         Entry {
-            id: new.id,
+            slot: Slot::of_lease(new.id),
             claim,
             created,
             modified: created,
@@ -417,8 +420,8 @@ mod tests {
         let (reader, permit) = (entry(2, 2, Mode::Shared), entry(3, 3, Mode::semaphore(1, 9).unwrap()));
         view.waiters.insert(reader.clone());
         view.waiters.insert(permit.clone());
-        assert!(!view.is_next(&reader.id) && !view.is_next(&permit.id));
+        assert!(!view.is_next(reader.slot) && !view.is_next(permit.slot));
         view.holders = OrderedClaims::default();
-        assert!(view.is_next(&reader.id) && !view.is_next(&permit.id));
+        assert!(view.is_next(reader.slot) && !view.is_next(permit.slot));
     }
 }

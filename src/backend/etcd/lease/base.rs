@@ -1,10 +1,12 @@
 //! The token base: the number that fencing tokens are counted from. It also prevents grants by other releases of this
 //! service.
 //!
-//! Every grant compares the record at its release's key. Earlier releases kept readers among the semaphore claims, and
-//! their base at another key. The first replica of this release closes that base: it writes a number that they parse as
-//! the largest one and never write themselves, because of its leading zero. After that, none of their grants takes
-//! effect, and none of them raises the base again. A later release can close this one's base in the same way.
+//! Every grant compares the record at the key of its format. The first format kept readers among the semaphore claims; the
+//! second named the keys of claims by their ids, and had no record of a waiting request. Each had its base at another
+//! key. The first replica of this format closes these bases: it writes a number that earlier releases parse as the largest
+//! one and never write themselves, because of its leading zero. After that, none of their grants takes effect, and none of
+//! them raises the base again; those of the second format say that a later release grants here. A later release can close
+//! this one's base in the same way.
 
 use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 
@@ -25,12 +27,12 @@ impl SessionKeys {
 
     /// The token base, which is added to a grant's revision.
     pub fn base(&self) -> String {
-        format!("{}token_base", self.root)
+        format!("{}token_base_3", self.root)
     }
 
-    /// The token base of earlier releases.
-    pub fn earlier_base(&self) -> String {
-        format!("{}base", self.root)
+    /// The token bases of the earlier formats.
+    pub fn earlier_bases(&self) -> [String; 2] {
+        ["base", "token_base"].map(|base| format!("{}{base}", self.root))
     }
 
     /// Exists while a replica's session lives.
@@ -70,12 +72,13 @@ impl Base {
     }
 }
 
-/// Both bases, as they were read.
+/// All bases, as they were read.
 #[derive(Debug)]
 pub struct Bases<'a> {
     pub keys: &'a SessionKeys,
     pub own: Option<&'a KeyValue>,
-    pub earlier: Option<&'a KeyValue>,
+    /// In the order of [`SessionKeys::earlier_bases`].
+    pub earlier: [Option<&'a KeyValue>; 2],
 }
 
 impl Bases<'_> {
@@ -83,24 +86,25 @@ impl Bases<'_> {
     /// written already. None if a later release grants.
     pub fn to_be(&self, floor: u64) -> Option<(u64, bool)> {
         let own = Base::read(self.own).open()?;
-        let earlier = Base::read(self.earlier).open();
-        let base = own.max(earlier.unwrap_or(0)).max(floor);
-        Some((base, base == own && earlier.is_none()))
+        let earlier = self.earlier.map(|earlier| Base::read(earlier).open());
+        let highest = earlier.into_iter().flatten().max();
+        let base = own.max(highest.unwrap_or(0)).max(floor);
+        Some((base, base == own && highest.is_none()))
     }
 
-    /// The transaction that writes the base, if both keys are unchanged since they were read.
+    /// The transaction that writes the base, if all keys are unchanged since they were read.
     pub fn raise(&self, base: u64) -> (Vec<Compare>, Vec<TxnOp>) {
         let unchanged = |key: String, kv: Option<&KeyValue>| {
             let modified = kv.map_or(0, KeyValue::mod_revision);
             Compare::mod_revision(key, CompareOp::Equal, modified)
         };
-        let when = vec![
-            unchanged(self.keys.base(), self.own),
-            unchanged(self.keys.earlier_base(), self.earlier),
-        ];
+        let mut when = vec![unchanged(self.keys.base(), self.own)];
         let mut then = vec![TxnOp::put(self.keys.base(), base.to_string(), None)];
-        if Base::read(self.earlier).open().is_some() {
-            then.push(TxnOp::put(self.keys.earlier_base(), CLOSED, None));
+        for (key, earlier) in self.keys.earlier_bases().into_iter().zip(self.earlier) {
+            when.push(unchanged(key.clone(), earlier));
+            if Base::read(earlier).open().is_some() {
+                then.push(TxnOp::put(key, CLOSED, None));
+            }
         }
         (when, then)
     }

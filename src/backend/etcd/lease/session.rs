@@ -50,7 +50,7 @@ pub struct SessionEpoch {
 /// The current session, if any, and the connections so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct SessionState {
-    ticket: Option<SessionEpoch>,
+    epoch: Option<SessionEpoch>,
     /// How many connections have broken. After each, the store may have been restored from a snapshot.
     connection: u64,
 }
@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Waits for the current session, for at most the request timeout.
-    pub async fn ticket(&self) -> Result<SessionEpoch, Failure> {
+    pub async fn epoch(&self) -> Result<SessionEpoch, Failure> {
         if self.closed.is_cancelled() {
             return Err(Failure::Unavailable("the namespace is closed".into()));
         }
@@ -116,7 +116,7 @@ impl Session {
             .and_then(Result::ok)
             .and_then(|state| self.current_epoch(&state))
         {
-            Some(ticket) => Ok(ticket),
+            Some(epoch) => Ok(epoch),
             None => Err(Failure::Unavailable(self.failure_reason())),
         }
     }
@@ -127,13 +127,13 @@ impl Session {
     /// [`Failure::NotSent`]: nothing was sent for the call.
     pub async fn ready(&self) -> Result<SessionEpoch, Failure> {
         self.has_space().map_err(Failure::unsent)?;
-        self.ticket().await.map_err(Failure::unsent)
+        self.epoch().await.map_err(Failure::unsent)
     }
 
     /// The current session, if its token base was established since the last connection broke.
     fn current_epoch(&self, state: &SessionState) -> Option<SessionEpoch> {
         let connection = state.connection + self.link.broken_connections();
-        state.ticket.filter(|ticket| ticket.connection == connection)
+        state.epoch.filter(|epoch| epoch.connection == connection)
     }
 
     /// The number of the current connection, which rises when one breaks.
@@ -149,16 +149,16 @@ impl Session {
     }
 
     /// Notes that a session ended.
-    pub fn is_over(&self, ticket: SessionEpoch) {
+    pub fn is_over(&self, epoch: SessionEpoch) {
         self.state.send_if_modified(|state| {
-            let over = state.ticket.take_if(|current| current.session == ticket.session);
+            let over = state.epoch.take_if(|current| current.session == epoch.session);
             over.is_some()
         });
     }
 
     /// Whether no connection broke since this session epoch.
-    pub fn is_connected(&self, ticket: SessionEpoch) -> bool {
-        self.connection() == ticket.connection
+    pub fn is_connected(&self, epoch: SessionEpoch) -> bool {
+        self.connection() == epoch.connection
     }
 
     /// Notes a broken connection: nothing is granted before the token base was established over the next one.
@@ -167,25 +167,25 @@ impl Session {
     }
 
     /// Notes a token base that another replica has raised, or a later release has closed.
-    pub fn rebase(&self, ticket: SessionEpoch, base: Base) {
+    pub fn rebase(&self, epoch: SessionEpoch, base: Base) {
         match base {
             Base::Open(base) => self.note_base(base, None),
-            Base::Closed => self.is_over(ticket),
+            Base::Closed => self.is_over(epoch),
         }
     }
 
     fn note_base(&self, base: u64, established_over: Option<u64>) {
         self.state.send_if_modified(|state| {
-            let Some(ticket) = &mut state.ticket else {
+            let Some(epoch) = &mut state.epoch else {
                 return false;
             };
-            let connection = established_over.unwrap_or(ticket.connection);
+            let connection = established_over.unwrap_or(epoch.connection);
             let noted = SessionEpoch {
                 base,
                 connection,
-                ..*ticket
+                ..*epoch
             };
-            std::mem::replace(ticket, noted) != noted
+            std::mem::replace(epoch, noted) != noted
         });
     }
 
@@ -232,11 +232,11 @@ impl Session {
     /// Ends the session at once, and with it its waiting claims and cancel marks.
     pub async fn close(&self) {
         self.closed.cancel();
-        let ticket = self.state.borrow().ticket;
-        if let Some(ticket) = ticket {
-            self.is_over(ticket);
+        let epoch = self.state.borrow().epoch;
+        if let Some(epoch) = epoch {
+            self.is_over(epoch);
             // If that fails, it expires.
-            let _ = self.leases.revoke(ticket.session).await;
+            let _ = self.leases.revoke(epoch.session).await;
         }
     }
 
@@ -246,20 +246,20 @@ impl Session {
         let run = async {
             loop {
                 match self.open().await {
-                    Ok(ticket) => {
-                        self.state.send_modify(|state| state.ticket = Some(ticket));
+                    Ok(epoch) => {
+                        self.state.send_modify(|state| state.epoch = Some(epoch));
                         self.note_serving();
                         let alive = Alive::now();
                         tokio::select! {
-                            () = self.keep(ticket, &alive) => {}
-                            () = self.keep_apart(ticket, &alive) => {}
+                            () = self.keep(epoch, &alive) => {}
+                            () = self.keep_apart(epoch, &alive) => {}
                             () = self.check_again() => {}
                         }
-                        self.is_over(ticket);
+                        self.is_over(epoch);
                         // Deletes its keys at once; if that fails, they expire.
                         let leases = Arc::clone(&self.leases);
                         tokio::spawn(async move {
-                            let revoked = leases.revoke(ticket.session).await;
+                            let revoked = leases.revoke(epoch.session).await;
                             tracing::info!(revoked = revoked.is_ok(), "the session in etcd ended");
                         });
                         lost();
@@ -323,9 +323,10 @@ impl Session {
     async fn establish_token_base(&self) -> Result<u64, Failure> {
         loop {
             let highest = self.link.revision();
-            let (own, earlier) = (self.keys.base(), self.keys.earlier_base());
-            let earlier = self.link.get_whatever(earlier, GetOptions::new()).await?;
-            let read = self.link.get_whatever(own, GetOptions::new()).await?;
+            let [first, second] = self.keys.earlier_bases();
+            let first = self.link.get_whatever(first, GetOptions::new()).await?;
+            let second = self.link.get_whatever(second, GetOptions::new()).await?;
+            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
             let revision = read.header().map_or(0, |header| header.revision());
             if revision < highest {
                 tracing::warn!(
@@ -336,12 +337,12 @@ impl Session {
                 self.link.forget();
                 // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
                 (self.abandon)();
-                self.state.send_modify(|state| state.ticket = None);
+                self.state.send_modify(|state| state.epoch = None);
             }
             let bases = Bases {
                 keys: &self.keys,
                 own: read.kvs().first(),
-                earlier: earlier.kvs().first(),
+                earlier: [first.kvs().first(), second.kvs().first()],
             };
             let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
             let Some((base, is_written)) = bases.to_be(floor) else {
@@ -359,7 +360,7 @@ impl Session {
 
     /// Keeps the session alive over the connection of the calls, and notes when that connection breaks. Returns when
     /// the session has ended.
-    async fn keep(&self, ticket: SessionEpoch, alive: &Alive) {
+    async fn keep(&self, epoch: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut answered = Instant::now();
         let mut stream = None;
@@ -367,7 +368,7 @@ impl Session {
         let (mut restores, mut connections) = (self.link.restores(), self.link.connections());
         while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
             let sent = Instant::now();
-            match timeout(every, self.beat(&mut stream, ticket)).await {
+            match timeout(every, self.beat(&mut stream, epoch)).await {
                 Ok(Ok(true)) => {
                     answered = sent;
                     alive.note(sent);
@@ -380,7 +381,7 @@ impl Session {
                 }
             }
             let pause = if stream.is_some() { every } else { AGAIN };
-            let ended = over.wait_for(|now| now.ticket.is_none_or(|current| current.session != ticket.session));
+            let ended = over.wait_for(|now| now.epoch.is_none_or(|current| current.session != epoch.session));
             tokio::select! {
                 _ = ended => return,
                 _ = restores.changed() => {
@@ -415,7 +416,7 @@ impl Session {
 
     /// Sends one keep-alive on the session's stream, and opens the stream if it broke. False if the session's lease is
     /// dead.
-    async fn beat(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
+    async fn beat(&self, stream: &mut Option<Beat>, epoch: SessionEpoch) -> Result<bool, Failure> {
         if let Some(mut open) = stream.take() {
             match beat_on(&mut open).await {
                 Ok(alive) => {
@@ -432,7 +433,7 @@ impl Session {
         let connection = self.connection();
         self.note_base(self.establish_token_base().await?, Some(connection));
         let mut client = self.link.streaming().await?;
-        match client.lease_keep_alive(ticket.session).await {
+        match client.lease_keep_alive(epoch.session).await {
             Ok(opened) => *stream = Some(opened),
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
             Err(error) => return Err(failure(&error)),

@@ -141,16 +141,13 @@ async fn calls_behind_one_that_the_store_does_not_answer_fail_with_it() {
 }
 
 #[test]
-fn a_slot_is_reserved_for_a_claim_until_each_call_that_appends_it_is_answered() {
+fn a_place_is_reserved_for_a_claim_until_the_call_that_appends_it_is_answered() {
     let (table, name) = (table(), lock("a"));
-    let claim = |number| ClaimId::from_bytes([number; 16]);
-    let reserve = |number| table.reserve(&name, claim(number), |state| state.in_flight() < 2);
+    let slot = |number| Slot::from_bytes([number; 16]);
+    let reserve = |number| table.reserve(&name, slot(number), |state| state.in_flight() < 2);
     let (first, second) = (reserve(1).unwrap(), reserve(2).unwrap());
     assert!(reserve(3).is_none());
-    let again = reserve(1).unwrap();
     drop(first);
-    assert!(reserve(3).is_none(), "another call still appends it");
-    drop(again);
     assert!(reserve(3).is_some());
     drop(second);
     assert_eq!(len(&table), 0);
@@ -165,11 +162,7 @@ fn a_waiter_that_is_gone_is_reported_once_and_removed() {
         view: Some(view),
         ..LockState::default()
     };
-    let own = |since| OwnWaiter {
-        call: waiter.call,
-        since,
-        notified: false,
-    };
+    let own = |since| OwnWaiter::new(&waiter, Slot::from_bytes([1; 16]), since);
     state.own_waiters.insert(waiter.id, own(8));
     assert!(!state.is_lost(&waiter.id), "the view does not have it yet");
     state.own_waiters.insert(waiter.id, own(7));
@@ -189,13 +182,18 @@ async fn every_registered_waiter_is_watched() {
     });
     let waiter = NewClaim::numbered(1);
     for round in 0..20_000 {
-        table.register(&name, waiter.id, waiter.call, 1, None);
+        table.register(
+            &name,
+            waiter.id,
+            OwnWaiter::new(&waiter, Slot::from_bytes([1; 16]), 1),
+            None,
+        );
         let watched = table.with(&name, |state| state.is_watched && !state.own_waiters.is_empty());
         if !watched {
             table.closed.cancel();
         }
         assert!(watched, "round {round}");
-        table.part(&name, &waiter.id, waiter.call);
+        table.remove_waiter(&name, &waiter.id, waiter.call);
     }
     table.closed.cancel();
     removing.await.unwrap();

@@ -11,7 +11,7 @@ use super::LockTable;
 use crate::backend::etcd::cluster::client::{ANSWER_BYTES, ClusterClient};
 use crate::backend::etcd::cluster::{Failure, failure};
 use crate::backend::etcd::data::keys::LockKeys;
-use crate::backend::etcd::data::view::{Step, View};
+use crate::backend::etcd::data::view::{Entry, Step, View};
 use crate::name::LockName;
 
 /// How soon a watch that broke is opened again.
@@ -86,8 +86,8 @@ impl LockTable {
             for event in events {
                 let Some(view) = &mut state.view else { break };
                 match view.follow(keys, event)? {
-                    Step::Changed(id) => touched.push(id),
-                    Step::LeftQueue(entry) => touched.push(entry.id),
+                    Step::Changed(slot) => touched.extend(view.waiters.get(slot).and_then(Entry::waiter_id)),
+                    Step::LeftQueue(entry) => touched.extend(entry.waiter_id()),
                     Step::Queued(_) | Step::Granted(_) | Step::Ended(_) | Step::Nothing => {}
                 }
             }

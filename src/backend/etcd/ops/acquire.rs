@@ -9,24 +9,23 @@ use tokio::time::Instant;
 use super::Replica;
 use super::grant::{Granting, Retry};
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{
-    absent, guard, none_in, none_made_after, none_under, present, put_on, some_under,
-};
+use crate::backend::etcd::data::conditions::{guard, none_in, none_made_after, none_under, put_on, some_under};
 use crate::backend::etcd::data::keys::LockKeys;
-use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::record::{Claim, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::session::SessionEpoch;
 use crate::backend::etcd::lock_state::admission::AdmissionTicket;
-use crate::backend::etcd::lock_state::{LockState, ReservedSlot};
+use crate::backend::etcd::lock_state::{LockState, OwnWaiter, ReservedPlace};
 use crate::backend::etcd::txn::Answer;
-use crate::backend::etcd::txn::packing::BatchClass;
+use crate::backend::etcd::txn::packing::{Append, BatchClass, Step};
 use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition, Refusal, WaitPolicy};
-use crate::name::{ClaimId, LockName, Mode};
+use crate::name::{LockName, Mode};
 
 /// How often a step is retried when the lock changed concurrently.
 pub const TRIES: usize = 64;
-/// The number of known waiters from which on an append is behind one of them for certain, as far as that can be known.
+/// The number of known waiters from which on an append is certainly not the next claim.
 const FAR_FROM: usize = 2;
 
 impl Replica {
@@ -55,7 +54,7 @@ impl Replica {
             // It is not granted at once, so it must keep its order of arrival.
             admission.go_alone().await?;
         }
-        let far = self.must_wait(&call) && self.last_far(&call).is_some();
+        let far = self.must_wait(&call) && self.is_far(&call);
         let acquiring = self.acquire_now(&mut call);
         tokio::pin!(acquiring);
         // An append keeps its order among those of its lock, which it joins with the first poll.
@@ -90,7 +89,7 @@ impl Replica {
 
     /// Whether a call is admitted concurrently with others: it reads, and as far as this replica knows, it is granted
     /// at once.
-    pub fn goes_together(&self, name: &LockName, new: &NewClaim) -> bool {
+    pub fn is_admitted_concurrently(&self, name: &LockName, new: &NewClaim) -> bool {
         let is_free = |view: &View| {
             let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
@@ -103,13 +102,14 @@ impl Replica {
         self.locks.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
     }
 
-    /// The last known waiter, if at least [`FAR_FROM`] are known.
-    fn last_far(&self, call: &Call<'_>) -> Option<ClaimId> {
-        let last = |view: &View| {
-            let last = view.waiters.last().map(|last| last.id);
-            last.filter(|_| view.waiters.len() >= FAR_FROM)
-        };
-        self.locks.ask(call.name, last).flatten()
+    /// Whether a new claim is behind at least [`FAR_FROM`] known waiters.
+    fn is_far(&self, call: &Call<'_>) -> bool {
+        self.locks.ask(call.name, |view| view.waiters.len() >= FAR_FROM) == Some(true)
+    }
+
+    /// The slot of the claim that a call may make.
+    fn own_slot(&self, call: &Call<'_>) -> Slot {
+        self.slots.own(call.new.call, call.epoch.session)
     }
 
     async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {
@@ -120,7 +120,7 @@ impl Replica {
                 Err(Retry::Changed(snapshot)) => *snapshot,
                 // A lease that the step names had ended, so nothing was written.
                 Err(Retry::Read | Retry::Failed(Failure::LeaseGone)) => {
-                    call.epoch = self.session.ticket().await?;
+                    call.epoch = self.session.epoch().await?;
                     self.snapshot(call).await?
                 }
                 Err(Retry::Failed(failure)) => return Err(failure),
@@ -150,23 +150,22 @@ impl Replica {
         // uncounted.
         let uncounted = new.limits.queue as usize / 2;
         let has_room = |state: &LockState| self.history.readers(name) + state.in_flight() < uncounted;
-        let sending = reads.then(|| self.locks.reserve(name, new.id, has_room)).flatten();
+        let sending = reads
+            .then(|| self.locks.reserve(name, self.own_slot(call), has_room))
+            .flatten();
         let when = match sending {
-            Some(_) => vec![none_in(call.lock.all_but_readers()), absent(call.holder())],
+            Some(_) => vec![none_in(call.lock.all_but_readers())],
             None => vec![none_under(call.lock.all())],
         };
         self.grant_new(call, when, None).await
     }
 
     async fn grant_new(&self, call: &Call<'_>, mut when: Vec<Compare>, judged_at: Option<i64>) -> Result<Grant, Retry> {
-        if call.new.retryable {
-            when.push(absent(call.request()));
-        }
+        when.extend(call.fence());
+        when.extend(call.unasked());
         let granting = Granting {
-            class: match call.new.mode {
-                Mode::Exclusive => BatchClass::Alone,
-                Mode::Shared | Mode::Semaphore { .. } => BatchClass::Sharer,
-            },
+            slot: self.own_slot(call),
+            is_new: true,
             when,
             judged_at,
             with: Vec::new(),
@@ -183,18 +182,16 @@ impl Replica {
         if !self.holds_good(call, snapshot) {
             return Err(Retry::Read);
         }
-        if !new.retryable && view.is_foreign(new) {
-            // The store was restored from an old snapshot, with an earlier claim of this id.
-            return Err(Failure::Unavailable("etcd: a claim id is in use already".into()).into());
-        }
-        if let Some(entry) = view.waiters.get(&new.id) {
-            return self.adopt_waiter(call, view, entry).await;
-        }
-        if let Some(entry) = view.holder_with(&new.id) {
-            return self.adopt_hold(call, entry).await;
-        }
-        if let Some(cause) = snapshot.finished {
-            return Ok(AcquireOutcome::Finished(cause));
+        if new.retryable {
+            if let Some(entry) = view.waiter_with(&new.id) {
+                return self.adopt_waiter(call, view, entry).await;
+            }
+            if let Some(entry) = view.holder_with(&new.id) {
+                return self.adopt_hold(call, entry).await;
+            }
+            if let Some(cause) = snapshot.finished {
+                return Ok(AcquireOutcome::Finished(cause));
+            }
         }
         if let Some(entry) = view.joined_by(new) {
             return self.reenter(call, entry).await;
@@ -231,14 +228,14 @@ impl Replica {
         outcome
     }
 
-    /// Reserves a slot in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
+    /// Reserves a place in the queue for a claim, if `view`, or else the watched view, has room for it in addition to
     /// this replica's appends in flight.
-    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedSlot<'a>> {
+    fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedPlace<'a>> {
         let limit = call.new.limits.queue as usize;
         // A reader that was granted after the view is in neither that nor the slots.
         let newer = || view.map_or(0, |view| self.history.readers_after(call.name, view.revision));
         let has_room = |state: &LockState| state.has_room(view, limit.saturating_sub(newer()));
-        self.locks.reserve(call.name, call.new.id, has_room)
+        self.locks.reserve(call.name, self.own_slot(call), has_room)
     }
 
     /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
@@ -246,13 +243,9 @@ impl Replica {
         let (lock, new) = (&call.lock, call.new);
         let mut when = guard(lock, new.mode, view.revision);
         when.push(none_made_after(&lock.waiters(), view.revision));
-        if new.mode == Mode::Shared {
-            // Another call may have been granted this claim. (For the other modes the guard excludes that.)
-            when.push(absent(call.holder()));
-            if new.reentrant {
-                // Nor may there be a new holder that it could join.
-                when.push(none_made_after(&lock.readers(), view.revision));
-            }
+        if new.mode == Mode::Shared && new.reentrant {
+            // There may be a new holder that it could join.
+            when.push(none_made_after(&lock.readers(), view.revision));
         }
         let judged_at = matches!(new.mode, Mode::Semaphore { .. }).then_some(view.revision);
         Ok(AcquireOutcome::Held(self.grant_new(call, when, judged_at).await?))
@@ -260,31 +253,32 @@ impl Replica {
 
     /// Appends a claim to the queue of a lock that was read.
     async fn queue(&self, call: &mut Call<'_>, view: &View) -> Result<AcquireOutcome, Retry> {
-        let mut when = self.append_conditions(call);
+        let mut when = append_conditions(call);
         if call.new.reentrant {
             // A newer holder might be one that this call could join, or has joined.
             when.push(none_made_after(&call.lock.holders(), view.revision));
         }
-        let claim = self.waiting(call.new);
-        self.put_waiter(call, when, &claim).await
+        let waiting = Waiting::new(self.own_slot(call), self.waiting(call.new));
+        self.put_waiter(call, when, waiting).await
     }
 
-    /// Appends a claim to the queue of a watched lock, if a holder or a waiter still blocks it. It reads nothing,
-    /// because the watch will report when the claim is next.
+    /// Appends a claim to the queue of a watched lock. It reads nothing, because the watch will report when the claim is
+    /// next. If no waiter is known that the claim is behind, a holder must still block it: a grant needs no watch then.
     async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
         let (name, new) = (call.name, call.new);
-        let mut when = self.append_conditions(call);
-        let (class, blocked) = match self.last_far(call) {
-            // A known waiter is one key, where a range would cost a walk through the lock's whole history.
-            Some(last) => (BatchClass::FarTail, present(call.lock.waiter(last))),
-            None => (BatchClass::Tail, some_under(&blockers(&call.lock, new.mode))),
+        let mut when = append_conditions(call);
+        let append = if self.is_far(call) {
+            Append::Far
+        } else {
+            when.push(some_under(&blockers(&call.lock, new.mode)));
+            Append::Near
         };
-        when.push(blocked);
-        let claim = self.waiting(new);
-        let answer = self.write_waiter(call, class, when, &claim, None).await?;
-        self.locks.join_behind(name, new, answer.revision);
+        let waiting = Waiting::new(self.own_slot(call), self.waiting(new));
+        let answer = self.write_waiter(call, append, when, &waiting, None).await?;
+        let own = OwnWaiter::new(new, waiting.slot, answer.revision);
+        self.locks.join_behind(name, new.id, own);
         let ahead = self.locks.ask(name, |view| {
-            let is_first = view.waiters.len() == 0 || view.is_first(&new.id);
+            let is_first = view.waiters.len() == 0 || view.is_first(waiting.slot);
             Some((view.first_holder()?, is_first))
         });
         tracing::trace!(lock = %name, claim = %new.id, "waits");
@@ -305,52 +299,80 @@ impl Replica {
         }
     }
 
-    /// The conditions under which a claim is appended.
-    fn append_conditions(&self, call: &Call<'_>) -> Vec<Compare> {
-        let mut when = call.fence();
-        when.push(absent(call.waiter()));
-        // A claim with a random id is enqueued by this call alone, and once.
-        if call.new.retryable {
-            when.push(absent(call.holder()));
-            when.push(absent(call.request()));
-        }
-        when
-    }
-
     /// Writes a waiting claim, and returns its outcome.
     pub async fn put_waiter(
         &self,
         call: &mut Call<'_>,
         when: Vec<Compare>,
-        claim: &Claim,
+        waiting: Waiting,
     ) -> Result<AcquireOutcome, Retry> {
-        let glimpse = Some(call.glimpse());
-        let answer = self.write_waiter(call, BatchClass::Tail, when, claim, glimpse).await?;
+        let glimpse = Some(call.glimpse(0));
+        let answer = self.write_waiter(call, Append::Near, when, &waiting, glimpse).await?;
         let read = answer.reads.first().ok_or_else(Failure::no_answer)?;
         let view = match read.more() {
             true => View::fetch(&self.link, &call.lock).await?,
             false => View::read(&call.lock, answer.read_at, read.kvs())?,
         };
-        Ok(self.stand(call, view).await?)
+        Ok(self.stand(call, waiting.slot, view).await?)
     }
 
-    /// Writes a waiting claim, together with a read.
+    /// Writes a waiting claim and the record of its request, together with a read.
     async fn write_waiter(
         &self,
         call: &Call<'_>,
-        class: BatchClass,
+        append: Append,
         when: Vec<Compare>,
-        claim: &Claim,
+        waiting: &Waiting,
         read: Option<TxnOp>,
     ) -> Result<Answer, Retry> {
-        let mut then = vec![put_on(call.epoch.session, call.waiter(), claim.encode())];
+        let (session, slot) = (call.epoch.session, waiting.slot);
+        let mut then = vec![put_on(session, call.lock.waiter(slot), waiting.claim.encode())];
+        if call.new.retryable {
+            then.push(put_on(session, call.request(), Request::Waits(slot).encode()));
+        }
         then.extend(read);
-        let written = self.step_of(call, class, when, then).await;
+        let mut step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
+        step.append = Some(append);
+        let made = (!waiting.is_adopted).then_some(slot);
+        let written = self.step_of(call, step, made).await;
         if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
             self.session.is_over(call.epoch);
         }
         written
     }
+}
+
+/// A claim that is about to wait, and its slot.
+pub struct Waiting {
+    slot: Slot,
+    claim: Claim,
+    /// It is at the slot of another call's claim already.
+    is_adopted: bool,
+}
+
+impl Waiting {
+    fn new(slot: Slot, claim: Claim) -> Self {
+        let is_adopted = false;
+        Self {
+            slot,
+            claim,
+            is_adopted,
+        }
+    }
+
+    pub fn adopted(slot: Slot, claim: Claim) -> Self {
+        let is_adopted = true;
+        Self {
+            slot,
+            claim,
+            is_adopted,
+        }
+    }
+}
+
+/// The conditions under which a claim is appended. Its session needs none, because etcd refuses a put on a dead lease.
+fn append_conditions(call: &Call<'_>) -> Vec<Compare> {
+    [call.unmarked()].into_iter().chain(call.unasked()).collect()
 }
 
 /// Whether a new claim has to wait, judged by a view.
@@ -359,8 +381,6 @@ fn is_blocked(view: &View, new: &NewClaim) -> bool {
     new.wait_policy == WaitPolicy::Wait
         && !new.reentrant
         && view.holders.iter().any(|holder| blocks(holder.claim.mode))
-        && view.waiters.get(&new.id).is_none()
-        && view.holder_with(&new.id).is_none()
         && view.mismatch(new.mode).is_none()
 }
 

@@ -5,15 +5,16 @@ use std::time::Duration;
 use etcd_client::{Compare, TxnOp};
 
 use super::Replica;
+use super::acquire::Waiting;
 use super::grant::{Retry, grant_of};
 use super::history;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{absent, put_on, unchanged};
+use crate::backend::etcd::data::conditions::{put_on, unchanged};
 use crate::backend::etcd::data::record::{Claim, Hold};
 use crate::backend::etcd::data::snapshot::Call;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{seconds, span};
-use crate::backend::etcd::txn::packing::BatchClass;
+use crate::backend::etcd::txn::packing::{BatchClass, Step};
 use crate::backend::{AcquireOutcome, Refusal, WaitPolicy};
 
 impl Replica {
@@ -23,26 +24,29 @@ impl Replica {
         if let Some(field) = entry.claim.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
-        if view.is_next(&new.id) {
+        self.slots.adopt(new.call, entry.slot);
+        if view.is_next(entry.slot) {
             let grant = self.grant_waiting(call, entry, view.revision).await?;
             return Ok(AcquireOutcome::Held(grant));
         }
-        let mut when = call.fence();
-        when.push(unchanged(call.waiter(), entry));
+        let key = call.lock.waiter(entry.slot);
+        let when = vec![call.unmarked(), unchanged(key.clone(), entry)];
         if new.wait_policy == WaitPolicy::Wait {
             let adopted = Claim {
                 since: entry.claim.since,
                 place: entry.claim.place,
                 ..Claim::of(new)
             };
-            return self.put_waiter(call, when, &adopted).await;
+            return self.put_waiter(call, when, Waiting::adopted(entry.slot, adopted)).await;
         }
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
-        let mut then = vec![TxnOp::delete(call.waiter(), None)];
+        let mut then = vec![TxnOp::delete(key, None), TxnOp::delete(call.request(), None)];
         if let Some(older) = entry.claim.holds.first().filter(|older| older.call != new.call) {
             then.push(put_on(call.epoch.session, call.keys.mark(older.call), "1"));
         }
-        self.step_of(call, BatchClass::Alone, when, then).await?;
+        let step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
+        self.step_of(call, step, None).await?;
+        self.slots.deleted(entry.slot);
         Ok(AcquireOutcome::Busy(self.first_holder(view).await?))
     }
 
@@ -62,7 +66,7 @@ impl Replica {
             hold.adopted = true;
             entry.claim.not_poolable = true;
             // The rewrite compares the key, so the hold has not ended since.
-            self.rewrite(call, &mut entry, Vec::new()).await?;
+            self.rewrite(call, &mut entry, None).await?;
         }
         let left = self.remaining(&entry).await?.ok_or(Retry::Read)?;
         Ok(AcquireOutcome::Held(grant_of(&entry, secret, left, Duration::ZERO)?))
@@ -82,18 +86,16 @@ impl Replica {
         entry.claim.holds.push(Hold::of(new));
         entry.claim.not_poolable = true;
         if entry.claim.memory == 0 && history::is_remembered(new) {
-            entry.claim.memory = self.leases.memory(entry.claim.span_s).await?;
+            entry.claim.memory = self.leases.memory(entry.claim.span_s).await?.id;
         }
         let longer = seconds(new.ttl.get()) > entry.claim.span_s;
         if !longer {
             entry.claim.ttl = new.ttl.get();
         }
         let (lease, memory) = (entry.lease, entry.claim.memory());
-        let first = new.retryable.then(|| absent(call.request()));
-        let (written, alive, ()) = tokio::join!(
-            self.rewrite(call, &mut entry, first.into_iter().collect()),
-            self.leases.keep_alive(lease),
-            self.leases.keep_memory(memory)
+        let (written, alive) = tokio::join!(
+            self.rewrite(call, &mut entry, call.unasked()),
+            self.leases.keep_both_alive(lease, memory),
         );
         written?;
         if !alive? {
@@ -109,15 +111,18 @@ impl Replica {
     }
 
     /// Rewrites a holder's record on its lease, if it is unchanged since it was read, the call may still take effect
-    /// and the conditions `and` are met.
-    async fn rewrite(&self, call: &Call<'_>, entry: &mut Entry, and: Vec<Compare>) -> Result<(), Retry> {
+    /// and the condition `and` is met.
+    async fn rewrite(&self, call: &Call<'_>, entry: &mut Entry, and: Option<Compare>) -> Result<(), Retry> {
         let key = entry.holder_key(&call.lock);
         let mut when = call.fence();
         when.push(unchanged(key.clone(), entry));
-        when.extend(and);
         let mut then = vec![put_on(entry.lease, key, entry.claim.encode())];
-        then.extend(self.history.hold(&entry.claim, call.new.id));
-        let answer = self.step_of(call, BatchClass::Alone, when, then).await?;
+        if and.is_some() {
+            then.extend(self.history.hold(entry, call.new.id));
+        }
+        when.extend(and);
+        let step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
+        let answer = self.step_of(call, step, None).await?;
         entry.modified = answer.revision;
         self.history.note(call.name, entry, None);
         Ok(())

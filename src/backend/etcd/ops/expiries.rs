@@ -9,17 +9,18 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
 
-use super::history::{Granted, History, REMEMBERED_AT_ONCE, latest};
+use super::history::{Granted, History, REMEMBERED_AT_ONCE, WrittenEnd, latest, request_of};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::conditions::{absent, put_on};
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::txn::Answer;
 use crate::claim::Cause;
-use crate::name::{ClaimId, FencingToken, LeaseKey, LockName, Secret};
+use crate::name::{FencingToken, LeaseKey, LockName, Secret};
 
 /// How often leases whose TTL has passed are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -34,7 +35,6 @@ impl History {
         let reads = [
             self.keys.end(name, &lease.secret),
             self.keys.request(lease.claim),
-            lock.holder(lease.kind, lease.claim),
             self.keys.sessions.base(),
         ];
         let reads: Vec<_> = reads.map(|key| TxnOp::get(key, None)).into();
@@ -43,31 +43,37 @@ impl History {
         if let Some(end) = read(0).and_then(|kv| End::decode(kv.value()).ok()) {
             return Ok((end.token == lease.token).then_some(end.cause));
         }
-        let granted = granted_at(lease.token, read(3));
-        if read(2).is_some_and(|kv| Some(kv.create_revision()) == granted) {
-            // Another hold of the same claim still exists.
-            return Ok(None);
-        }
-        let request = read(1).and_then(|kv| Request::decode(kv.value()).ok());
-        let history_of = |granted| HolderHistory {
-            link: &self.link,
-            key: lock.holder(lease.kind, lease.claim),
-            lock: lock.clone(),
-            claim: lease.claim,
-            granted,
+        let request = read(1).and_then(|kv| Request::decode(kv.value(), lease.claim).ok());
+        let (is_recorded, slot, base) = match request {
+            Some(Request::Holds { secret, base, slot }) if secret == lease.secret => (true, slot, Some(base)),
+            _ => (false, Slot::of_lease(lease.claim), base_in(read(2))),
         };
-        let has_expired = match (request, granted) {
-            // The record contains neither the lock nor the token, so the grant is verified in etcd's history.
-            (Some(Request::Holds { secret, base }), _) if secret == lease.secret => match revision(lease.token, base) {
-                Some(granted) => history_of(granted).was_granted(answer.revision).await? != Some(false),
-                None => false,
-            },
-            (_, Some(granted)) => {
-                let last = history_of(granted).last(answer.revision).await?;
-                let last = last.filter(|last| last.entry.hold_of(lease).is_some());
-                self.is_unrecorded(name, last, &[lease.secret]).await?
+        let granted = granted_at(lease.token, base);
+        let has_expired = match granted {
+            Some(granted) => {
+                let holder_history = HolderHistory {
+                    link: &self.link,
+                    key: lock.holder(lease.kind, slot),
+                    lock,
+                    slot,
+                    granted,
+                };
+                match holder_history.at(answer.revision).await? {
+                    // Another hold of the same claim still exists.
+                    RecordAt::Held(_) => return Ok(None),
+                    // The record contains neither the lock nor the token, so the grant is verified in etcd's history.
+                    _ if is_recorded => {
+                        let then = holder_history.at(granted).await?;
+                        granted <= answer.revision && !matches!(then, RecordAt::Gone)
+                    }
+                    _ => {
+                        let last = holder_history.last(answer.revision).await?;
+                        let last = last.filter(|last| last.entry.hold_of(lease).is_some());
+                        self.is_unrecorded(name, last, &[lease.secret]).await?
+                    }
+                }
             }
-            (_, None) => false,
+            None => false,
         };
         if let Some(entry) = self.known(lease) {
             self.gone(name, &entry).await?;
@@ -78,7 +84,7 @@ impl History {
     /// How the holder with a token ended, if no record of its end exists.
     pub async fn of_token(&self, name: &LockName, token: FencingToken) -> Result<Option<Cause>, Failure> {
         let base = self.link.get(self.keys.sessions.base(), GetOptions::new()).await?;
-        let Some(granted) = granted_at(token, base.kvs().first()) else {
+        let Some(granted) = granted_at(token, base_in(base.kvs().first())) else {
             return Ok(None);
         };
         let lock = self.keys.lock(name);
@@ -140,28 +146,29 @@ impl History {
         for holds in entry.claim.holds.rchunks(REMEMBERED_AT_ONCE) {
             let bucket = self.bucket().await?;
             let of_hold = |hold: &Hold| {
-                let end = self.keys.end(name, &hold.secret);
-                (absent(end.clone()), end)
+                let key = self.keys.end(name, &hold.secret);
+                (absent(key.clone()), WrittenEnd { key, request: None })
             };
             let of_request = |hold: &Hold| {
-                let request = self.keys.request(hold.id);
-                let (secret, base) = (hold.secret, entry.claim.base);
-                let holds = Request::Holds { secret, base }.encode();
-                (Compare::value(request.clone(), CompareOp::Equal, holds), request)
+                let key = self.keys.request(hold.id);
+                let still = Compare::value(key.clone(), CompareOp::Equal, request_of(entry, hold));
+                let request = Some(end.clone());
+                (still, WrittenEnd { key, request })
             };
             let requests = holds.iter().filter(|hold| hold.retryable).map(of_request);
             let all: Vec<_> = holds.iter().map(of_hold).chain(requests).collect();
-            let write = |(still, key): &(Compare, String)| {
-                let put = put_on(bucket, key.clone(), end.clone());
+            let write = |(still, written): &(Compare, WrittenEnd)| {
+                let put = put_on(bucket, written.key.clone(), end.clone());
                 TxnOp::txn(Txn::new().when([still.clone()]).and_then([put]))
             };
             let mut ops: Vec<_> = all.iter().map(write).collect();
-            let keys: Vec<_> = all.into_iter().map(|(_, key)| key).collect();
+            let ends: Vec<_> = all.into_iter().map(|(_, written)| written).collect();
+            let keys: Vec<_> = ends.iter().map(|written| written.key.clone()).collect();
             ops.extend(self.make_room(entry.claim.finished_limit as usize, &keys));
             let answer = self.link.txn(Txn::new().and_then(ops)).await?;
-            let nested = answer.op_responses().into_iter().zip(keys);
+            let nested = answer.op_responses().into_iter().zip(ends);
             let written = nested.filter(|(one, _)| matches!(one, TxnOpResponse::Txn(one) if one.succeeded()));
-            self.note_written(written.map(|(_, key)| key).collect());
+            self.note_written(written.map(|(_, end)| end).collect());
         }
         Ok(())
     }
@@ -174,7 +181,7 @@ impl History {
             let due: Vec<_> = self
                 .granted
                 .lock()
-                .by_claim
+                .by_slot
                 .values()
                 .filter(|granted| granted.due <= now)
                 .cloned()
@@ -208,14 +215,14 @@ impl History {
     }
 }
 
-/// The revision of a token's grant, if the token was counted from the base in this key.
-fn granted_at(token: FencingToken, base: Option<&KeyValue>) -> Option<i64> {
-    revision(token, base?.value_str().ok()?.parse().ok()?)
+/// The token base in this key.
+fn base_in(kv: Option<&KeyValue>) -> Option<u64> {
+    kv?.value_str().ok()?.parse().ok()
 }
 
 /// The revision of a token's grant, if the token was counted from this base.
-fn revision(token: FencingToken, base: u64) -> Option<i64> {
-    let granted = i64::try_from(token.get().checked_sub(base)?).ok()?;
+fn granted_at(token: FencingToken, base: Option<u64>) -> Option<i64> {
+    let granted = i64::try_from(token.get().checked_sub(base?)?).ok()?;
     (granted > 0).then_some(granted)
 }
 
@@ -224,7 +231,7 @@ struct HolderHistory<'a> {
     link: &'a ClusterClient,
     lock: LockKeys,
     key: String,
-    claim: ClaimId,
+    slot: Slot,
     granted: i64,
 }
 
@@ -250,21 +257,9 @@ impl<'a> HolderHistory<'a> {
             link,
             key: entry.holder_key(&lock),
             lock,
-            claim: entry.id,
+            slot: entry.slot,
             granted: entry.created,
         }
-    }
-
-    /// Whether the holder was granted at that revision. `now` is a later revision. None if the history is compacted.
-    async fn was_granted(&self, now: i64) -> Result<Option<bool>, Failure> {
-        if self.granted > now {
-            return Ok(Some(false));
-        }
-        Ok(match self.at(self.granted).await? {
-            RecordAt::Held(_) => Some(true),
-            RecordAt::Gone => Some(false),
-            RecordAt::Compacted => None,
-        })
     }
 
     /// The end of the holder before the revision `now`. None if there was no such holder, it still exists, or the
@@ -307,7 +302,7 @@ impl<'a> HolderHistory<'a> {
             None => return Ok(RecordAt::Compacted),
         };
         let view = view(&self.lock, revision, &read)?;
-        let entry = view.holders.get(&self.claim);
+        let entry = view.holders.get(self.slot);
         let entry = entry.filter(|entry| entry.created == self.granted);
         Ok(entry.map_or(RecordAt::Gone, |entry| RecordAt::Held(Box::new(entry.clone()))))
     }

@@ -12,23 +12,26 @@ use crate::backend::etcd::cluster::{Failure, Finishing};
 use crate::backend::etcd::data::conditions::{guard, put_on, unchanged};
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::lease::session::Session;
-use crate::backend::etcd::lease::{Lease, Leases, span};
+use crate::backend::etcd::lease::{Alive, Lease, Leases, span};
 use crate::backend::etcd::txn::packing::{BatchClass, Step};
 use crate::backend::etcd::txn::{Answer, StepBatcher};
 use crate::backend::{Grant, NewClaim, WaitPolicy};
-use crate::name::{CallId, ClaimId, Mode, Secret};
+use crate::name::{Mode, Secret};
 
 /// The greatest age of a lease's last keep-alive that a grant may count from.
 const JUST_NOW: Duration = Duration::from_millis(50);
 
 /// A grant to be made, of a call's claim.
 pub struct Granting {
-    pub class: BatchClass,
-    /// Its conditions, in addition to those of [`Call::fence`].
+    pub slot: Slot,
+    /// The claim is made by this step. Otherwise it waits at the slot.
+    pub is_new: bool,
+    /// Its conditions, in addition to the token base.
     pub when: Vec<Compare>,
     /// The revision R, if the condition "no semaphore claim was granted after R" is among them.
     pub judged_at: Option<i64>,
@@ -55,8 +58,9 @@ impl From<Failure> for Retry {
 
 /// The grant of one hold, as its client receives it.
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
+    let hold = entry.claim.holds.iter().find(|hold| hold.secret == secret);
     Ok(Grant {
-        claim: entry.id,
+        claim: hold.map_or_else(|| entry.slot.to_claim(), |hold| entry.named(hold)),
         kind: entry.claim.mode.into(),
         secret,
         token: entry.holder_token()?,
@@ -67,44 +71,47 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
-/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival. Returns the
-/// time that the lease counts from, or None if it is dead.
+/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival, and for the
+/// lease of its request records, unless that is certain to outlive it. Returns the times that they count from, or None if
+/// one is dead.
 async fn keep_alive_for_grant(
     leases: &Leases,
     lease: Lease,
     arrived: Instant,
     sent: Instant,
-) -> Result<Option<Instant>, Failure> {
+) -> Result<Option<Alive>, Failure> {
     let is_recent = |alive: &Instant| *alive >= arrived && *alive + JUST_NOW >= sent;
-    if let Some(alive) = lease.alive.filter(is_recent) {
-        return Ok(Some(alive.min(sent)));
-    }
-    Ok(leases.keep_alive(lease.id).await?.then_some(sent))
+    let recent = lease.alive.filter(is_recent);
+    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(sent));
+    let keep = async |id: Option<i64>| match id {
+        Some(id) => leases.keep_alive(id).await,
+        None => Ok(true),
+    };
+    let (memory_alive, alive) = tokio::try_join!(
+        keep(memory.map(|memory| memory.id)),
+        keep(recent.is_none().then_some(lease.id))
+    )?;
+    let of_memory = match memory {
+        Some(_) => Some(sent),
+        None => lease.memory.and_then(|memory| memory.alive),
+    };
+    Ok((memory_alive && alive).then(|| Alive {
+        lease: recent.map_or(sent, |recent| recent.min(sent)),
+        memory: of_memory,
+    }))
 }
 
 impl Replica {
-    /// Executes a transaction on a lock, in a batch with other steps.
-    pub async fn step(
-        &self,
-        lock: &LockKeys,
-        class: BatchClass,
-        when: Vec<Compare>,
-        then: Vec<TxnOp>,
-    ) -> Result<Answer, Failure> {
-        let step = Step::new(lock.all(), class, when, then, Vec::new());
+    /// Executes a transaction on a lock that grants nothing, in a batch with other steps.
+    pub async fn step(&self, lock: &LockKeys, when: Vec<Compare>, then: Vec<TxnOp>) -> Result<Answer, Failure> {
+        let step = Step::new(lock.all(), BatchClass::Other, when, then, Vec::new());
         ask(&self.batches, &self.session, step).await
     }
 
-    /// Executes a step that makes or adopts a claim for a call. It continues if the call is dropped.
-    pub async fn step_of(
-        &self,
-        call: &Call<'_>,
-        class: BatchClass,
-        when: Vec<Compare>,
-        then: Vec<TxnOp>,
-    ) -> Result<Answer, Retry> {
-        let step = Step::new(call.lock.all(), class, when, then, call.reads());
-        let answer = Finishing::new(self.send(call.new.call, None, step)).await?;
+    /// Executes a step that makes or adopts a claim for a call, and reads [`Call::reads`] if it is refused. It continues
+    /// if the call is dropped. `made` is the slot of a claim that it makes.
+    pub async fn step_of(&self, call: &Call<'_>, step: Step, made: Option<Slot>) -> Result<Answer, Retry> {
+        let answer = Finishing::new(self.send(call.new, None, step, made)).await?;
         match answer.succeeded {
             true => Ok(answer),
             false => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
@@ -113,18 +120,33 @@ impl Replica {
 
     fn send(
         &self,
-        call: CallId,
+        new: &NewClaim,
         lease: Option<Lease>,
         step: Step,
+        made: Option<Slot>,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
         let (batches, session) = (Arc::clone(&self.batches), Arc::clone(&self.session));
+        let (call, slots) = (new.call, Arc::clone(&self.slots));
         let sent = self.calls.begin(call, lease);
+        if let Some(slot) = made {
+            slots.sending(call, slot);
+        }
         async move {
-            let Some(sent) = sent else {
-                return Err(Failure::NotSent("the call was cancelled".into()));
+            let answer = match sent {
+                None => Err(Failure::NotSent("the call was cancelled".into())),
+                Some(sent) => {
+                    let answer = ask(&batches, &session, step).await;
+                    sent.answered(&answer);
+                    answer
+                }
             };
-            let answer = ask(&batches, &session, step).await;
-            sent.answered(&answer);
+            let wrote_nothing = match &answer {
+                Ok(answer) => !answer.succeeded,
+                Err(failure) => failure.is_without_effect(),
+            };
+            if made.is_some() && wrote_nothing {
+                slots.not_made(call);
+            }
             answer
         }
     }
@@ -167,41 +189,51 @@ impl Replica {
         let claim = Claim {
             base: epoch.base,
             span_s: lease.span_s,
-            memory: lease.memory.unwrap_or_default(),
+            memory: lease.memory.map_or(0, |memory| memory.id),
             ..Claim::of(new)
         };
-        let mut when = call.fence();
+        let mut entry = Entry {
+            slot: granting.slot,
+            claim,
+            created: 0,
+            modified: 0,
+            lease: lease.id,
+            is_earlier: false,
+        };
         let base = epoch.base.to_string();
-        when.push(Compare::value(call.keys.sessions.base(), CompareOp::Equal, base));
+        let mut when = vec![Compare::value(call.keys.sessions.base(), CompareOp::Equal, base)];
         when.extend(granting.when.iter().cloned());
-        let mut then = vec![put_on(lease.id, call.holder(), claim.encode())];
-        then.extend(self.history.holds(&claim));
+        let mut then = vec![put_on(lease.id, call.holder(entry.slot), entry.claim.encode())];
+        then.extend(self.history.holds(&entry));
         then.extend(granting.with.iter().cloned());
-        let step = Step::new(call.lock.all(), granting.class, when, then, granting.otherwise.clone());
+        let step = Step::new(
+            call.lock.all(),
+            BatchClass::Grant,
+            when,
+            then,
+            granting.otherwise.clone(),
+        );
         // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
-        let step = self.send(new.call, own, step);
+        let step = self.send(new, own, step, granting.is_new.then_some(entry.slot));
         let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
         let (session, calls, id) = (Arc::clone(&self.session), Arc::clone(&self.calls), new.call);
+        let slots = Arc::clone(&self.slots);
         let granted = Finishing::new(async move {
-            let (answer, alive, ()) = tokio::join!(
-                step,
-                keep_alive_for_grant(&leases, lease, arrived, sent),
-                leases.keep_memory(lease.memory.filter(|_| lease.used))
-            );
+            let (answer, alive) = tokio::join!(step, keep_alive_for_grant(&leases, lease, arrived, sent));
             let is_unused = match &answer {
                 Ok(answer) => !answer.succeeded,
                 Err(failure) => matches!(failure, Failure::NotSent(_)),
             };
             if is_unused {
                 // No key is attached to the lease: the step was refused, or nothing was sent.
-                let alive = alive.clone().ok().flatten().or(lease.alive);
-                leases.put_back(Lease { alive, ..lease });
+                leases.put_back(lease.kept_alive(alive.clone().ok().flatten()));
             }
             let is_connected = session.is_connected(epoch);
             if matches!(&answer, Ok(answer) if answer.succeeded) {
                 // Earlier steps of unknown outcome found no waiter any more.
                 calls.over(id);
+                slots.end(id);
                 if !is_connected {
                     // The step may have reached a store that was restored meanwhile, where its token may have been used
                     // and another key may be on its lease. So its outcome counts as unknown.
@@ -221,15 +253,8 @@ impl Replica {
         if !is_connected {
             return Err(Failure::Unavailable("etcd: the connection broke during a grant".into()));
         }
-        let entry = Entry {
-            id: new.id,
-            claim,
-            created: answer.revision,
-            modified: answer.revision,
-            lease: lease.id,
-            is_earlier: false,
-        };
-        let waited = alive.saturating_duration_since(new.arrived);
+        (entry.created, entry.modified) = (answer.revision, answer.revision);
+        let waited = alive.lease.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
         self.history.note(call.name, &entry, Some(alive));
         self.locks.granted(call.name, &entry, granting.judged_at);
@@ -237,14 +262,22 @@ impl Replica {
     }
 
     /// Makes a waiting claim a holder, if it was within the prefix of the view with this revision.
+    ///
+    /// A waiter of this call needs neither the fence's session nor its mark: it lives on that session, and a call that was
+    /// undone has no waiter.
     pub async fn grant_waiting(&self, call: &Call<'_>, waiter: &Entry, revision: i64) -> Result<Grant, Retry> {
+        let key = call.lock.waiter(waiter.slot);
         let mut when = guard(&call.lock, call.new.mode, revision);
-        when.push(unchanged(call.waiter(), waiter));
+        when.push(unchanged(key.clone(), waiter));
+        if !waiter.waits_for(call.new) {
+            when.extend(call.fence());
+        }
         let granting = Granting {
-            class: BatchClass::Host,
+            slot: waiter.slot,
+            is_new: false,
             when,
             judged_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
-            with: vec![TxnOp::delete(call.waiter(), None)],
+            with: vec![TxnOp::delete(key, None)],
             otherwise: call.reads(),
         };
         self.granted(call, granting).await
@@ -254,7 +287,7 @@ impl Replica {
     pub async fn granted(&self, call: &Call<'_>, granting: Granting) -> Result<Grant, Retry> {
         match self.grant(call, granting).await? {
             Ok(grant) => {
-                self.locks.part(call.name, &call.new.id, call.new.call);
+                self.locks.remove_waiter(call.name, &call.new.id, call.new.call);
                 Ok(grant)
             }
             Err(answer) => Err(Retry::Changed(Box::new(self.snapshot_of(call, &answer).await?))),
@@ -267,10 +300,10 @@ impl Replica {
         self.snapshot_of(call, &Answer::of(&answer)).await
     }
 
-    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read,
-    /// and after it the rest of the snapshot: so the end of no claim of the view is missed.
+    /// The snapshot that a refused step has read. If the queue is longer than that snapshot, the whole lock is read, and
+    /// the rest of the snapshot at the same revision: the record of a request and its claim belong together.
     async fn snapshot_of(&self, call: &Call<'_>, answer: &Answer) -> Result<Snapshot, Failure> {
-        let snapshot = Snapshot::read(&call.lock, answer.read_at, &answer.reads)?;
+        let snapshot = Snapshot::read(call, answer.read_at, &answer.reads)?;
         // Holders are read first, so a snapshot with a waiter has all of them.
         if snapshot.is_whole || (is_plain_try(call.new) && snapshot.view.waiters.len() > 0) {
             return Ok(snapshot);
@@ -282,11 +315,13 @@ impl Replica {
             }
         }
         let view = View::fetch(&self.link, &call.lock).await?;
-        let answer = Answer::of(&self.link.txn(Txn::new().and_then(call.reads())).await?);
+        let reads = call.reads_at(view.revision);
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let rest = Snapshot::read(call, view.revision, &answer.reads)?;
         Ok(Snapshot {
             view,
             is_whole: true,
-            ..Snapshot::read(&call.lock, answer.read_at, &answer.reads)?
+            ..rest
         })
     }
 
@@ -301,8 +336,8 @@ impl Replica {
 
     /// The time until the next holder's TTL expires, as far as this replica knows. Etcd is queried only for the first
     /// waiter, which retries at that time.
-    pub async fn frees_in(&self, (claim, lease): (ClaimId, i64), is_first: bool) -> Option<Duration> {
-        match self.history.left(&claim) {
+    pub async fn frees_in(&self, (slot, lease): (Slot, i64), is_first: bool) -> Option<Duration> {
+        match self.history.left(slot) {
             None if is_first => self.leases.remaining(lease).await.ok().flatten(),
             left => left,
         }

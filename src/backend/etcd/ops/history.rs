@@ -1,16 +1,16 @@
 //! Remembers how holds ended, in keys whose number is bounded and which expire. All keys of one second share a lease,
 //! the bucket. Safety does not depend on them.
 //!
-//! For an expired hold, etcd shows only that the key is gone. So a grant records for its request that it holds, on a
-//! lease that outlives the holder's by as long as ends are remembered. If the holder is gone and the record is
-//! unchanged, the hold expired. For other holds, etcd's history is read ([`super::expiries`]). The replica that
+//! The record of a request says where its claim is, and is written in the same transactions: on the session while the
+//! claim waits, and then on a lease that outlives the holder's by as long as ends are remembered. If the holder is gone
+//! and the record still names it, the hold expired. For other holds, etcd's history is read ([`super::expiries`]). The replica that
 //! granted a lease checks it after its TTL, and records the expiry, so that the number of records is bounded.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use futures::future::{BoxFuture, FutureExt, Shared};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -19,12 +19,16 @@ use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::conditions::put_on;
 use crate::backend::etcd::data::keys::Keys;
-use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
+use crate::backend::etcd::data::record::{End, Hold, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::Entry;
-use crate::backend::etcd::lease::{Leases, span};
+use crate::backend::etcd::lease::{Alive, Leases, span};
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
-use crate::name::{ClaimId, LeaseKey, LockName, Mode};
+use crate::name::{ClaimId, LeaseKey, LockName, Mode, Secret};
+
+#[cfg(test)]
+mod tests;
 
 /// The time that one bucket is used for.
 const BUCKET: Duration = Duration::from_secs(1);
@@ -44,9 +48,17 @@ pub struct History {
     pub(super) leases: Arc<Leases>,
     bucket: Mutex<Option<Bucket>>,
     /// What this replica wrote, the oldest first.
-    written: Mutex<VecDeque<(Instant, Vec<String>)>>,
+    written: Mutex<VecDeque<(Instant, Vec<WrittenEnd>)>>,
     /// The holders that this replica granted or read, and whose end it has not observed.
     pub(super) granted: Mutex<Grants>,
+}
+
+/// A record of an end.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenEnd {
+    pub key: String,
+    /// The record of a request may be a later claim's by now, so it is deleted only with this value.
+    pub request: Option<Vec<u8>>,
 }
 
 /// The lease of a bucket. The first caller requests it, and all others wait for the same answer.
@@ -70,7 +82,7 @@ impl History {
 
     /// Notes a holder that this replica has granted, read or changed. The last keep-alive of its lease was sent at
     /// `alive`, if known.
-    pub fn note(&self, name: &LockName, entry: &Entry, alive: Option<Instant>) {
+    pub fn note(&self, name: &LockName, entry: &Entry, alive: Option<Alive>) {
         let granted = Granted {
             name: name.clone(),
             entry: entry.clone(),
@@ -79,10 +91,10 @@ impl History {
             alive,
         };
         let mut all = self.granted.lock();
-        // Ids are reused: a late note of an earlier holder does not replace a later one.
+        // Slots are used again: a late note of an earlier holder does not replace a later one.
         if all
-            .by_claim
-            .get(&entry.id)
+            .by_slot
+            .get(&entry.slot)
             .is_none_or(|known| known.entry.token() <= entry.token())
         {
             all.insert(granted);
@@ -92,9 +104,10 @@ impl History {
     /// The holder of a lease, if known. It may have changed since.
     pub fn known(&self, lease: &LeaseKey) -> Option<Entry> {
         let granted = self.granted.lock();
+        let slot = granted.by_secret.get(&lease.secret)?;
         let known = granted
-            .by_claim
-            .get(&lease.claim)
+            .by_slot
+            .get(slot)
             .filter(|known| known.name == lease.lock.name)?;
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
     }
@@ -110,25 +123,25 @@ impl History {
     }
 
     /// The remaining TTL of a known holder, unless another replica renewed it.
-    pub fn left(&self, claim: &ClaimId) -> Option<Duration> {
+    pub fn left(&self, slot: Slot) -> Option<Duration> {
         let granted = self.granted.lock();
         let left = granted
-            .by_claim
-            .get(claim)?
+            .by_slot
+            .get(&slot)?
             .due
             .saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Forgets a holder whose end was observed. Returns when the last keep-alive of its lease was sent, if known. (A
-    /// later holder with the same id stays.)
-    pub fn ended(&self, holder: &Entry) -> Option<Instant> {
+    /// Forgets a holder whose end was observed. Returns when the last keep-alives of its leases were sent, if known. (A
+    /// later holder at the same slot stays.)
+    pub fn ended(&self, holder: &Entry) -> Option<Alive> {
         let mut granted = self.granted.lock();
         granted
-            .by_claim
-            .get(&holder.id)
+            .by_slot
+            .get(&holder.slot)
             .filter(|known| known.entry.created == holder.created)?;
-        granted.remove(&holder.id)?.alive
+        granted.remove(holder.slot)?.alive
     }
 
     /// The writes by which a step that ends these holds records their end.
@@ -140,43 +153,44 @@ impl History {
         cause: Cause,
     ) -> Result<Vec<TxnOp>, Failure> {
         let Some(token) = entry.token().filter(|_| entry.claim.finished_limit > 0) else {
-            return Ok(Vec::new());
+            return Ok(self.forget_requests(holds));
         };
         let bucket = self.bucket().await?;
         let end = End { cause, token }.encode();
-        let mut puts = Vec::new();
+        let mut written = Vec::new();
         for hold in latest(holds) {
-            puts.push(self.keys.end(name, &hold.secret));
+            let key = self.keys.end(name, &hold.secret);
+            written.push(WrittenEnd { key, request: None });
             // An undo deletes the request record.
             if hold.retryable && cause != Cause::Undone {
-                puts.push(self.keys.request(hold.id));
+                let key = self.keys.request(hold.id);
+                let request = Some(end.clone());
+                written.push(WrittenEnd { key, request });
             }
         }
-        let put = |key: &String| put_on(bucket, key.clone(), end.clone());
-        let mut ops: Vec<_> = puts.iter().map(put).collect();
+        let put = |written: &WrittenEnd| put_on(bucket, written.key.clone(), end.clone());
+        let mut ops: Vec<_> = written.iter().map(put).collect();
         if cause == Cause::Undone {
             ops.extend(self.forget_requests(holds));
         }
         let requests = holds.iter().map(|hold| self.keys.request(hold.id));
-        let own: Vec<_> = puts.iter().cloned().chain(requests).collect();
+        let own: Vec<_> = written.iter().map(|end| end.key.clone()).chain(requests).collect();
         ops.extend(self.make_room(entry.claim.finished_limit as usize, &own));
-        self.note_written(puts);
+        self.note_written(written);
         Ok(ops)
     }
 
-    /// The request records that a grant writes. If a record is unchanged after its holder is gone, the hold expired.
-    pub fn holds(&self, claim: &Claim) -> Vec<TxnOp> {
-        let holds = claim.holds.iter().rev().take(REMEMBERED_AT_ONCE);
-        holds.filter_map(|hold| self.hold(claim, hold.id)).collect()
+    /// The request records of a holder's holds.
+    pub fn holds(&self, entry: &Entry) -> Vec<TxnOp> {
+        let holds = entry.claim.holds.iter().rev().take(REMEMBERED_AT_ONCE);
+        holds.filter_map(|hold| self.hold(entry, hold.id)).collect()
     }
 
-    /// The same for one hold.
-    pub fn hold(&self, claim: &Claim, id: ClaimId) -> Option<TxnOp> {
-        let hold = claim.hold(&id).filter(|hold| hold.retryable)?;
-        let memory = claim.memory()?;
-        let (secret, base) = (hold.secret, claim.base);
-        let holds = Request::Holds { secret, base }.encode();
-        Some(put_on(memory, self.keys.request(id), holds))
+    /// The same for one hold. Where ends are not remembered, the record is on the holder's own lease.
+    pub fn hold(&self, entry: &Entry, id: ClaimId) -> Option<TxnOp> {
+        let hold = entry.claim.hold(&id).filter(|hold| hold.retryable)?;
+        let lease = entry.claim.memory().unwrap_or(entry.lease);
+        Some(put_on(lease, self.keys.request(id), request_of(entry, hold)))
     }
 
     /// The deletes of the request records of these holds.
@@ -206,13 +220,13 @@ impl History {
     /// The deletes that make room for one more end, except of keys that the step itself writes.
     pub(super) fn make_room(&self, limit: usize, keys: &[String]) -> Vec<TxnOp> {
         let mut written = self.written.lock();
-        let mut gone = Vec::new();
+        let mut gone: Vec<WrittenEnd> = Vec::new();
         for _ in 0..FORGOTTEN_AT_ONCE {
             if gone.len() >= FORGOTTEN_KEYS {
                 break;
             }
             let full = written.len() >= limit;
-            // Old records expire with their bucket, and their request key may be another claim's by now.
+            // Old records expire with their bucket.
             let old = |(at, _): &(Instant, _)| at.elapsed() > FINISHED_KEPT;
             let is_old = written.front().is_some_and(old);
             if !full && !is_old {
@@ -222,12 +236,19 @@ impl History {
                 gone.extend(keys);
             }
         }
-        gone.retain(|key| !keys.contains(key));
-        gone.into_iter().map(|key| TxnOp::delete(key, None)).collect()
+        gone.retain(|end| !keys.contains(&end.key));
+        let delete = |WrittenEnd { key, request }| match request {
+            None => TxnOp::delete(key, None),
+            Some(value) => {
+                let same = Compare::value(key.clone(), CompareOp::Equal, value);
+                TxnOp::txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)]))
+            }
+        };
+        gone.into_iter().map(delete).collect()
     }
 
-    pub(super) fn note_written(&self, keys: Vec<String>) {
-        self.written.lock().push_back((Instant::now(), keys));
+    pub(super) fn note_written(&self, ends: Vec<WrittenEnd>) {
+        self.written.lock().push_back((Instant::now(), ends));
     }
 
     /// The lease of this second's bucket.
@@ -265,6 +286,12 @@ pub fn is_remembered(new: &NewClaim) -> bool {
     new.retryable && new.limits.finished > 0
 }
 
+/// The record of a granted hold's request.
+pub(super) fn request_of(entry: &Entry, hold: &Hold) -> Vec<u8> {
+    let (secret, base, slot) = (hold.secret, entry.claim.base, entry.slot);
+    Request::Holds { secret, base, slot }.encode()
+}
+
 /// The holds whose ends are recorded if all end at once.
 pub(super) fn latest(holds: &[Hold]) -> &[Hold] {
     &holds[holds.len().saturating_sub(REMEMBERED_AT_ONCE)..]
@@ -278,22 +305,24 @@ pub(super) struct Granted {
     pub due: Instant,
     /// When this replica last granted, read or checked it.
     pub seen: Instant,
-    /// When the last keep-alive of its lease was sent, if known.
-    pub alive: Option<Instant>,
+    /// When the last keep-alives of its leases were sent, if known.
+    pub alive: Option<Alive>,
 }
 
 /// The holders that this replica has granted or read, and whose end it has not observed.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    pub(super) by_claim: HashMap<ClaimId, Granted>,
+    pub(super) by_slot: HashMap<Slot, Granted>,
+    /// The slots of holds, by their secrets.
+    by_secret: HashMap<Secret, Slot>,
     /// Those that are readers, per lock, by the revision of their grant.
-    readers: HashMap<LockName, BTreeSet<(i64, ClaimId)>>,
+    readers: HashMap<LockName, BTreeSet<(i64, Slot)>>,
 }
 
 impl Grants {
     /// Notes the time of a holder's expiry.
     pub(super) fn lives_until(&mut self, entry: &Entry, due: Instant) {
-        let known = self.by_claim.get_mut(&entry.id);
+        let known = self.by_slot.get_mut(&entry.slot);
         if let Some(granted) = known.filter(|known| known.entry.created == entry.created) {
             granted.seen = Instant::now();
             granted.due = due;
@@ -307,143 +336,36 @@ impl Grants {
 
     /// The number of those that were granted after this revision.
     fn readers_after(&self, name: &LockName, revision: i64) -> usize {
-        let after = |(created, _): &&(i64, ClaimId)| *created > revision;
+        let after = |(created, _): &&(i64, Slot)| *created > revision;
         let readers = self.readers.get(name);
         readers.map_or(0, |readers| readers.iter().rev().take_while(after).count())
     }
 
     fn insert(&mut self, granted: Granted) {
-        self.remove(&granted.entry.id);
+        self.remove(granted.entry.slot);
         if granted.entry.claim.mode == Mode::Shared {
             let readers = self.readers.entry(granted.name.clone()).or_default();
-            readers.insert((granted.entry.created, granted.entry.id));
+            readers.insert((granted.entry.created, granted.entry.slot));
         }
-        self.by_claim.insert(granted.entry.id, granted);
+        let holds = &granted.entry.claim.holds;
+        let slots = holds.iter().map(|hold| (hold.secret, granted.entry.slot));
+        self.by_secret.extend(slots);
+        self.by_slot.insert(granted.entry.slot, granted);
     }
 
-    fn remove(&mut self, claim: &ClaimId) -> Option<Granted> {
-        let gone = self.by_claim.remove(claim)?;
+    fn remove(&mut self, slot: Slot) -> Option<Granted> {
+        let gone = self.by_slot.remove(&slot)?;
+        for hold in &gone.entry.claim.holds {
+            self.by_secret.remove(&hold.secret);
+        }
         if gone.entry.claim.mode == Mode::Shared
             && let Some(readers) = self.readers.get_mut(&gone.name)
         {
-            readers.remove(&(gone.entry.created, gone.entry.id));
+            readers.remove(&(gone.entry.created, gone.entry.slot));
             if readers.is_empty() {
                 self.readers.remove(&gone.name);
             }
         }
         Some(gone)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::etcd::cluster::settings::Settings;
-    use crate::name::{Kind, LockKey, Namespace};
-
-    fn unreachable_history() -> History {
-        let link = Arc::new(ClusterClient::new(&Settings::new(vec!["http://127.0.0.1:1".into()])));
-        let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        History::new(Keys::new("r", &Namespace::new("n").unwrap()), link, leases)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn records_over_the_limit_are_deleted_and_old_ones_are_left_to_expire() {
-        let ends = unreachable_history();
-        let note = || ends.note_written(vec!["key".into()]);
-        note();
-        assert_eq!(ends.make_room(1, &[]).len(), 1);
-        note();
-        assert!(
-            ends.make_room(1, &["key".into()]).is_empty(),
-            "the step writes it itself"
-        );
-        note();
-        tokio::time::advance(FINISHED_KEPT + Duration::from_millis(1)).await;
-        assert!(ends.make_room(1, &[]).is_empty(), "it may be another claim's");
-        assert!(ends.written.lock().is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_late_note_of_an_earlier_claim_of_an_id_does_not_replace_the_later_one() {
-        let namespace = Namespace::new("n").unwrap();
-        let ends = unreachable_history();
-        let name = LockName::new("a").unwrap();
-        let new = NewClaim::numbered(1);
-        let holder = |base, created| Entry {
-            id: new.id,
-            claim: Claim {
-                base,
-                ..Claim::of(&new)
-            },
-            created,
-            modified: created,
-            is_earlier: false,
-            lease: 1,
-        };
-        let lease = |entry: &Entry| LeaseKey {
-            lock: LockKey {
-                namespace: namespace.clone(),
-                name: name.clone(),
-            },
-            kind: Kind::Exclusive,
-            claim: entry.id,
-            token: entry.token().unwrap(),
-            secret: new.secret,
-        };
-        let (earlier, later) = (holder(1_000, 7), holder(1_000, 9));
-        ends.note(&name, &later, Some(Instant::now()));
-        ends.note(&name, &earlier, None);
-        assert!(ends.known(&lease(&later)).is_some());
-        assert!(ends.known(&lease(&earlier)).is_none());
-        // Revisions fall when an old snapshot is restored, and the token base rises.
-        let restored = holder(2_000, 3);
-        ends.note(&name, &restored, None);
-        assert!(ends.known(&lease(&restored)).is_some());
-    }
-
-    #[test]
-    fn known_readers_are_counted_per_lock() {
-        let (mut grants, name) = (Grants::default(), LockName::new("a").unwrap());
-        let granted = |number, mode| {
-            let new = NewClaim::numbered(number);
-            let claim = Claim {
-                mode,
-                ..Claim::of(&new)
-            };
-            Granted {
-                name: name.clone(),
-                entry: Entry {
-                    id: new.id,
-                    claim,
-                    created: 1,
-                    modified: 1,
-                    lease: 1,
-                    is_earlier: false,
-                },
-                due: Instant::now(),
-                seen: Instant::now(),
-                alive: None,
-            }
-        };
-        for number in [1, 2, 1] {
-            grants.insert(granted(number, Mode::Shared));
-        }
-        grants.insert(granted(3, Mode::Exclusive));
-        assert_eq!(
-            [
-                grants.readers(&name),
-                grants.readers_after(&name, 0),
-                grants.readers_after(&name, 1)
-            ],
-            [2, 2, 0]
-        );
-        for number in [1, 1, 2, 3] {
-            grants.remove(&NewClaim::numbered(number).id);
-        }
-        assert_eq!(
-            (grants.readers(&name), grants.readers.len(), grants.by_claim.len()),
-            (0, 0, 0)
-        );
     }
 }

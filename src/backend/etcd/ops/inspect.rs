@@ -52,7 +52,7 @@ impl Replica {
     async fn show_holder(&self, entry: &Entry) -> Result<Holder, Failure> {
         let remaining = self.leases.remaining(entry.lease).await?.unwrap_or_default();
         Ok(Holder {
-            claim: entry.id,
+            claim: entry.shown_claim(),
             owner: entry.claim.owner.clone(),
             identity: entry.claim.identity.clone(),
             mode: entry.claim.mode,
@@ -135,7 +135,7 @@ impl Replica {
 
 fn show_waiter(entry: &Entry) -> Waiter {
     Waiter {
-        claim: entry.id,
+        claim: entry.shown_claim(),
         owner: entry.claim.owner.clone(),
         identity: entry.claim.identity.clone(),
         mode: entry.claim.mode,

@@ -9,6 +9,7 @@ use super::acquire::TRIES;
 use super::grant::{Retry, grant_of};
 use super::{Replica, history};
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::Spare;
@@ -40,7 +41,7 @@ impl Replica {
     }
 
     async fn promote_now(&self, name: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
-        let mut call = Call::new(&self.keys, name, new, self.session.ticket().await?);
+        let mut call = Call::new(&self.keys, name, new, self.session.epoch().await?);
         let outcome = match self.promote_known(&call).await {
             Ok(outcome) => outcome,
             Err(Retry::Failed(failure)) => return Err(failure),
@@ -65,16 +66,14 @@ impl Replica {
             | AcquireOutcome::Finished(_) => drop(self.calls.over(new.call)),
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
-        self.locks.part(name, &new.id, new.call);
+        self.locks.remove_waiter(name, &new.id, new.call);
+        self.slots.end(new.call);
         Ok(outcome)
     }
 
     /// Promotes a claim that is next in the watched view.
     async fn promote_known(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
-        let (entry, revision) = self.locks.next(call.name, &call.new.id).ok_or(Retry::Read)?;
-        if !is_of(&entry, call.new) {
-            return Err(Retry::Read);
-        }
+        let (entry, revision) = self.locks.next(call.name, call.new).ok_or(Retry::Read)?;
         Ok(AcquireOutcome::Held(self.grant_waiting(call, &entry, revision).await?))
     }
 
@@ -91,22 +90,23 @@ impl Replica {
     /// The outcome of a claim by a snapshot, in which it may wait.
     async fn stand_by(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
         if !self.holds_good(call, &snapshot) {
-            call.epoch = self.session.ticket().await?;
+            call.epoch = self.session.epoch().await?;
         }
         match self.outcome_of(call, &snapshot).await? {
-            Some(outcome) => Ok(outcome),
-            None => self.stand(call, snapshot.view).await,
+            Waits::For(slot) => self.stand(call, slot, snapshot.view).await,
+            Waits::No(outcome) => Ok(outcome),
         }
     }
 
     /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
     /// that is not next is registered as a local waiter.
-    pub async fn stand(&self, call: &mut Call<'_>, mut view: View) -> Result<AcquireOutcome, Failure> {
+    pub async fn stand(&self, call: &mut Call<'_>, mut slot: Slot, mut view: View) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
-            let snapshot = match view.waiters.get(&call.new.id) {
+            let waiter = view.waiters.get(slot).filter(|entry| entry.waits_for(call.new));
+            let snapshot = match waiter {
                 // The view is newer than the step that wrote the claim, so the claim was changed since.
                 None => self.snapshot(call).await?,
-                Some(entry) if !view.is_next(&call.new.id) => return Ok(self.wait(call, entry, &view).await),
+                Some(entry) if !view.is_next(slot) => return Ok(self.wait(call, entry, &view).await),
                 Some(entry) => match self.grant_waiting(call, entry, view.revision).await {
                     Ok(grant) => return Ok(AcquireOutcome::Held(grant)),
                     Err(Retry::Changed(snapshot)) => *snapshot,
@@ -115,11 +115,11 @@ impl Replica {
                 },
             };
             if !self.holds_good(call, &snapshot) {
-                call.epoch = self.session.ticket().await?;
+                call.epoch = self.session.epoch().await?;
             }
             match self.outcome_of(call, &snapshot).await? {
-                Some(outcome) => return Ok(outcome),
-                None => view = snapshot.view,
+                Waits::For(there) => (slot, view) = (there, snapshot.view),
+                Waits::No(outcome) => return Ok(outcome),
             }
         }
         Err(Failure::contended())
@@ -127,44 +127,52 @@ impl Replica {
 
     async fn wait(&self, call: &Call<'_>, entry: &Entry, view: &View) -> AcquireOutcome {
         let frees_in = match view.first_holder() {
-            Some(holder) => self.frees_in(holder, view.is_first(&entry.id)).await,
+            Some(holder) => self.frees_in(holder, view.is_first(entry.slot)).await,
             None => None,
         };
-        self.locks.join(call.name, entry, view.clone());
-        tracing::trace!(lock = %call.name, claim = %entry.id, "waits");
+        self.locks.join(call.name, call.new, entry, view.clone());
+        tracing::trace!(lock = %call.name, claim = %call.new.id, "waits");
         AcquireOutcome::Waiting(QueuePosition {
             position: entry.created.unsigned_abs(),
             frees_in,
         })
     }
 
-    /// The outcome of a claim that does not wait for this call; None if it waits for this call.
-    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<Option<AcquireOutcome>, Failure> {
+    /// Whether a claim waits for this call.
+    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<Waits, Failure> {
+        let done = |outcome| Ok(Waits::No(outcome));
         if snapshot.marked {
-            return Ok(Some(AcquireOutcome::Cancelled));
+            return done(AcquireOutcome::Cancelled);
         }
         let (new, view) = (call.new, &snapshot.view);
-        let id = view.name_of(&new.id, new.call);
-        if let Some(entry) = view.waiters.get(&id) {
-            let ours = entry.claim.hold(&id).is_some_and(|hold| hold.call == new.call);
-            return Ok((!ours).then_some(AcquireOutcome::Superseded));
+        if let Some(entry) = view.waiter_with(&new.id) {
+            return match entry.waits_for(new) {
+                true => Ok(Waits::For(entry.slot)),
+                false => done(AcquireOutcome::Superseded),
+            };
         }
-        let Some(entry) = view.holder_with(&id) else {
+        let Some(entry) = view.holder_with(&new.id) else {
             let ended = snapshot.ended.map(AcquireOutcome::Finished);
-            return Ok(Some(ended.unwrap_or(AcquireOutcome::Gone)));
+            return done(ended.unwrap_or(AcquireOutcome::Gone));
         };
-        let Some(hold) = entry.claim.hold(&id).filter(|hold| hold.call == new.call) else {
-            return Ok(Some(AcquireOutcome::Superseded));
+        let Some(hold) = entry.claim.hold(&new.id).filter(|hold| hold.call == new.call) else {
+            return done(AcquireOutcome::Superseded);
         };
         let left = self.remaining(entry).await?;
         let left = left.ok_or_else(|| Failure::Unavailable("etcd: a lease is about to end".into()))?;
         self.history.note(call.name, entry, None);
-        let grant = grant_of(entry, hold.secret, left, Duration::ZERO)?;
-        Ok(Some(AcquireOutcome::Held(grant)))
+        done(AcquireOutcome::Held(grant_of(
+            entry,
+            hold.secret,
+            left,
+            Duration::ZERO,
+        )?))
     }
 }
 
-/// Whether a waiter is this call's.
-fn is_of(waiter: &Entry, new: &NewClaim) -> bool {
-    waiter.claim.hold(&new.id).is_some_and(|hold| hold.call == new.call)
+/// Whether a claim waits for a call.
+enum Waits {
+    /// At this slot.
+    For(Slot),
+    No(AcquireOutcome),
 }

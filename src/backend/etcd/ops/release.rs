@@ -7,16 +7,16 @@ use etcd_client::{Compare, CompareOp, GetOptions, TxnOp};
 use super::Replica;
 use super::grant::Granting;
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::conditions::{absent, none_changed_after, only, put_on, unchanged};
+use crate::backend::etcd::data::conditions::{put_on, unchanged};
 use crate::backend::etcd::data::keys::{LockKeys, behind};
-use crate::backend::etcd::data::record::{Claim, End, Hold};
+use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::Lease;
-use crate::backend::etcd::txn::packing::BatchClass;
+use crate::backend::etcd::lease::{Lease, MemoryLease};
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
-use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Mode, Secret};
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName, Secret};
 
 /// How often a step is retried when the lock changed concurrently.
 const TRIES: usize = 64;
@@ -78,7 +78,7 @@ impl Replica {
         for lease in lost {
             let leases = Arc::clone(&self.leases);
             tokio::spawn(async move {
-                for id in [Some(lease.id), lease.memory].into_iter().flatten() {
+                for id in [lease.id].into_iter().chain(lease.memory.map(|memory| memory.id)) {
                     // If that fails, it expires.
                     let _ = leases.revoke(id).await;
                 }
@@ -113,7 +113,9 @@ impl Replica {
 
     /// Reads a holder again, because its known record is outdated.
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
-        let now = self.holder_at(&removal.lock, entry.claim.mode.into(), entry.id).await?;
+        let now = self
+            .holder_at(&removal.lock, entry.claim.mode.into(), entry.slot)
+            .await?;
         match now.filter(|now| now.created == entry.created) {
             Some(now) => self.history.note(removal.name, &now, None),
             None => self.history.gone(removal.name, entry).await?,
@@ -150,56 +152,75 @@ impl Replica {
         self.calls.release(call);
         // A known waiter is removed without a read, because many waits may end at the same time. It stays known until
         // the removal was answered, because an undo may be dropped and begun again.
-        if let Some(queued) = self.locks.leaving(removal.name, id, call)
-            && self.remove_waiter(removal, *id, queued).await?
+        if let Some(own) = self.locks.leaving(removal.name, id, call)
+            && self
+                .delete_waiter(removal, id, (own.slot, own.since, own.retryable))
+                .await?
         {
-            self.locks.part(removal.name, id, call);
-            return Ok(Some(outcome(Released::Ended(Cause::Cancelled))));
+            return Ok(Some(self.undone(removal, id, call, Released::Ended(Cause::Cancelled))));
         }
-        self.locks.part(removal.name, id, call);
-        // Settled before the lock is read: then a claim that is not read cannot appear later.
+        // If a step of the call may still be in flight, a cancel mark keeps it from taking effect. It is written before
+        // the read, so a claim that is not read cannot appear later.
         let settled = self.calls.settle(call, self.link.request_timeout()).await;
-        let view = self.read_for_undo(removal, id).await?;
-        let id = &view.name_of(id, call);
-        if let Some(entry) = view.waiters.get(id) {
-            if entry.claim.holds.first().is_some_and(|hold| hold.call == call) {
-                let gone = self.remove_waiter(removal, *id, entry.modified).await?;
-                return Ok(gone.then(|| outcome(Released::Ended(Cause::Cancelled))));
-            }
-            let when = vec![unchanged(removal.lock.waiter(*id), entry)];
-            let kept_out = settled || self.mark(&removal.lock, when, call).await?;
-            return Ok(kept_out.then(|| outcome(Released::Adopted)));
+        if !settled && !self.mark(&removal.lock, call).await? {
+            return Ok(None);
+        }
+        let (view, request) = self.read_for_undo(removal, id, call).await?;
+        if let Some(entry) = view.waiter_with(id) {
+            let Some(hold) = entry.claim.holds.first().filter(|hold| hold.call == call) else {
+                return Ok(Some(self.undone(removal, id, call, Released::Adopted)));
+            };
+            let written = (entry.slot, entry.modified, hold.retryable);
+            let gone = self.delete_waiter(removal, id, written).await?;
+            return Ok(gone.then(|| self.undone(removal, id, call, Released::Ended(Cause::Cancelled))));
         }
         let Some(entry) = view.holder_with(id) else {
-            return self.undo_nothing(removal, &view, id, (call, settled)).await;
+            let released = match request {
+                Some(Request::Ended(end)) => Released::EndedBefore(end.cause),
+                // At a slot that this call never knew, so another call waits there.
+                Some(Request::Waits(_)) => Released::Adopted,
+                Some(Request::Holds { .. }) | None => Released::Nothing,
+            };
+            return Ok(Some(self.undone(removal, id, call, released)));
         };
-        match entry.claim.hold(id) {
-            Some(hold) if hold.call == call && !hold.adopted => {
-                let ending = Ending {
-                    entry,
-                    hold: Some(hold.secret),
-                    cause: Cause::Undone,
-                };
-                self.end(removal, ending).await
-            }
-            _ => {
-                let key = entry.holder_key(&removal.lock);
-                let when = vec![unchanged(key, entry)];
-                let kept_out = settled || self.mark(&removal.lock, when, call).await?;
-                Ok(kept_out.then(|| outcome(Released::Adopted)))
-            }
+        let Some(hold) = entry.claim.hold(id).filter(|hold| hold.call == call && !hold.adopted) else {
+            return Ok(Some(self.undone(removal, id, call, Released::Adopted)));
+        };
+        let ending = Ending {
+            entry,
+            hold: Some(hold.secret),
+            cause: Cause::Undone,
+        };
+        let ended = self.end(removal, ending).await?;
+        if ended.is_some() {
+            self.undone(removal, id, call, Released::Ended(Cause::Undone));
         }
+        Ok(ended)
     }
 
-    /// Reads the holders of a lock, and of its waiters the one with this id.
-    async fn read_for_undo(&self, removal: &ClaimRemoval<'_>, id: &ClaimId) -> Result<View, Failure> {
+    /// Forgets a call that was undone.
+    fn undone(&self, removal: &ClaimRemoval<'_>, id: &ClaimId, call: CallId, released: Released) -> ReleaseOutcome {
+        self.locks.remove_waiter(removal.name, id, call);
+        self.slots.end(call);
+        outcome(released)
+    }
+
+    /// Reads the holders of a lock, the waiters at the slots of a call, and the record of its request.
+    async fn read_for_undo(
+        &self,
+        removal: &ClaimRemoval<'_>,
+        id: &ClaimId,
+        call: CallId,
+    ) -> Result<(View, Option<Request>), Failure> {
         let some = GetOptions::new().with_prefix().with_limit(GLIMPSE);
-        let reads = vec![
+        let mut reads = vec![
             TxnOp::get(removal.lock.holders(), Some(some)),
-            TxnOp::get(removal.lock.waiter(*id), None),
+            TxnOp::get(self.keys.request(*id), None),
         ];
-        let answer = self.step(&removal.lock, BatchClass::Removal, Vec::new(), reads).await?;
-        let [holders, waiter] = answer.reads.as_slice() else {
+        let slots = self.slots.of(call);
+        reads.extend(slots.iter().map(|slot| TxnOp::get(removal.lock.waiter(*slot), None)));
+        let answer = self.step(&removal.lock, Vec::new(), reads).await?;
+        let [holders, request, waiters @ ..] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
         let (revision, mut kvs) = match holders.more() {
@@ -209,51 +230,42 @@ impl Replica {
             }
             false => (answer.read_at, holders.kvs().to_vec()),
         };
-        kvs.extend_from_slice(waiter.kvs());
-        View::read(&removal.lock, revision, &kvs)
+        kvs.extend(waiters.iter().flat_map(|read| read.kvs().iter().cloned()));
+        let request = request.kvs().first();
+        let request = request.and_then(|kv| Request::decode(kv.value(), *id).ok());
+        Ok((View::read(&removal.lock, revision, &kvs)?, request))
     }
 
-    /// Removes a waiter, if it was last written at this revision. True if it was.
-    async fn remove_waiter(&self, removal: &ClaimRemoval<'_>, id: ClaimId, written: i64) -> Result<bool, Failure> {
-        let key = removal.lock.waiter(id);
+    /// Deletes a waiter with this id and the record of its request, if it was last written at this revision. True if it
+    /// was.
+    async fn delete_waiter(
+        &self,
+        removal: &ClaimRemoval<'_>,
+        id: &ClaimId,
+        (slot, written, retryable): (Slot, i64, bool),
+    ) -> Result<bool, Failure> {
+        let key = removal.lock.waiter(slot);
         let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
-        let then = vec![TxnOp::delete(key, None)];
-        let answer = self.step(&removal.lock, BatchClass::Removal, when, then).await?;
+        let mut then = vec![TxnOp::delete(key, None)];
+        if retryable {
+            then.push(TxnOp::delete(self.keys.request(*id), None));
+        }
+        let answer = self.step(&removal.lock, when, then).await?;
+        if answer.succeeded {
+            self.slots.deleted(slot);
+        }
         Ok(answer.succeeded)
     }
 
-    /// Undoes a call without a claim: if a step of it may still be in flight, a cancel mark keeps it from taking
-    /// effect.
-    async fn undo_nothing(
-        &self,
-        removal: &ClaimRemoval<'_>,
-        view: &View,
-        id: &ClaimId,
-        (call, settled): (CallId, bool),
-    ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let when = vec![
-            none_changed_after(&removal.lock.holders(), view.revision),
-            absent(removal.lock.waiter(*id)),
-        ];
-        if !settled && !self.mark(&removal.lock, when, call).await? {
-            return Ok(None);
-        }
-        let request = self.link.get(self.keys.request(*id), GetOptions::new()).await?;
-        let before = request.kvs().first().and_then(|kv| End::decode(kv.value()).ok());
-        Ok(Some(outcome(
-            before.map_or(Released::Nothing, |end| Released::EndedBefore(end.cause)),
-        )))
-    }
-
-    /// Writes a cancel mark, if the conditions are met. It lives as long as this replica's session, because steps of
-    /// that session fail after its end without a mark.
-    async fn mark(&self, lock: &LockKeys, when: Vec<Compare>, call: CallId) -> Result<bool, Failure> {
-        let ticket = self.session.ticket().await?;
-        let put = put_on(ticket.session, self.keys.mark(call), "1");
-        match self.step(lock, BatchClass::Alone, when, vec![put]).await {
-            Ok(answer) => Ok(answer.succeeded),
+    /// Writes a cancel mark. It lives as long as this replica's session, because steps of that session fail after its end
+    /// without a mark. False if that session has ended.
+    async fn mark(&self, lock: &LockKeys, call: CallId) -> Result<bool, Failure> {
+        let epoch = self.session.epoch().await?;
+        let put = put_on(epoch.session, self.keys.mark(call), "1");
+        match self.step(lock, Vec::new(), vec![put]).await {
+            Ok(_) => Ok(true),
             Err(Failure::LeaseGone) => {
-                self.session.is_over(ticket);
+                self.session.is_over(epoch);
                 Ok(false)
             }
             Err(failure) => Err(failure),
@@ -271,7 +283,7 @@ impl Replica {
             .partition(|known| hold.is_none_or(|hold| known.secret == hold));
         let mut then = match self.history.ops(removal.name, entry, &gone, cause).await {
             // A full store cannot remember ends.
-            Err(Failure::Full(_)) => Vec::new(),
+            Err(Failure::Full(_)) => self.history.forget_requests(&gone),
             ops => ops?,
         };
         let key = entry.holder_key(&removal.lock);
@@ -282,7 +294,7 @@ impl Replica {
             };
             then.push(put_on(entry.lease, key.clone(), claim.encode()));
             let when = vec![unchanged(key, entry)];
-            let answer = self.step(&removal.lock, BatchClass::Host, when, then).await?;
+            let answer = self.step(&removal.lock, when, then).await?;
             if !answer.succeeded {
                 return Ok(None);
             }
@@ -307,16 +319,12 @@ impl Replica {
             }));
         }
         let when = || vec![unchanged(key.clone(), entry)];
-        let class = match entry.claim.mode {
-            Mode::Exclusive => BatchClass::Host,
-            Mode::Shared | Mode::Semaphore { .. } => BatchClass::End,
-        };
-        let ended = match self.step(&removal.lock, class, when(), then).await {
+        let ended = match self.step(&removal.lock, when(), then).await {
             // A full store executes only deletes, so the end is not remembered.
             Err(Failure::Full(_)) => {
                 let mut delete = self.history.forget_requests(&gone);
                 delete.push(TxnOp::delete(key.clone(), None));
-                self.step(&removal.lock, class, when(), delete).await?
+                self.step(&removal.lock, when(), delete).await?
             }
             answer => answer?,
         };
@@ -332,20 +340,20 @@ impl Replica {
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
         self.locks.ended(name, entry);
+        self.slots.deleted(entry.slot);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
         if poolable && (cause == Cause::Released || (cause == Cause::Undone && settled())) {
-            self.leases.put_back(Lease {
+            let memory = entry.claim.memory().map(|id| MemoryLease { id, alive: None });
+            let lease = Lease {
                 id: entry.lease,
                 span_s: entry.claim.span_s,
-                alive,
+                alive: None,
                 used: true,
-                memory: entry.claim.memory(),
-            });
-        }
-        if poolable && cause == Cause::Released {
-            self.key_pool.released(entry);
+                memory,
+            };
+            self.leases.put_back(lease.kept_alive(alive));
         }
     }
 
@@ -358,30 +366,28 @@ impl Replica {
         mut with: Vec<TxnOp>,
     ) -> Result<Option<Grant>, Failure> {
         let (name, lock) = (removal.name, &removal.lock);
-        let known = self.locks.ask(name, |view| {
-            view.waiters
-                .get(&next.id)
-                .is_some()
-                .then(|| next_alone(view, entry, next))
-        });
-        let waiter = match known.flatten() {
+        let known = self
+            .locks
+            .ask_with(name, &next.id, |view| next_alone(view, entry, next));
+        let waiter = match known {
             Some(waiter) => waiter,
             None => next_alone(&View::fetch(&self.link, lock).await?, entry, next),
         };
         let Some(waiter) = waiter else {
             return Ok(None);
         };
-        // An exclusive holder is always the only one, and a range would cost a walk through the lock's whole history.
-        let alone = match entry.claim.mode {
-            Mode::Exclusive => unchanged(entry.holder_key(lock), entry),
-            Mode::Shared | Mode::Semaphore { .. } => only(&lock.holders(), entry),
-        };
-        let when = vec![alone, unchanged(lock.waiter(next.id), &waiter)];
+        let key = lock.waiter(waiter.slot);
+        // While the first waiter is unchanged, nobody can have joined the holders.
+        let when = vec![
+            unchanged(entry.holder_key(lock), entry),
+            unchanged(key.clone(), &waiter),
+        ];
         let guard = self.locks.hand_over(name, next.id);
-        with.push(TxnOp::delete(lock.waiter(next.id), None));
+        with.push(TxnOp::delete(key, None));
         let hand_over = async |call: &Call<'_>| {
             let granting = Granting {
-                class: BatchClass::Host,
+                slot: waiter.slot,
+                is_new: false,
                 when: when.clone(),
                 judged_at: None,
                 with: with.clone(),
@@ -389,15 +395,15 @@ impl Replica {
             };
             self.grant(call, granting).await
         };
-        let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
+        let call = Call::new(&self.keys, name, next, self.session.epoch().await?);
         let mut granted = hand_over(&call).await;
         // Another replica that has just connected has raised the token base.
         if matches!(granted, Ok(Err(_))) && !self.holds_good(&call, &self.snapshot(&call).await?) {
-            let call = Call::new(&self.keys, name, next, self.session.ticket().await?);
+            let call = Call::new(&self.keys, name, next, self.session.epoch().await?);
             granted = hand_over(&call).await;
         }
         if matches!(granted, Ok(Ok(_))) {
-            self.locks.part(name, &next.id, next.call);
+            self.locks.remove_waiter(name, &next.id, next.call);
         }
         drop(guard);
         match granted {
@@ -413,10 +419,9 @@ impl Replica {
 
 /// The waiter of this call, if it is the first one and would be the only holder once this holder is gone.
 fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
-    let alone = view.holders.iter().all(|holder| holder.id == gone.id);
-    let first = view.next_without(Some(&gone.id)).next()?;
-    let ours = first.id == next.id && first.claim.holds.first().is_some_and(|hold| hold.call == next.call);
-    (alone && ours).then(|| first.clone())
+    let alone = view.holders.iter().all(|holder| holder.slot == gone.slot);
+    let first = view.next_without(Some(gone.slot)).next()?;
+    (alone && first.waits_for(next)).then(|| first.clone())
 }
 
 fn outcome(released: Released) -> ReleaseOutcome {

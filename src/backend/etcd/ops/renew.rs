@@ -3,19 +3,20 @@
 
 use std::time::Duration;
 
-use etcd_client::GetOptions;
+use etcd_client::{GetOptions, Txn, TxnOp};
 
 use super::Replica;
 use crate::backend::RenewOutcome;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{put_on, unchanged};
 use crate::backend::etcd::data::keys::LockKeys;
-use crate::backend::etcd::data::record::Claim;
+use crate::backend::etcd::data::record::{Claim, Request};
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{seconds, span};
 use crate::backend::etcd::ops::grant::grant_of;
-use crate::backend::etcd::txn::packing::BatchClass;
-use crate::name::{ClaimId, Kind, LeaseKey, LockName, Ttl};
+use crate::backend::etcd::txn::Answer;
+use crate::name::{Kind, LeaseKey, LockName, Ttl};
 
 /// How often a renewal is retried when the holder changed concurrently.
 const TRIES: usize = 16;
@@ -27,16 +28,16 @@ impl Replica {
             Some(known) => Some(known),
             None => self.holder(lease).await?,
         };
+        let lock = self.keys.lock(&lease.lock.name);
         for _ in 0..TRIES {
             let Some(entry) = known.filter(|entry| entry.hold_of(lease).is_some()) else {
                 return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
             };
-            let (alive, ()) = tokio::join!(self.keep_all(&entry), self.leases.keep_memory(entry.claim.memory()));
-            let alive = alive?;
-            let now = self.holder(lease).await?;
+            let (is_remembered, alive) = tokio::try_join!(self.keep_memory(&entry), self.keep_all(&entry))?;
+            let now = self.holder_at(&lock, lease.kind, entry.slot).await?;
             let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
             if let Some(entry) = kept.filter(|entry| entry.hold_of(lease).is_some())
-                && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl).await?
+                && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl, is_remembered).await?
             {
                 return Ok(RenewOutcome::Renewed(grant_of(
                     &entry,
@@ -48,7 +49,7 @@ impl Replica {
             if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
                 // The lease is dead, and etcd is about to delete its key.
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                known = self.holder(lease).await?;
+                known = self.holder_at(&lock, lease.kind, entry.slot).await?;
                 continue;
             }
             known = now;
@@ -67,22 +68,34 @@ impl Replica {
         Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
     }
 
-    /// Reads the holder of a lease.
+    /// Finds the holder of a lease: at the slot that the lease names, or where the record of its request says.
     pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
-        self.holder_at(&self.keys.lock(&lease.lock.name), lease.kind, lease.claim)
-            .await
+        let lock = self.keys.lock(&lease.lock.name);
+        let slot = Slot::of_lease(lease.claim);
+        let mut reads = vec![TxnOp::get(self.keys.request(lease.claim), None)];
+        reads.extend(holder_keys(&lock, lease.kind, slot).map(|key| TxnOp::get(key, None)));
+        let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
+        let [request, holders @ ..] = answer.reads.as_slice() else {
+            return Err(Failure::no_answer());
+        };
+        let kvs: Vec<_> = holders.iter().flat_map(|read| read.kvs().iter().cloned()).collect();
+        let there = View::read(&lock, 0, &kvs)?.holders.get(slot).cloned();
+        let request = request.kvs().first();
+        match request.and_then(|kv| Request::decode(kv.value(), lease.claim).ok()) {
+            Some(Request::Holds { slot, .. }) if there.is_none() => self.holder_at(&lock, lease.kind, slot).await,
+            _ => Ok(there),
+        }
     }
 
     /// Reads a holder by its key.
-    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, claim: ClaimId) -> Result<Option<Entry>, Failure> {
-        let mut read = self.link.get(lock.holder(kind, claim), GetOptions::new()).await?;
-        if read.kvs().is_empty()
-            && let Some(earlier) = lock.earlier_holder(kind, claim)
-        {
-            read = self.link.get(earlier, GetOptions::new()).await?;
+    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, slot: Slot) -> Result<Option<Entry>, Failure> {
+        for key in holder_keys(lock, kind, slot) {
+            let read = self.link.get(key, GetOptions::new()).await?;
+            if !read.kvs().is_empty() {
+                return Ok(View::read(lock, 0, read.kvs())?.holders.get(slot).cloned());
+            }
         }
-        let view = View::read(lock, 0, read.kvs())?;
-        Ok(view.holders.get(&claim).cloned())
+        Ok(None)
     }
 
     /// Sends a keep-alive for every lease that a holder's record names. True if its own lives.
@@ -93,21 +106,34 @@ impl Replica {
         self.leases.keep_alive(entry.lease).await
     }
 
-    /// Gives a holder whose keep-alive was just answered the requested TTL. Returns its record and TTL, or None if it
-    /// changed concurrently.
+    /// Sends a keep-alive for the lease of a holder's request records, if any. True if it lives. The records must live for
+    /// as long as the holder: a retry that finds neither would make a second claim.
+    async fn keep_memory(&self, entry: &Entry) -> Result<bool, Failure> {
+        match entry.claim.memory() {
+            Some(memory) => self.leases.keep_alive(memory).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Gives a holder whose keep-alive was just answered the requested TTL, and new request records unless it
+    /// `is_remembered`. Returns its record and TTL, or None if it changed concurrently.
     async fn prolong(
         &self,
         name: &LockName,
         entry: &Entry,
         ttl: Option<Ttl>,
+        is_remembered: bool,
     ) -> Result<Option<(Entry, Duration)>, Failure> {
         let requested = ttl.map_or(entry.claim.ttl, Ttl::get);
         if seconds(requested) > entry.claim.span_s {
             return self.move_lease(name, entry, requested).await;
         }
         let mut entry = entry.clone();
-        if requested != entry.claim.ttl {
+        if requested != entry.claim.ttl || !is_remembered {
             entry.claim.ttl = requested;
+            if !is_remembered {
+                entry.claim.memory = self.leases.memory(entry.claim.span_s).await?.id;
+            }
             let lease = entry.lease;
             if !self.put_holder(name, &mut entry, lease).await? {
                 return Ok(None);
@@ -131,7 +157,7 @@ impl Replica {
         entry.claim.not_poolable = true;
         entry.claim.moving_to = lease.id;
         if entry.claim.memory().is_some() {
-            entry.claim.memory = self.leases.memory(lease.span_s).await?;
+            entry.claim.memory = self.leases.memory(lease.span_s).await?.id;
         }
         let old = entry.lease;
         if !self.put_holder(name, &mut entry, old).await? {
@@ -159,10 +185,9 @@ impl Replica {
         let key = entry.holder_key(&lock);
         let when = vec![unchanged(key.clone(), entry)];
         let mut then = vec![put_on(lease, key, entry.claim.encode())];
-        if lease != entry.lease {
-            then.extend(self.history.holds(&entry.claim));
-        }
-        let answer = match self.step(&lock, BatchClass::Host, when, then).await {
+        let moved = Entry { lease, ..entry.clone() };
+        then.extend(self.history.holds(&moved));
+        let answer = match self.step(&lock, when, then).await {
             Err(Failure::LeaseGone) => return Ok(false),
             answer => answer?,
         };
@@ -172,6 +197,13 @@ impl Replica {
         }
         Ok(answer.succeeded)
     }
+}
+
+/// The keys that a holder may have: its own, and that of earlier releases.
+fn holder_keys(lock: &LockKeys, kind: Kind, slot: Slot) -> impl Iterator<Item = String> {
+    [lock.holder(kind, slot)]
+        .into_iter()
+        .chain(lock.earlier_holder(kind, slot))
 }
 
 /// Whether every lease that a holder's record names now was named by its earlier record too, and its key is on the same

@@ -11,11 +11,12 @@ use super::Replica;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
 use crate::backend::etcd::data::record::End;
+use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, Step, View};
 use crate::backend::etcd::lock_state::watch;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
-use crate::name::{ClaimId, FencingToken, LockName, Owner};
+use crate::name::{FencingToken, LockName, Owner};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
@@ -78,7 +79,7 @@ impl Watching {
     }
 
     async fn begin(&mut self) -> Result<(), Failure> {
-        self.replica.session.ticket().await?;
+        self.replica.session.epoch().await?;
         let stream = watch::open(&self.replica.link, &self.keys).await?;
         let view = View::fetch(&self.replica.link, &self.keys).await?;
         let state = self.replica.show(&view, InspectLimit::of_each(LISTED)).await?;
@@ -89,7 +90,7 @@ impl Watching {
 
     /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
     async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
-        let granted: HashSet<ClaimId> = events.iter().filter_map(|event| self.granted(event)).collect();
+        let granted: HashSet<Slot> = events.iter().filter_map(|event| self.granted(event)).collect();
         let mut ordered = events.to_vec();
         ordered.sort_by_key(|event| self.rank(event));
         for event in ordered {
@@ -102,20 +103,20 @@ impl Watching {
                     let cause = self.cause(&entry).await?;
                     self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
                 }
-                Step::LeftQueue(entry) if !granted.contains(&entry.id) => {
+                Step::LeftQueue(entry) if !granted.contains(&entry.slot) => {
                     self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.owner.clone(), None);
                 }
-                Step::Granted(id) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(&id)),
-                Step::Queued(id) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(&id)),
+                Step::Granted(slot) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(slot)),
+                Step::Queued(slot) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(slot)),
                 Step::LeftQueue(_) | Step::Changed(_) | Step::Nothing => {}
             }
         }
         Ok(())
     }
 
-    fn granted(&self, event: &Event) -> Option<ClaimId> {
+    fn granted(&self, event: &Event) -> Option<Slot> {
         match self.keys.stand(event.kv()?.key()) {
-            Some(KeyRole::Holder(id)) if event.event_type() == EventType::Put => Some(id),
+            Some(KeyRole::Holder(slot)) if event.event_type() == EventType::Put => Some(slot),
             _ => None,
         }
     }

@@ -167,10 +167,7 @@ pub struct Sent {
 impl Sent {
     /// Notes the answer.
     pub fn answered<T>(mut self, answer: &Result<T, Failure>) {
-        self.is_known = match answer {
-            Ok(_) | Err(Failure::LeaseGone | Failure::Refused(_) | Failure::NotSent(_)) => true,
-            Err(Failure::Full(_) | Failure::NoQuorum(_) | Failure::Contended(_) | Failure::Unavailable(_)) => false,
-        };
+        self.is_known = answer.as_ref().err().is_none_or(Failure::is_without_effect);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which steps of a batch share a transaction, as nested transactions.
 //!
 //! Etcd evaluates every condition of a request before any of its writes, refuses a key that is written twice, counts
-//! nested operations against one limit, and refuses the whole request if one lease is dead. So two steps on one lock
-//! must not share a request: the second might be granted what the first takes. The exceptions are steps that take
-//! nothing from the others, such as appends to a queue's tail ([`BatchClass`]). Steps that cannot share a request are
-//! sent in parallel requests of the same batch.
+//! nested operations against one limit, and refuses the whole request if one lease is dead. So two steps that grant the
+//! same lock must not share a request: the second might be granted what the first takes, and both would have the same
+//! token. All other steps take nothing from each other, unless they write the same key. Steps that cannot share a request
+//! are sent in parallel requests of the same batch.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use etcd_client::proto::PbTxnOpRequest;
 use etcd_client::{Compare, Txn, TxnOp};
@@ -19,43 +19,10 @@ const BYTES: usize = 512 * 1024;
 /// Which steps on the same lock a step may share a request with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchClass {
-    /// Only with removals.
-    Alone,
-    /// With appends and removals. It changes a claim that the store already has.
-    Host,
-    /// With ends and removals. It grants a claim that shares the lock, without waiting.
-    Sharer,
-    /// With other ends, sharers, appends and removals. It removes one of several holders, which blocks no other claim.
-    End,
-    /// With a host, ends, removals and other appends. It appends a claim, or adopts one that waits; a step that writes
-    /// the same claim's key is in another request. A grant without waiting must not join it, because that may be of the
-    /// same claim: a call and its retry.
-    Tail,
-    /// As [`Self::Tail`], behind other waiters, so that it may wait for a step that it can be sent with.
-    FarTail,
-    /// With all that write other keys. It removes one waiter, which grants nothing and invalidates no grant, or it only
-    /// reads.
-    Removal,
-}
-
-impl BatchClass {
-    /// Whether it appends to a queue.
-    pub fn is_append(self) -> bool {
-        matches!(self, Self::Tail | Self::FarTail)
-    }
-
-    /// Whether a step may share a request with these.
-    fn joins(self, there: &[Self]) -> bool {
-        let has = |others: &[Self]| there.iter().any(|there| others.contains(there));
-        match self {
-            Self::Removal => true,
-            Self::Alone => there.iter().all(|there| *there == Self::Removal),
-            Self::Sharer => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::Tail, Self::FarTail]),
-            Self::Host => !has(&[Self::Alone, Self::Host, Self::Sharer, Self::End]),
-            Self::End => !has(&[Self::Alone, Self::Host]),
-            Self::Tail | Self::FarTail => !has(&[Self::Alone, Self::Sharer]),
-        }
-    }
+    /// With all that do not grant. It makes a holder.
+    Grant,
+    /// With all.
+    Other,
 }
 
 /// A transaction on one lock.
@@ -63,6 +30,8 @@ impl BatchClass {
 pub struct Step {
     pub lock: String,
     pub class: BatchClass,
+    /// It appends to the lock's queue. Such steps keep their order.
+    pub append: Option<Append>,
     when: Vec<Compare>,
     then: Vec<TxnOp>,
     otherwise: Vec<TxnOp>,
@@ -71,12 +40,22 @@ pub struct Step {
     puts: bool,
 }
 
+/// An append to a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Append {
+    /// The claim may be the next one.
+    Near,
+    /// It is behind other waiters, so that it may wait for a step that it can be sent with.
+    Far,
+}
+
 impl Step {
     /// A step on the lock with this key prefix. Other keys that it writes must not matter to steps on other locks.
     pub fn new(lock: &str, class: BatchClass, when: Vec<Compare>, then: Vec<TxnOp>, otherwise: Vec<TxnOp>) -> Self {
         let mut step = Self {
             lock: lock.to_owned(),
             class,
+            append: None,
             when,
             then: Vec::new(),
             otherwise,
@@ -85,14 +64,14 @@ impl Step {
             puts: false,
         };
         for op in &then {
-            step.count(op);
+            step.count(op.clone().into());
         }
         step.then = then;
         step
     }
 
-    fn count(&mut self, op: &TxnOp) {
-        match op.clone().into() {
+    fn count(&mut self, op: PbTxnOpRequest) {
+        match op {
             PbTxnOpRequest::RequestPut(put) => {
                 self.bytes += put.key.len() + put.value.len();
                 self.written.push(put.key);
@@ -102,7 +81,12 @@ impl Step {
                 self.bytes += delete.key.len();
                 self.written.push(delete.key);
             }
-            PbTxnOpRequest::RequestRange(_) | PbTxnOpRequest::RequestTxn(_) => {}
+            PbTxnOpRequest::RequestTxn(nested) => {
+                for op in nested.success.into_iter().filter_map(|op| op.request) {
+                    self.count(op);
+                }
+            }
+            PbTxnOpRequest::RequestRange(_) => {}
         }
     }
 
@@ -111,9 +95,9 @@ impl Step {
         self.puts
     }
 
-    /// How many operations it nests.
+    /// How many operations it nests, with one for a transaction in it.
     fn width(&self) -> usize {
-        self.when.len().max(self.then.len()).max(self.otherwise.len())
+        self.when.len().max(self.then.len()).max(self.otherwise.len()) + 1
     }
 
     /// Its estimated size in bytes: conditions and reads are little more than their keys.
@@ -131,7 +115,8 @@ impl Step {
 #[derive(Debug, Default)]
 struct Group<'a> {
     members: Vec<usize>,
-    locks: HashMap<&'a str, Vec<BatchClass>>,
+    /// The locks that a step of it may grant.
+    granted: HashSet<&'a str>,
     written: HashSet<&'a [u8]>,
     widest: usize,
     bytes: usize,
@@ -143,8 +128,10 @@ impl<'a> Group<'a> {
     fn takes(&self, steps: &[Step]) -> bool {
         let widest = steps.iter().map(Step::width).max().unwrap_or(0);
         let is_good = |step: &Step| {
-            self.locks.get(step.lock.as_str()).is_none_or(|there| step.class.joins(there))
-                && !step.written.iter().any(|key| self.written.contains(key.as_slice()))
+            let grants_twice = step.class == BatchClass::Grant && self.granted.contains(step.lock.as_str());
+            let writes_twice = step.written.iter().any(|key| self.written.contains(key.as_slice()));
+            !grants_twice
+                && !writes_twice
                 // A full store executes only requests that put nothing.
                 && self.puts == step.puts
         };
@@ -156,7 +143,9 @@ impl<'a> Group<'a> {
 
     fn take(&mut self, at: usize, step: &'a Step) {
         self.members.push(at);
-        self.locks.entry(&step.lock).or_default().push(step.class);
+        if step.class == BatchClass::Grant {
+            self.granted.insert(&step.lock);
+        }
         self.written.extend(step.written.iter().map(Vec::as_slice));
         self.widest = self.widest.max(step.width());
         self.bytes += step.size();
@@ -169,7 +158,7 @@ impl<'a> Group<'a> {
 pub fn pack(steps: &[Step]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut at = 0;
-    let is_block = |one: &Step, next: &Step| one.class.is_append() && next.class.is_append() && one.lock == next.lock;
+    let is_block = |one: &Step, next: &Step| one.append.is_some() && next.append.is_some() && one.lock == next.lock;
     for block in steps.chunk_by(is_block) {
         let taking = groups.iter().position(|group| group.takes(block)).unwrap_or_else(|| {
             groups.push(Group::default());
@@ -187,85 +176,39 @@ pub fn pack(steps: &[Step]) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
+    fn step_of(class: BatchClass, lock: &str, key: &str) -> Step {
+        Step::new(lock, class, Vec::new(), vec![TxnOp::put(key, "1", None)], Vec::new())
+    }
+
     fn step(lock: &str, key: &str) -> Step {
-        Step::new(
-            lock,
-            BatchClass::Alone,
-            Vec::new(),
-            vec![TxnOp::put(key, "1", None)],
-            Vec::new(),
-        )
+        step_of(BatchClass::Grant, lock, key)
     }
 
     #[test]
-    fn two_steps_on_one_lock_never_share_a_request() {
+    fn two_grants_of_one_lock_never_share_a_request() {
         let steps = [step("a", "a/1"), step("b", "b/1"), step("a", "a/2"), step("a", "a/3")];
         assert_eq!(pack(&steps), [vec![0, 1], vec![2], vec![3]]);
     }
 
     #[test]
-    fn appends_share_a_request_with_one_host_and_with_no_step_that_is_alone() {
-        let one = |class, key: &str| Step {
-            class,
-            ..step("a", key)
-        };
-        use BatchClass::{Alone, FarTail, Host, Tail};
-        let steps = [
-            one(Tail, "1"),
-            one(Host, "2"),
-            one(FarTail, "3"),
-            one(Host, "4"),
-            one(Alone, "5"),
-            one(Tail, "6"),
-        ];
-        assert_eq!(pack(&steps), [vec![0, 1, 2, 5], vec![3], vec![4]]);
+    fn steps_that_do_not_grant_share_a_request_with_each_other_and_with_one_grant() {
+        let other = |key: &str| step_of(BatchClass::Other, "a", key);
+        let steps = [other("1"), step("a", "2"), other("3"), step("a", "4"), other("5")];
+        assert_eq!(pack(&steps), [vec![0, 1, 2, 4], vec![3]]);
     }
 
     #[test]
-    fn ends_of_shared_holders_share_a_request_with_each_other_and_with_one_grant() {
-        let one = |class, key: &str| Step {
-            class,
-            ..step("a", key)
-        };
-        use BatchClass::{Alone, End, Host, Sharer, Tail};
-        let steps = [
-            one(End, "1"),
-            one(Sharer, "2"),
-            one(End, "3"),
-            one(Sharer, "4"),
-            one(Host, "5"),
-            one(Tail, "6"),
-            one(Alone, "7"),
-        ];
-        // Two grants at one revision would have the same token.
-        assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3], vec![4, 5], vec![6]]);
-        for first in [Alone, Host] {
-            assert_eq!(pack(&[one(first, "1"), one(End, "2")]), [[0], [1]]);
-        }
-    }
-
-    #[test]
-    fn removals_of_waiters_share_a_request_with_each_other_and_with_any_step_on_another_key() {
-        let one = |class, key: &str| Step {
-            class,
-            ..step("a", key)
-        };
-        use BatchClass::{Alone, Host, Removal};
-        let steps = [
-            one(Removal, "1"),
-            one(Alone, "2"),
-            one(Removal, "3"),
-            one(Removal, "2"),
-            one(Host, "1"),
-        ];
-        assert_eq!(pack(&steps), [vec![0, 1, 2], vec![3, 4]]);
+    fn a_key_that_a_nested_transaction_writes_is_not_written_twice() {
+        let nested = TxnOp::txn(Txn::new().and_then([TxnOp::delete("a/1", None)]));
+        let forgets = Step::new("b", BatchClass::Other, Vec::new(), vec![nested], Vec::new());
+        assert_eq!(pack(&[step("a", "a/1"), forgets]), [[0], [1]]);
     }
 
     #[test]
     fn appends_to_one_lock_are_not_divided_between_requests() {
         let append = |n: usize| Step {
-            class: BatchClass::Tail,
-            ..step("z", &format!("z/{n}"))
+            append: Some(Append::Near),
+            ..step_of(BatchClass::Other, "z", &format!("z/{n}"))
         };
         let mut steps: Vec<_> = (0..100).map(|n| step(&format!("l{n}"), &format!("l{n}"))).collect();
         steps.extend((0..40).map(append));
@@ -277,7 +220,7 @@ mod tests {
     fn no_key_is_written_twice_in_one_request() {
         let forgets = Step::new(
             "b",
-            BatchClass::Alone,
+            BatchClass::Grant,
             Vec::new(),
             vec![TxnOp::put("b", "1", None), TxnOp::delete("x", None)],
             Vec::new(),
@@ -292,7 +235,7 @@ mod tests {
             let reads = vec![TxnOp::get("k", None); 28];
             Step::new(
                 &format!("w{n}"),
-                BatchClass::Alone,
+                BatchClass::Grant,
                 Vec::new(),
                 vec![TxnOp::put(format!("w{n}"), "1", None)],
                 reads,
@@ -300,14 +243,14 @@ mod tests {
         };
         let steps: Vec<_> = (0..150).map(wide).collect();
         let sizes: Vec<_> = pack(&steps).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [100, 50]);
+        assert_eq!(sizes, [99, 51]);
     }
 
     #[test]
     fn a_request_stays_below_the_size_limit_and_a_larger_step_is_sent_alone() {
         let large = |n: usize, bytes: usize| {
             let put = TxnOp::put(format!("l{n}"), vec![0; bytes], None);
-            Step::new(&format!("l{n}"), BatchClass::Alone, Vec::new(), vec![put], Vec::new())
+            Step::new(&format!("l{n}"), BatchClass::Grant, Vec::new(), vec![put], Vec::new())
         };
         let steps = [
             large(0, BYTES * 2),
@@ -322,7 +265,7 @@ mod tests {
     fn steps_that_put_nothing_share_no_request_with_steps_that_put() {
         let only_deletes = Step::new(
             "b",
-            BatchClass::Alone,
+            BatchClass::Grant,
             Vec::new(),
             vec![TxnOp::delete("b", None)],
             Vec::new(),

@@ -41,13 +41,13 @@ impl Session {
 
     /// Keeps the session alive over a connection that carries no calls. Returns when etcd reports that the lease is
     /// dead.
-    pub async fn keep_apart(&self, ticket: SessionEpoch, alive: &Alive) {
+    pub async fn keep_apart(&self, epoch: SessionEpoch, alive: &Alive) {
         let every = self.keep_alive_every();
         let mut stream = None;
         let mut connections = self.link.connections();
         loop {
             let sent = Instant::now();
-            match timeout(every, self.send_apart(&mut stream, ticket)).await {
+            match timeout(every, self.send_apart(&mut stream, epoch)).await {
                 Ok(Ok(true)) => alive.note(sent),
                 Ok(Ok(false)) => return,
                 Ok(Err(_)) | Err(_) => {
@@ -64,12 +64,12 @@ impl Session {
         }
     }
 
-    async fn send_apart(&self, stream: &mut Option<Beat>, ticket: SessionEpoch) -> Result<bool, Failure> {
+    async fn send_apart(&self, stream: &mut Option<Beat>, epoch: SessionEpoch) -> Result<bool, Failure> {
         if let Some(open) = stream {
             return beat_on(open).await;
         }
         let mut client = self.link.for_sessions().await?;
-        match client.lease_keep_alive(ticket.session).await {
+        match client.lease_keep_alive(epoch.session).await {
             Ok(opened) => *stream = Some(opened),
             Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
             Err(error) => return Err(failure(&error)),

@@ -1,0 +1,250 @@
+//! ZooKeeper: linearizable locks on an ensemble that a team already runs (CP).
+//!
+//! [`Store::open`] takes the settings of an ensemble, and [`Store::namespace`] opens one namespace of it with a session
+//! of its own. All nodes of a namespace are under `<root>/<namespace>`. A lock in use is a node; its holders are
+//! persistent children with a lease in their data, and its waiters are ephemeral children of the session of the replica
+//! that enqueued them.
+//!
+//! The layers, each of which calls only those before it:
+//!
+//! - [`client`] keeps a session over all servers.
+//! - [`data`] is what is stored: paths, names of children, records, and a lock as it was listed.
+//! - [`epoch`] proves each connection: the fence of the session, and the base of the tokens.
+//! - [`calls`] knows which steps of this replica's calls are under way, and which calls have ended.
+//! - [`batch`] is the group commit of all steps.
+//! - [`leases`] watches over leases, and [`history`] remembers requests and ends.
+//! - [`table`] is what this replica knows of each lock: its own waiters, and a view that events keep up.
+//! - [`ops`] implements the verbs of [`Backend`].
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+
+use self::batch::Batcher;
+use self::client::Client;
+use self::data::paths::Paths;
+use self::epoch::Epochs;
+use self::history::History;
+use self::leases::Leases;
+use self::ops::Replica;
+use self::ops::watching::Watching;
+use self::settings::{Credentials, Settings};
+use self::table::LockTable;
+use super::notifications::NotificationSender;
+use super::{
+    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
+};
+use crate::claim::{Holder, Queue};
+use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+
+mod batch;
+mod calls;
+mod client;
+mod clock;
+pub mod config;
+mod data;
+mod epoch;
+mod history;
+mod leases;
+mod ops;
+pub mod settings;
+mod table;
+
+/// How long a lost notification may stay unnoticed.
+const RECHECK: Duration = Duration::from_secs(5);
+/// How long the close of a namespace waits for the end of its session.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// An ensemble, which namespaces are opened from.
+#[derive(Debug, Clone)]
+pub struct Store {
+    settings: Settings,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    credentials: Credentials,
+    clients: Vec<Weak<Client>>,
+}
+
+impl Store {
+    /// A store with these settings and credentials. Failures show in the health of the namespaces.
+    pub fn open(settings: Settings, credentials: Credentials) -> Self {
+        let clients = Vec::new();
+        let shared = Shared { credentials, clients };
+        Self {
+            settings,
+            shared: Arc::new(Mutex::new(shared)),
+        }
+    }
+
+    /// Replaces the credentials: every session connects again with them.
+    pub fn set_credentials(&self, credentials: Credentials) {
+        let mut shared = self.shared.lock();
+        shared.clients.retain(|client| client.strong_count() > 0);
+        for client in shared.clients.iter().filter_map(Weak::upgrade) {
+            client.set_credentials(credentials.clone());
+        }
+        shared.credentials = credentials;
+    }
+
+    /// The backend of one namespace. Must be called within a tokio runtime: tasks keep its session alive until it is
+    /// closed.
+    pub fn namespace(&self, namespace: &Namespace) -> Arc<dyn Backend> {
+        let paths = Paths::new(&self.settings.root, namespace);
+        let (event_sender, events) = mpsc::unbounded_channel();
+        let client = {
+            let mut shared = self.shared.lock();
+            let client = Arc::new(Client::open(&self.settings, shared.credentials.clone(), event_sender));
+            shared.clients.retain(|client| client.strong_count() > 0);
+            shared.clients.push(Arc::downgrade(&client));
+            client
+        };
+        let epochs = Arc::new(Epochs::new(Arc::clone(&client), paths.clone(), self.settings.timeout));
+        let notifications = Arc::new(NotificationSender::default());
+        let history = Arc::new(History::new(paths.clone(), Arc::clone(&client), Arc::clone(&epochs)));
+        let table = LockTable::new(
+            Arc::clone(&client),
+            Arc::clone(&epochs),
+            paths.clone(),
+            Arc::clone(&notifications),
+        );
+        let replica = Arc::new(Replica {
+            batcher: Batcher::begin(Arc::clone(&client), Arc::clone(&epochs), self.settings.max_request),
+            calls: Arc::default(),
+            leases: Leases::default(),
+            buckets: Mutex::new(HashSet::new()),
+            grants: AtomicU32::new(0),
+            paths,
+            client,
+            epochs,
+            history,
+            table,
+        });
+        tokio::spawn(Arc::clone(&replica.epochs).run());
+        tokio::spawn(Arc::clone(&replica.history).run());
+        tokio::spawn(Arc::clone(&replica.table).run(events));
+        tokio::spawn(Arc::clone(&replica).expire_all());
+        tokio::spawn(Arc::clone(&replica).sweep());
+        Arc::new(ZooKeeper { replica, notifications })
+    }
+}
+
+/// One namespace of an ensemble.
+struct ZooKeeper {
+    replica: Arc<Replica>,
+    notifications: Arc<NotificationSender>,
+}
+
+impl fmt::Debug for ZooKeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZooKeeper")
+            .field("paths", &self.replica.paths)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ZooKeeper {
+    /// The replica, unless the namespace is closed.
+    fn replica(&self) -> Result<&Replica, BackendError> {
+        if self.replica.epochs.closed().is_cancelled() {
+            return Err(BackendError::NotSent {
+                reason: "the namespace is closed".into(),
+            });
+        }
+        Ok(&self.replica)
+    }
+}
+
+#[async_trait]
+impl Backend for ZooKeeper {
+    async fn acquire(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        let replica = self.replica()?;
+        if replica.calls.has_left(claim.call) {
+            return Ok(AcquireOutcome::Cancelled);
+        }
+        Ok(replica.acquire(lock, claim).await?)
+    }
+
+    async fn promote(&self, lock: &LockName, claim: &NewClaim) -> Result<AcquireOutcome, BackendError> {
+        let replica = self.replica()?;
+        if replica.calls.has_left(claim.call) {
+            return Ok(AcquireOutcome::Cancelled);
+        }
+        Ok(replica.promote(lock, claim).await?)
+    }
+
+    async fn release(
+        &self,
+        lock: &LockName,
+        target: ReleaseTarget<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<ReleaseOutcome, BackendError> {
+        Ok(self.replica()?.release(lock, target, next).await?)
+    }
+
+    async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
+        Ok(self.replica()?.renew(lease, ttl).await?)
+    }
+
+    async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
+        Ok(self.replica()?.inspect(lock, limit).await?)
+    }
+
+    async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, BackendError> {
+        Ok(self.replica()?.holder(lock, token).await?)
+    }
+
+    async fn list(&self, prefix: &str, page: PageRequest) -> Result<LockPage, BackendError> {
+        Ok(self.replica()?.list(prefix, &page).await?)
+    }
+
+    fn notifications(&self) -> BoxStream<'static, Notification> {
+        let closed = self.replica.epochs.closed().clone();
+        self.notifications.open().take_until(closed.cancelled_owned()).boxed()
+    }
+
+    fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
+        let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
+        let closed = self.replica.epochs.closed().clone();
+        stream::unfold(Some(watching), |watching| async move {
+            let mut watching = watching?;
+            match watching.next().await {
+                Ok(event) => Some((Ok(event), Some(watching))),
+                Err(failure) => Some((Err(failure.into()), None)),
+            }
+        })
+        .take_until(closed.cancelled_owned())
+        .boxed()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            kind: "zookeeper",
+            guarantee: Guarantee::Cp,
+            sharing: true,
+            reentry: true,
+            remembers_requests: true,
+            global_order: true,
+            recheck: Some(RECHECK),
+        }
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.replica.epochs.health()
+    }
+
+    async fn close(&self) {
+        self.replica.epochs.closed().cancel();
+        self.replica.client.close(CLOSE_WITHIN).await;
+    }
+}

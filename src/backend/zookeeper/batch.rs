@@ -1,0 +1,344 @@
+//! Group commit: the steps of many calls in one multi.
+//!
+//! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
+//! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
+//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue; and the next
+//! step of a lock is sent when the one before was answered, which keeps their order.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use futures::future::{BoxFuture, FutureExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::InFlight;
+use super::client::wire::{Code, Done, Op};
+use super::client::{Client, Failure};
+use super::data::record::Claim;
+use super::epoch::{Epoch, Epochs, is_check_failure};
+use crate::name::LockName;
+
+/// The most steps of a multi, and the most multis under way.
+const STEPS: usize = 64;
+const IN_FLIGHT: usize = 4;
+/// How often a batch yields before it begins if the one before had several steps: callers that were answered together
+/// send their next steps together.
+const GATHER: usize = 4;
+/// How often a multi is sent again because the base was raised.
+const TRIES: usize = 16;
+
+/// What a step does beside its operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It appends to the queue of its lock.
+    Append,
+    /// Anything else.
+    Alone,
+}
+
+/// An operation of a step.
+#[derive(Debug, Clone)]
+pub enum StepOp {
+    Op(Op),
+    /// Creates a holder, whose record gets the base of the epoch that it is sent in.
+    Grant(String, Arc<Claim>),
+}
+
+impl From<Op> for StepOp {
+    fn from(op: Op) -> Self {
+        Self::Op(op)
+    }
+}
+
+/// The operations of one call on one lock, which take effect together or not at all.
+#[derive(Debug)]
+pub struct Step {
+    pub lock: LockName,
+    pub class: Class,
+    /// Whether it checks the fence, as every step that grants, enqueues or adopts.
+    pub fenced: bool,
+    pub ops: Vec<StepOp>,
+    /// The call, which is in flight until the step was answered.
+    pub call: Option<InFlight>,
+}
+
+impl Step {
+    fn grants(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, StepOp::Grant(..)))
+    }
+
+    fn size(&self) -> usize {
+        let size = |op: &StepOp| match op {
+            StepOp::Op(op) => op.size(),
+            StepOp::Grant(path, claim) => path.len() + claim.size(),
+        };
+        self.ops.iter().map(size).sum()
+    }
+}
+
+/// The answer to a step.
+#[derive(Debug, Clone)]
+pub struct StepDone {
+    /// The answers to its operations.
+    pub done: Vec<Done>,
+    /// The epoch that it was sent in.
+    pub epoch: Arc<Epoch>,
+    /// When it was sent.
+    pub sent: Instant,
+    /// The zxid of its multi, if that grants: the token counts from it.
+    pub granted: Option<i64>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    step: Step,
+    answer: oneshot::Sender<Result<StepDone, Failure>>,
+}
+
+/// Sends steps.
+#[derive(Debug, Clone)]
+pub struct Batcher {
+    queue: mpsc::UnboundedSender<Pending>,
+}
+
+struct Sender {
+    client: Arc<Client>,
+    epochs: Arc<Epochs>,
+    max_request: usize,
+}
+
+impl Batcher {
+    /// Begins to send. Must be called within a tokio runtime.
+    pub fn begin(client: Arc<Client>, epochs: Arc<Epochs>, max_request: usize) -> Self {
+        let (queue, receiver) = mpsc::unbounded_channel();
+        let closed = epochs.closed().clone();
+        let sender = Arc::new(Sender {
+            client,
+            epochs,
+            max_request,
+        });
+        let queued = Queue {
+            sender,
+            waiting: VecDeque::new(),
+            busy: HashSet::new(),
+            in_flight: 0,
+        };
+        tokio::spawn(queued.run(receiver, closed));
+        Self { queue }
+    }
+
+    /// Sends a step with the next batch, and waits for its answer.
+    ///
+    /// # Cancellation safety
+    /// A step that is dropped before it was sent has no effect; later it takes effect and its answer is lost.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] with the index of an operation of this step that could not be applied; nothing was written.
+    pub async fn send(&self, step: Step) -> Result<StepDone, Failure> {
+        let (answer, answered) = oneshot::channel();
+        let closed = || Failure::NotSent("the namespace is closed".into());
+        self.queue.send(Pending { step, answer }).map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
+    }
+}
+
+struct Queue {
+    sender: Arc<Sender>,
+    waiting: VecDeque<Pending>,
+    /// The locks that have steps under way.
+    busy: HashSet<LockName>,
+    in_flight: usize,
+}
+
+impl Queue {
+    async fn run(mut self, mut steps: mpsc::UnboundedReceiver<Pending>, closed: CancellationToken) {
+        let (answered, mut answers) = mpsc::unbounded_channel::<HashSet<LockName>>();
+        let mut taken = Vec::new();
+        let mut gather = 0;
+        loop {
+            tokio::select! {
+                count = steps.recv_many(&mut taken, STEPS) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                Some(locks) = answers.recv() => self.free(&locks),
+                () = closed.cancelled(), if self.in_flight == 0 => return,
+            }
+            for _ in 0..gather {
+                yield_now().await;
+            }
+            while let Ok(step) = steps.try_recv() {
+                taken.push(step);
+            }
+            while let Ok(locks) = answers.try_recv() {
+                self.free(&locks);
+            }
+            self.waiting.extend(taken.drain(..));
+            while self.in_flight < IN_FLIGHT
+                && let Some((locks, batch)) = self.next()
+            {
+                gather = if batch.len() > 1 { GATHER } else { 0 };
+                self.in_flight += 1;
+                self.busy.extend(locks.iter().cloned());
+                let (sender, answered) = (Arc::clone(&self.sender), answered.clone());
+                tokio::spawn(async move {
+                    sender.send(batch, TRIES).await;
+                    let _ = answered.send(locks);
+                });
+            }
+        }
+    }
+
+    fn free(&mut self, locks: &HashSet<LockName>) {
+        self.in_flight -= 1;
+        self.busy.retain(|lock| !locks.contains(lock));
+    }
+
+    /// The steps of the next batch with their locks, if any can go.
+    fn next(&mut self) -> Option<(HashSet<LockName>, Vec<Pending>)> {
+        let mut batch: Vec<Pending> = Vec::new();
+        let mut classes: HashMap<LockName, Class> = HashMap::new();
+        // Locks of which an earlier step stays behind.
+        let mut blocked: HashSet<LockName> = HashSet::new();
+        let (mut kept, mut size) = (VecDeque::new(), 0);
+        while let Some(pending) = self.waiting.pop_front() {
+            if pending.answer.is_closed() {
+                continue;
+            }
+            let lock = &pending.step.lock;
+            let class = pending.step.class;
+            let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
+            let stays = self.busy.contains(lock)
+                || blocked.contains(lock)
+                || classes.get(lock).is_some_and(|other| !goes_with(other));
+            if stays {
+                blocked.insert(lock.clone());
+                kept.push_back(pending);
+                continue;
+            }
+            let bytes = pending.step.size();
+            if !batch.is_empty() && (batch.len() == STEPS || size + bytes > self.sender.max_request) {
+                kept.push_back(pending);
+                break;
+            }
+            classes.insert(lock.clone(), class);
+            size += bytes;
+            batch.push(pending);
+        }
+        kept.append(&mut self.waiting);
+        self.waiting = kept;
+        (!batch.is_empty()).then(|| (classes.into_keys().collect(), batch))
+    }
+}
+
+impl Sender {
+    /// Sends a batch, and again what another step refused.
+    fn send(&self, batch: Vec<Pending>, tries: usize) -> BoxFuture<'_, ()> {
+        async move {
+            // A call that has ended meanwhile must not take effect.
+            let (left, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(has_left);
+            answer_all(left, &Failure::CallEnded);
+            if batch.is_empty() {
+                return;
+            }
+            let epoch = match self.epochs.ready().await {
+                Ok(epoch) => epoch,
+                Err(failure) => return answer_all(batch, &failure),
+            };
+            let (ops, first) = self.ops(&epoch, &batch);
+            let sent = Instant::now();
+            match self.client.multi(epoch.generation, &ops).await {
+                Ok(done) => deliver(batch, done.split_at(first), &epoch, sent),
+                Err(Failure::Refused { index, code }) if index < first => {
+                    if tries == 0 || !is_check_failure(code) || self.epochs.renew(&epoch).await.is_err() {
+                        return answer_all(batch, &Failure::NotSent(code.meaning().into()));
+                    }
+                    self.send(batch, tries - 1).await;
+                }
+                Err(Failure::Refused { index, code }) => {
+                    let rest = answer_refused(batch, index - first, code);
+                    let mut first_half = rest;
+                    let second_half = first_half.split_off(first_half.len().div_ceil(2));
+                    tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
+                }
+                Err(failure) => answer_all(batch, &failure),
+            }
+        }
+        .boxed()
+    }
+
+    /// The operations of a batch, and how many of them precede those of its steps.
+    fn ops(&self, epoch: &Epoch, batch: &[Pending]) -> (Vec<Op>, usize) {
+        let mut ops = Vec::new();
+        if batch.iter().any(|pending| pending.step.fenced) {
+            ops.push(epoch.fence_check());
+        }
+        if batch.iter().any(|pending| pending.step.grants()) {
+            ops.extend(self.epochs.granting(epoch));
+        }
+        let first = ops.len();
+        for op in batch.iter().flat_map(|pending| &pending.step.ops) {
+            ops.push(match op {
+                StepOp::Op(op) => op.clone(),
+                StepOp::Grant(path, claim) => {
+                    let mut claim = Claim::clone(claim);
+                    claim.base = epoch.base();
+                    Op::create(path.clone(), claim.encode())
+                }
+            });
+        }
+        (ops, first)
+    }
+}
+
+fn has_left(pending: &Pending) -> bool {
+    pending.step.call.as_ref().is_some_and(InFlight::has_left)
+}
+
+fn answer_all(batch: Vec<Pending>, failure: &Failure) {
+    for Pending { step, answer } in batch {
+        drop(step);
+        let _ = answer.send(Err(failure.clone()));
+    }
+}
+
+fn deliver(batch: Vec<Pending>, (checks, mut done): (&[Done], &[Done]), epoch: &Arc<Epoch>, sent: Instant) {
+    let mint = checks.iter().find_map(|done| match done {
+        Done::Set(stat) => Some(stat.modified),
+        _ => None,
+    });
+    for Pending { step, answer } in batch {
+        let (own, rest) = done.split_at(step.ops.len().min(done.len()));
+        done = rest;
+        drop(step);
+        let _ = answer.send(Ok(StepDone {
+            done: own.to_vec(),
+            epoch: Arc::clone(epoch),
+            sent,
+            granted: mint,
+        }));
+    }
+}
+
+/// Answers the step of an operation that could not be applied, and returns the others.
+fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pending> {
+    let mut rest = Vec::new();
+    let mut found = false;
+    for pending in batch {
+        let count = pending.step.ops.len();
+        if !found && index < count {
+            found = true;
+            let Pending { step, answer } = pending;
+            drop(step);
+            let _ = answer.send(Err(Failure::Refused { index, code }));
+            continue;
+        }
+        index = index.wrapping_sub(if found { 0 } else { count });
+        rest.push(pending);
+    }
+    rest
+}

@@ -1,0 +1,346 @@
+//! The encoding of ZooKeeper's protocol (jute): big-endian integers, and strings and buffers with their length.
+
+use super::Failure;
+
+/// Opcodes of requests.
+pub mod opcode {
+    pub const CREATE: i32 = 1;
+    pub const DELETE: i32 = 2;
+    pub const GET_DATA: i32 = 4;
+    pub const SET_DATA: i32 = 5;
+    pub const SYNC: i32 = 9;
+    pub const PING: i32 = 11;
+    pub const GET_CHILDREN: i32 = 12;
+    pub const CHECK: i32 = 13;
+    pub const MULTI: i32 = 14;
+    pub const REMOVE_WATCHES: i32 = 18;
+    pub const AUTH: i32 = 100;
+    pub const ADD_WATCH: i32 = 106;
+    pub const CLOSE: i32 = -11;
+}
+
+/// Appends encoded values.
+#[derive(Debug, Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    pub fn int(&mut self, value: i32) -> &mut Self {
+        self.0.extend(value.to_be_bytes());
+        self
+    }
+
+    pub fn long(&mut self, value: i64) -> &mut Self {
+        self.0.extend(value.to_be_bytes());
+        self
+    }
+
+    pub fn bool(&mut self, value: bool) -> &mut Self {
+        self.0.push(value.into());
+        self
+    }
+
+    pub fn buffer(&mut self, bytes: &[u8]) -> &mut Self {
+        self.int(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
+        self.0.extend(bytes);
+        self
+    }
+
+    pub fn string(&mut self, text: &str) -> &mut Self {
+        self.buffer(text.as_bytes())
+    }
+
+    fn acl(&mut self, acl: &Acl) -> &mut Self {
+        const ALL: i32 = 31;
+        let (scheme, id) = match acl {
+            Acl::Open => ("world", "anyone"),
+            Acl::Creator => ("auth", ""),
+        };
+        self.int(1).int(ALL).string(scheme).string(id)
+    }
+}
+
+/// Reads encoded values.
+#[derive(Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Failure> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(Failure::malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Failure> {
+        self.take(N)?.try_into().map_err(|_| Failure::malformed())
+    }
+
+    pub fn int(&mut self) -> Result<i32, Failure> {
+        Ok(i32::from_be_bytes(self.array()?))
+    }
+
+    pub fn long(&mut self) -> Result<i64, Failure> {
+        Ok(i64::from_be_bytes(self.array()?))
+    }
+
+    pub fn bool(&mut self) -> Result<bool, Failure> {
+        Ok(self.take(1)?[0] != 0)
+    }
+
+    /// A buffer; an absent one is empty.
+    pub fn buffer(&mut self) -> Result<&'a [u8], Failure> {
+        let length = self.int()?;
+        self.take(usize::try_from(length).unwrap_or(0))
+    }
+
+    pub fn string(&mut self) -> Result<&'a str, Failure> {
+        std::str::from_utf8(self.buffer()?).map_err(|_| Failure::malformed())
+    }
+
+    pub fn stat(&mut self) -> Result<Stat, Failure> {
+        let (created, modified) = (self.long()?, self.long()?);
+        self.take(16)?;
+        let version = self.int()?;
+        self.take(8)?;
+        self.take(8)?;
+        self.take(4)?;
+        let children = self.int()?;
+        self.take(8)?;
+        Ok(Stat {
+            created,
+            modified,
+            version,
+            children,
+        })
+    }
+}
+
+/// What ZooKeeper knows about a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// The zxid of the transaction that created it.
+    pub created: i64,
+    /// The zxid of the transaction that last changed its data.
+    pub modified: i64,
+    /// How often its data was changed.
+    pub version: i32,
+    /// How many children it has.
+    pub children: i32,
+}
+
+/// Who may do what with a new node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acl {
+    /// Anyone may do anything.
+    Open,
+    /// Only the user that created it.
+    Creator,
+}
+
+/// The kind of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    Persistent,
+    /// Ends with the session that created it.
+    Ephemeral,
+    /// The same; ZooKeeper appends a sequence number to its name.
+    EphemeralSequential,
+}
+
+/// Any version of a node.
+pub const ANY: i32 = -1;
+
+/// An operation of a multi, which is also a condition: the multi fails as a whole if it cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    /// The node is there with this version.
+    Check { path: String, version: i32 },
+    /// The node is absent, and is created.
+    Create {
+        path: String,
+        data: Vec<u8>,
+        kind: NodeKind,
+    },
+    /// The node has this version, and gets this data.
+    Set { path: String, data: Vec<u8>, version: i32 },
+    /// The node has this version and no children, and is deleted.
+    Delete { path: String, version: i32 },
+}
+
+impl Op {
+    pub fn check(path: impl Into<String>, version: i32) -> Self {
+        let path = path.into();
+        Self::Check { path, version }
+    }
+
+    pub fn create(path: impl Into<String>, data: Vec<u8>) -> Self {
+        let (path, kind) = (path.into(), NodeKind::Persistent);
+        Self::Create { path, data, kind }
+    }
+
+    pub fn set(path: impl Into<String>, data: Vec<u8>, version: i32) -> Self {
+        let path = path.into();
+        Self::Set { path, data, version }
+    }
+
+    pub fn delete(path: impl Into<String>, version: i32) -> Self {
+        let path = path.into();
+        Self::Delete { path, version }
+    }
+
+    /// About how many bytes it has in a request.
+    pub fn size(&self) -> usize {
+        const FIXED: usize = 64;
+        FIXED
+            + match self {
+                Self::Check { path, .. } | Self::Delete { path, .. } => path.len(),
+                Self::Create { path, data, .. } | Self::Set { path, data, .. } => path.len() + data.len(),
+            }
+    }
+
+    fn code(&self) -> i32 {
+        match self {
+            Self::Check { .. } => opcode::CHECK,
+            Self::Create { .. } => opcode::CREATE,
+            Self::Set { .. } => opcode::SET_DATA,
+            Self::Delete { .. } => opcode::DELETE,
+        }
+    }
+
+    fn write(&self, to: &mut Writer, acl: &Acl) {
+        match self {
+            Self::Check { path, version } | Self::Delete { path, version } => {
+                to.string(path).int(*version);
+            }
+            Self::Create { path, data, kind } => {
+                let flags = match kind {
+                    NodeKind::Persistent => 0,
+                    NodeKind::Ephemeral => 1,
+                    NodeKind::EphemeralSequential => 3,
+                };
+                to.string(path).buffer(data).acl(acl).int(flags);
+            }
+            Self::Set { path, data, version } => {
+                to.string(path).buffer(data).int(*version);
+            }
+        }
+    }
+}
+
+/// The body of a multi.
+pub fn write_multi(ops: &[Op], acl: &Acl, to: &mut Writer) {
+    for op in ops {
+        to.int(op.code()).bool(false).int(-1);
+        op.write(to, acl);
+    }
+    to.int(-1).bool(true).int(-1);
+}
+
+/// What an applied operation answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Done {
+    /// A check or a deletion.
+    Nothing,
+    /// The path of a new node, with its sequence number. (ZooKeeper 3.8 answers no more within a multi.)
+    Created(String),
+    /// The new state of a changed node.
+    Set(Stat),
+}
+
+/// The answer to a multi.
+///
+/// # Errors
+/// [`Failure::Refused`] with the index of the operation that could not be applied.
+pub fn read_multi(body: &[u8]) -> Result<Vec<Done>, Failure> {
+    let mut reader = Reader(body);
+    let mut done = Vec::new();
+    let mut refused = None;
+    for index in 0.. {
+        let (code, is_end) = (reader.int()?, reader.bool()?);
+        reader.int()?;
+        if is_end {
+            break;
+        }
+        match code {
+            opcode::CHECK | opcode::DELETE => done.push(Done::Nothing),
+            opcode::CREATE => done.push(Done::Created(reader.string()?.to_owned())),
+            opcode::SET_DATA => done.push(Done::Set(reader.stat()?)),
+            // Operations before the refused one have code 0, and those after it another code.
+            _ => {
+                let code = Code(reader.int()?);
+                if code != Code::OK && refused.is_none() {
+                    refused = Some(Failure::Refused { index, code });
+                }
+            }
+        }
+    }
+    match refused {
+        Some(refused) => Err(refused),
+        None => Ok(done),
+    }
+}
+
+/// An error code of ZooKeeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Code(pub i32);
+
+impl Code {
+    pub const OK: Self = Self(0);
+    pub const CONNECTION_LOSS: Self = Self(-4);
+    pub const NO_NODE: Self = Self(-101);
+    pub const NO_AUTH: Self = Self(-102);
+    pub const BAD_VERSION: Self = Self(-103);
+    pub const NODE_EXISTS: Self = Self(-110);
+    pub const NOT_EMPTY: Self = Self(-111);
+    pub const SESSION_EXPIRED: Self = Self(-112);
+    pub const AUTH_FAILED: Self = Self(-115);
+    pub const SESSION_MOVED: Self = Self(-118);
+
+    /// What it means.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::NO_NODE => "no such node",
+            Self::NO_AUTH => "this server's account may not do that",
+            Self::BAD_VERSION => "the node has another version",
+            Self::NODE_EXISTS => "the node is there already",
+            Self::NOT_EMPTY => "the node has children",
+            Self::SESSION_EXPIRED => "the session has expired",
+            Self::AUTH_FAILED => "the credentials are wrong",
+            Self::SESSION_MOVED => "the session is at another server",
+            Self::CONNECTION_LOSS => "the connection was lost",
+            Self(-122 | -125) => "its quota is used up",
+            Self(-119) => "the server is read-only",
+            Self(-5) => "the request could not be read, or is larger than jute.maxbuffer",
+            _ => "an error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_multi_names_the_operation_that_could_not_be_applied() {
+        let mut answer = Writer::default();
+        for code in [0, Code::NODE_EXISTS.0, -2] {
+            answer.int(-1).bool(false).int(code).int(code);
+        }
+        answer.int(-1).bool(true).int(-1);
+        let refused = Failure::Refused {
+            index: 1,
+            code: Code::NODE_EXISTS,
+        };
+        assert_eq!(read_multi(&answer.0), Err(refused));
+    }
+
+    #[test]
+    fn a_cut_answer_is_malformed() {
+        let mut answer = Writer::default();
+        answer.int(opcode::DELETE).bool(false).int(0);
+        answer.int(-1).bool(true).int(-1);
+        assert_eq!(read_multi(&answer.0), Ok(vec![Done::Nothing]));
+        for length in 0..answer.0.len() {
+            assert_eq!(read_multi(&answer.0[..length]), Err(Failure::malformed()), "{length}");
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The data of nodes. Each record begins with its format version, so that replicas of two releases can share a store
+//! during an upgrade.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::backend::NewClaim;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::clock::{micros, wall};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, Identity, InvalidField, Metadata, Mode, Owner, Secret};
+
+const VERSION: u8 = 1;
+
+impl From<InvalidField> for Failure {
+    fn from(error: InvalidField) -> Self {
+        Self::Damaged(format!("a record holds a bad value: {error}"))
+    }
+}
+
+/// A hold of a claim. A waiting claim has the hold that it will be granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub id: ClaimId,
+    pub call: CallId,
+    pub secret: Secret,
+    pub retryable: bool,
+    /// A second call has adopted it.
+    pub adopted: bool,
+    /// The requested TTL, or the last granted one.
+    pub ttl: Duration,
+}
+
+impl Hold {
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            id: new.id,
+            call: new.call,
+            secret: new.secret,
+            retryable: new.retryable,
+            adopted: false,
+            ttl: new.ttl.get(),
+        }
+    }
+}
+
+/// A claim, waiting or holding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The id of the claim, which is that of its first hold.
+    pub id: ClaimId,
+    pub owner: Owner,
+    pub identity: Identity,
+    pub mode: Mode,
+    pub reentrant: bool,
+    pub metadata: Metadata,
+    /// When a waiter was enqueued, or a holder was granted.
+    pub since: SystemTime,
+    /// How long this version of a holder lives, counted from when anybody reads it.
+    pub life: Duration,
+    /// The token base of its grant; zero while it waits.
+    pub base: u64,
+    /// How many finished calls its namespace remembers.
+    pub finished_limit: u32,
+    pub holds: Vec<Hold>,
+}
+
+impl Claim {
+    /// The record of a new claim.
+    pub fn of(new: &NewClaim) -> Self {
+        Self {
+            id: new.id,
+            owner: new.owner.clone(),
+            identity: new.identity.clone(),
+            mode: new.mode,
+            reentrant: new.reentrant,
+            metadata: new.metadata.clone(),
+            since: wall(),
+            life: new.ttl.get(),
+            base: 0,
+            finished_limit: new.limits.finished,
+            holds: vec![Hold::of(new)],
+        }
+    }
+
+    /// The first field in which a call that adopts or joins this claim differs.
+    pub fn differs(&self, new: &NewClaim) -> Option<&'static str> {
+        if self.mode != new.mode {
+            Some("mode")
+        } else {
+            (self.reentrant != new.reentrant).then_some("reentrant")
+        }
+    }
+
+    /// Whether this call may join it as one more hold.
+    pub fn is_joined_by(&self, new: &NewClaim) -> bool {
+        self.reentrant && new.reentrant && self.owner == new.owner && self.identity == new.identity
+    }
+
+    pub fn hold(&self, id: &ClaimId) -> Option<&Hold> {
+        self.holds.iter().find(|hold| hold.id == *id)
+    }
+
+    pub fn hold_of_call(&self, call: CallId) -> Option<&Hold> {
+        self.holds.iter().find(|hold| hold.call == call)
+    }
+
+    pub fn hold_with(&self, secret: Secret) -> Option<&Hold> {
+        self.holds.iter().find(|hold| hold.secret == secret)
+    }
+
+    /// The token of its grant, which the transaction with this zxid made.
+    pub fn token(&self, granted: i64) -> Result<FencingToken, Failure> {
+        token(self.base, granted)
+    }
+
+    /// About how many bytes its record has, at most.
+    pub fn size(&self) -> usize {
+        const FIXED: usize = 128;
+        const HOLD: usize = 96;
+        let metadata = self.metadata.entries().iter();
+        let metadata: usize = metadata.map(|(key, value)| key.len() + value.len() + 8).sum();
+        FIXED + self.owner.as_str().len() + self.identity.as_str().len() + metadata + HOLD * self.holds.len()
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        write(&ClaimRecord {
+            id: *self.id.as_bytes(),
+            owner: self.owner.as_str().into(),
+            identity: self.identity.as_str().into(),
+            mode: match self.mode {
+                Mode::Exclusive => ModeRecord::Exclusive,
+                Mode::Shared => ModeRecord::Shared,
+                Mode::Semaphore { permits, limit } => ModeRecord::Semaphore { permits, limit },
+            },
+            reentrant: self.reentrant,
+            metadata: self.metadata.entries().to_vec(),
+            since_micros: micros(self.since),
+            life: self.life,
+            base: self.base,
+            finished_limit: self.finished_limit,
+            holds: self.holds.iter().map(HoldRecord::from).collect(),
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let record: ClaimRecord = read(bytes)?;
+        Ok(Self {
+            id: ClaimId::from_bytes(record.id),
+            owner: Owner::new(&record.owner)?,
+            identity: Identity::proven(&record.identity),
+            mode: match record.mode {
+                ModeRecord::Exclusive => Mode::Exclusive,
+                ModeRecord::Shared => Mode::Shared,
+                ModeRecord::Semaphore { permits, limit } => Mode::semaphore(permits, limit)?,
+            },
+            reentrant: record.reentrant,
+            metadata: Metadata::new(record.metadata)?,
+            since: UNIX_EPOCH + Duration::from_micros(record.since_micros),
+            life: record.life,
+            base: record.base,
+            finished_limit: record.finished_limit,
+            holds: record.holds.into_iter().map(Hold::from).collect(),
+        })
+    }
+}
+
+/// A token: the base plus the place of the grant in ZooKeeper's order.
+pub fn token(base: u64, granted: i64) -> Result<FencingToken, Failure> {
+    Ok(FencingToken::new(base.saturating_add(granted.unsigned_abs()))?)
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    pub cause: Cause,
+    pub token: FencingToken,
+    pub owner: Owner,
+    pub secret: Secret,
+    /// The lock's name: buckets hold the ends of several locks.
+    pub lock: String,
+}
+
+/// What is known of a request or an ended hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memory {
+    /// The call's claim waits or holds, or this hold is one of another claim.
+    Live {
+        claim: ClaimId,
+        call: CallId,
+        lock: String,
+    },
+    Ended(End),
+}
+
+impl Memory {
+    pub fn encode(&self) -> Vec<u8> {
+        write(&match self {
+            Self::Live { claim, call, lock } => MemoryRecord::Live {
+                claim: *claim.as_bytes(),
+                call: *call.as_bytes(),
+                lock: lock.clone(),
+            },
+            Self::Ended(end) => MemoryRecord::Ended {
+                cause: match end.cause {
+                    Cause::Released => CauseRecord::Released,
+                    Cause::Expired => CauseRecord::Expired,
+                    Cause::Forced => CauseRecord::Forced,
+                    Cause::Undone | Cause::Cancelled => CauseRecord::Undone,
+                },
+                token: end.token.get(),
+                owner: end.owner.as_str().into(),
+                secret: *end.secret.as_bytes(),
+                lock: end.lock.clone(),
+            },
+        })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        Ok(match read(bytes)? {
+            MemoryRecord::Live { claim, call, lock } => Self::Live {
+                claim: ClaimId::from_bytes(claim),
+                call: CallId::from_bytes(call),
+                lock,
+            },
+            MemoryRecord::Ended {
+                cause,
+                token,
+                owner,
+                secret,
+                lock,
+            } => Self::Ended(End {
+                cause: match cause {
+                    CauseRecord::Released => Cause::Released,
+                    CauseRecord::Expired => Cause::Expired,
+                    CauseRecord::Forced => Cause::Forced,
+                    CauseRecord::Undone => Cause::Undone,
+                },
+                token: FencingToken::new(token)?,
+                owner: Owner::new(&owner)?,
+                secret: Secret::from_bytes(secret),
+                lock,
+            }),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum ModeRecord {
+    Exclusive,
+    Shared,
+    Semaphore { permits: u32, limit: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct HoldRecord {
+    id: [u8; 16],
+    call: [u8; 16],
+    secret: [u8; 16],
+    retryable: bool,
+    adopted: bool,
+    ttl: Duration,
+}
+
+impl From<&Hold> for HoldRecord {
+    fn from(hold: &Hold) -> Self {
+        Self {
+            id: *hold.id.as_bytes(),
+            call: *hold.call.as_bytes(),
+            secret: *hold.secret.as_bytes(),
+            retryable: hold.retryable,
+            adopted: hold.adopted,
+            ttl: hold.ttl,
+        }
+    }
+}
+
+impl From<HoldRecord> for Hold {
+    fn from(record: HoldRecord) -> Self {
+        Self {
+            id: ClaimId::from_bytes(record.id),
+            call: CallId::from_bytes(record.call),
+            secret: Secret::from_bytes(record.secret),
+            retryable: record.retryable,
+            adopted: record.adopted,
+            ttl: record.ttl,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimRecord {
+    id: [u8; 16],
+    owner: String,
+    identity: String,
+    mode: ModeRecord,
+    reentrant: bool,
+    metadata: Vec<(String, String)>,
+    since_micros: u64,
+    life: Duration,
+    base: u64,
+    finished_limit: u32,
+    holds: Vec<HoldRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum CauseRecord {
+    Released,
+    Expired,
+    Forced,
+    Undone,
+}
+
+#[derive(Serialize, Deserialize)]
+enum MemoryRecord {
+    Live {
+        claim: [u8; 16],
+        call: [u8; 16],
+        lock: String,
+    },
+    Ended {
+        cause: CauseRecord,
+        token: u64,
+        owner: String,
+        secret: [u8; 16],
+        lock: String,
+    },
+}
+
+fn write(record: &impl Serialize) -> Vec<u8> {
+    let bytes = postcard::to_extend(record, vec![VERSION]);
+    // Only a serializer that is asked for what it cannot do fails, and these records ask for nothing such.
+    bytes.unwrap_or_default()
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    let Some((&VERSION, record)) = bytes.split_first() else {
+        return Err(Failure::Damaged("a record is of another release".into()));
+    };
+    postcard::from_bytes(record).map_err(|error| Failure::Damaged(format!("a record is damaged: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        let mut new = NewClaim::numbered(3);
+        new.mode = Mode::semaphore(2, 9).unwrap();
+        let mut claim = Claim::of(&new);
+        claim.since = UNIX_EPOCH + Duration::from_secs(7);
+        claim.base = 5;
+        assert_eq!(Claim::decode(&claim.encode()), Ok(claim.clone()));
+        assert!(claim.encode().len() <= claim.size());
+        assert_eq!(claim.token(6).unwrap().get(), 11);
+        let end = End {
+            cause: Cause::Forced,
+            token: FencingToken::new(9).unwrap(),
+            owner: new.owner,
+            secret: new.secret,
+            lock: "a".into(),
+        };
+        let live = Memory::Live {
+            claim: new.id,
+            call: new.call,
+            lock: "a".into(),
+        };
+        for memory in [Memory::Ended(end), live] {
+            assert_eq!(Memory::decode(&memory.encode()), Ok(memory));
+        }
+        assert!(Claim::decode(&[2, 0]).is_err() && Memory::decode(&[]).is_err());
+    }
+}

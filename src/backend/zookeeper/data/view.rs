@@ -1,0 +1,148 @@
+//! A lock's children as one list showed them: an atomic snapshot, judged by the rule ([`crate::claim`]).
+//!
+//! A view is kept up by events in the safe direction only. A waiter that disappears may have become a holder, so only
+//! the end of a holder removes an entry, and a new holder replaces the waiter of its call. Nothing else is added: what
+//! comes later is behind every waiter of the view.
+
+use super::child::Child;
+use crate::claim::Prefix;
+use crate::name::{CallId, ClaimId, Mode};
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    holders: Vec<Child>,
+    /// In the order of the queue.
+    waiters: Vec<Child>,
+}
+
+impl View {
+    /// The view of these names. Names that are not of a child are passed over.
+    pub fn of(names: &[String]) -> Self {
+        let children = names.iter().filter_map(|name| Child::parse(name));
+        let (holders, mut waiters): (Vec<_>, Vec<_>) = children.partition(Child::holds);
+        waiters.sort_by_key(|waiter| waiter.place());
+        Self { holders, waiters }
+    }
+
+    pub fn holders(&self) -> &[Child] {
+        &self.holders
+    }
+
+    pub fn waiters(&self) -> &[Child] {
+        &self.waiters
+    }
+
+    pub fn len(&self) -> usize {
+        self.holders.len() + self.waiters.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn children(&self) -> impl Iterator<Item = &Child> {
+        self.holders.iter().chain(&self.waiters)
+    }
+
+    /// The child of a call.
+    pub fn of_call(&self, call: CallId) -> Option<&Child> {
+        self.children().find(|child| child.call == call)
+    }
+
+    /// The child of a claim.
+    pub fn of_claim(&self, claim: &ClaimId) -> Option<&Child> {
+        self.children().find(|child| child.claim == *claim)
+    }
+
+    /// Whether it has a child of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.children().any(|child| child.name == name)
+    }
+
+    /// The mode of a claim that a claim of this mode cannot share the lock with.
+    pub fn mismatch(&self, mode: Mode) -> Option<Mode> {
+        let mut modes = self.children().map(|child| child.mode);
+        modes.find(|other| !other.mixes(mode))
+    }
+
+    /// Whether a claim of this mode would fit behind all others.
+    pub fn admits(&self, mode: Mode) -> bool {
+        let mut prefix = Prefix::default();
+        for child in self.children() {
+            if !prefix.admits(child.mode) {
+                return false;
+            }
+            prefix.push(child.mode);
+        }
+        prefix.admits(mode)
+    }
+
+    /// The waiters that may hold now, if the holder of this name were gone.
+    pub fn next_without(&self, gone: Option<&str>) -> impl Iterator<Item = &Child> {
+        let mut prefix = Prefix::default();
+        let staying = self.holders.iter().filter(|holder| Some(holder.name.as_str()) != gone);
+        staying.for_each(|holder| prefix.push(holder.mode));
+        self.waiters.iter().take_while(move |waiter| {
+            let fits = prefix.admits(waiter.mode);
+            prefix.push(waiter.mode);
+            fits
+        })
+    }
+
+    /// Whether the waiter of this name may hold, if the holder `gone` were gone.
+    pub fn is_next(&self, name: &str, gone: Option<&str>) -> bool {
+        self.next_without(gone).any(|waiter| waiter.name == name)
+    }
+
+    /// A call was granted: its waiter, or its holder of another name, is replaced by this one.
+    pub fn granted(&mut self, holder: &Child) {
+        let known = self.len();
+        self.holders.retain(|other| other.call != holder.call);
+        self.waiters.retain(|other| other.call != holder.call);
+        if self.len() < known {
+            self.holders.push(holder.clone());
+        }
+    }
+
+    /// A holder has ended. Whether it was known.
+    pub fn ended(&mut self, name: &str) -> bool {
+        let known = self.holders.len();
+        self.holders.retain(|holder| holder.name != name);
+        self.holders.len() < known
+    }
+
+    /// A waiter has left the queue, and was not granted.
+    pub fn left(&mut self, name: &str) {
+        self.waiters.retain(|waiter| waiter.name != name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::NewClaim;
+
+    fn holder(number: u8) -> String {
+        Child::holder_name(&NewClaim::numbered(number), 0)
+    }
+
+    fn waiter(number: u8, sequence: i32) -> String {
+        Child::waiter_prefix(&NewClaim::numbered(number), None) + &format!("{sequence:010}")
+    }
+
+    #[test]
+    fn a_waiter_that_disappears_stays_until_it_is_known_that_it_does_not_hold() {
+        let (a, b, c) = (holder(1), waiter(2, 5), waiter(3, 4));
+        let mut view = View::of(&[b.clone(), a.clone(), c.clone(), "lost".into()]);
+        assert_eq!(view.len(), 3);
+        assert!(view.is_next(&c, Some(&a)) && !view.is_next(&c, None) && !view.is_next(&b, Some(&a)));
+        // The next one is granted: first its holder appears, then its waiter and the old holder disappear.
+        view.granted(&Child::parse(&holder(3)).unwrap());
+        assert!(view.ended(&a) && !view.ended(&a));
+        assert!(!view.is_next(&b, None));
+        assert!(view.ended(&holder(3)) && view.is_next(&b, None));
+        view.granted(&Child::parse(&holder(9)).unwrap());
+        assert_eq!(view.len(), 1, "an unknown holder is behind every waiter");
+    }
+}

@@ -1,0 +1,422 @@
+//! What this replica may do over its present connection: its session's fence, and the base of the tokens.
+//!
+//! **The fence.** Each session has a node whose version every granting or enqueueing multi checks. The first write over
+//! each connection changes that node, so nothing that was sent over an earlier connection takes effect after it: what
+//! such a step did can be read from then on.
+//!
+//! **Tokens** are `base` + the zxid of the grant. A restore from an old copy takes zxids back, so each connection is
+//! proven before it grants: this replica reads its clock, writes, reads the zxid of that write, and raises `base` to
+//! `clock - zxid` if it is lower. An election adds 2^32 to the zxid, which is 72 minutes on the scale of microseconds:
+//! `base` may be lowered again as far as the last grant allows, which `mint` names with the base it was given under.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::client::wire::{ANY, Code, Done, NodeKind, Op, Stat};
+use super::client::{Client, Connected, Failure, State};
+use super::clock::{micros, wall};
+use super::data::paths::Paths;
+use crate::backend::Health;
+use crate::backoff::Backoff;
+use crate::name::FencingToken;
+
+/// The pauses between the attempts to prove a connection.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// A proven connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epoch {
+    /// The connection.
+    pub generation: u64,
+    /// The session, which its waiters live as long as.
+    pub session: i64,
+    fence: (String, i32),
+    base: u64,
+    base_version: i32,
+}
+
+impl Epoch {
+    /// The condition that nothing was sent over a later connection, and that the session lives.
+    pub fn fence_check(&self) -> Op {
+        Op::check(self.fence.0.clone(), self.fence.1)
+    }
+
+    /// The base of the tokens that are granted.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+}
+
+/// The proofs of a namespace's connections.
+#[derive(Debug)]
+pub struct Epochs {
+    client: Arc<Client>,
+    paths: Paths,
+    current: watch::Sender<Option<Arc<Epoch>>>,
+    health: watch::Sender<Health>,
+    /// Only one proof runs at a time.
+    proving: tokio::sync::Mutex<Option<i64>>,
+    /// The largest token that this replica has seen.
+    largest: AtomicU64,
+    timeout: Duration,
+    closed: CancellationToken,
+}
+
+/// The nodes that a proof has read.
+struct Read {
+    /// The clock in microseconds, read before anything was written.
+    clock: u64,
+    /// The zxid of the proof's write.
+    zxid: u64,
+    base: u64,
+    base_version: i32,
+    /// The last token, and the version of the node that says so.
+    last: u64,
+    mint_version: i32,
+}
+
+impl Epochs {
+    pub fn new(client: Arc<Client>, paths: Paths, timeout: Duration) -> Self {
+        let unavailable = Health::Unavailable {
+            reason: "zookeeper: not connected yet".into(),
+        };
+        Self {
+            client,
+            paths,
+            current: watch::Sender::new(None),
+            health: watch::Sender::new(unavailable),
+            proving: tokio::sync::Mutex::new(None),
+            largest: AtomicU64::new(0),
+            timeout,
+            closed: CancellationToken::new(),
+        }
+    }
+
+    /// The health of the store, as far as this namespace knows.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Cancelled when the namespace is closed.
+    pub fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// The present epoch, which changes with every connection and every change of the base.
+    pub fn current(&self) -> watch::Receiver<Option<Arc<Epoch>>> {
+        self.current.subscribe()
+    }
+
+    /// Waits for a proven connection.
+    ///
+    /// # Errors
+    /// [`Failure::NotSent`] when there is none in time.
+    pub async fn ready(&self) -> Result<Arc<Epoch>, Failure> {
+        if let Some(epoch) = &*self.current.borrow() {
+            return Ok(Arc::clone(epoch));
+        }
+        let mut current = self.current.subscribe();
+        let proven = async {
+            let proven = current.wait_for(Option::is_some).await;
+            proven.ok().and_then(|epoch| (*epoch).clone())
+        };
+        let proven = tokio::select! {
+            proven = timeout(self.timeout, proven) => proven.ok().flatten(),
+            () = self.closed.cancelled() => None,
+        };
+        proven.ok_or_else(|| {
+            Failure::NotSent(match &*self.health.borrow() {
+                Health::Unavailable { reason } => reason.clone(),
+                Health::Serving | Health::Quarantined { .. } => "the connection is being proven".into(),
+            })
+        })
+    }
+
+    /// Remembers a token that was granted.
+    pub fn saw(&self, token: FencingToken) {
+        self.largest.fetch_max(token.get(), Ordering::AcqRel);
+    }
+
+    /// Proves each new connection until the namespace is closed.
+    pub async fn run(self: Arc<Self>) {
+        let mut state = self.client.state();
+        let closed = self.closed.clone();
+        let follow = async {
+            loop {
+                let now = state.borrow_and_update().clone();
+                match now {
+                    State::Away(why) => self.is_away(format!("zookeeper: {why}")),
+                    State::Connected(connected) => {
+                        // A state that changes ends the proof of the one before.
+                        tokio::select! {
+                            () = self.prove_until_proven(&connected) => {}
+                            _ = state.changed() => { state.mark_changed(); }
+                        }
+                    }
+                }
+                if state.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        closed.run_until_cancelled(follow).await;
+        self.is_away("the namespace is closed".into());
+    }
+
+    fn is_away(&self, reason: String) {
+        self.current.send_replace(None);
+        self.health.send_replace(Health::Unavailable { reason });
+    }
+
+    async fn prove_until_proven(&self, connected: &Connected) {
+        let mut backoff = BACKOFF;
+        loop {
+            match self.prove(connected.generation, connected.session).await {
+                Ok(()) => return,
+                Err(failure) => {
+                    tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be proven");
+                    self.is_away(failure.to_string());
+                }
+            }
+            sleep(backoff.pause()).await;
+        }
+    }
+
+    /// Proves a connection anew, because a check of this epoch has failed. Another replica may have raised the base.
+    ///
+    /// # Errors
+    /// When ZooKeeper does not answer.
+    pub async fn renew(&self, failed: &Epoch) -> Result<(), Failure> {
+        let is_current = |epoch: &Option<Arc<Epoch>>| epoch.as_ref().is_some_and(|epoch| **epoch == *failed);
+        let proving = self.proving.lock().await;
+        if !is_current(&self.current.borrow()) {
+            return Ok(());
+        }
+        // The answer that refused the step is newer than the change, so this read sees that.
+        let read = self.client.get(failed.generation, &self.paths.base()).await?;
+        let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
+        let read = read.transpose()?;
+        drop(proving);
+        // It was the fence, or the nodes of the namespace were deleted by hand.
+        let Some((base, stat)) =
+            read.filter(|(base, stat)| (*base, stat.version) != (failed.base, failed.base_version))
+        else {
+            return self.prove(failed.generation, failed.session).await;
+        };
+        let epoch = Epoch {
+            base,
+            base_version: stat.version,
+            ..failed.clone()
+        };
+        self.current.send_if_modified(|current| {
+            let replaces = is_current(current);
+            if replaces {
+                *current = Some(Arc::new(epoch));
+            }
+            replaces
+        });
+        Ok(())
+    }
+
+    async fn prove(&self, generation: u64, session: i64) -> Result<(), Failure> {
+        let mut fenced = self.proving.lock().await;
+        self.current.send_replace(None);
+        self.make_directories(generation).await?;
+        let clock = micros(wall());
+        let fence = self.raise_fence(generation, session, *fenced).await?;
+        *fenced = Some(session);
+        let (base, base_version) = loop {
+            let read = self.read(generation, clock, &fence).await?;
+            match self.settle_base(generation, &read).await {
+                // Another replica has changed the base, or granted, at the same moment.
+                Err(Failure::Refused { code, .. }) if is_check_failure(code) => {}
+                settled => break settled?,
+            }
+        };
+        let epoch = Epoch {
+            generation,
+            session,
+            fence: (self.paths.fence(session), fence.version),
+            base,
+            base_version,
+        };
+        let is_still = |state: &State| matches!(state, State::Connected(now) if now.generation == generation);
+        if is_still(&self.client.state().borrow()) {
+            self.current.send_replace(Some(Arc::new(epoch)));
+            self.health.send_replace(Health::Serving);
+        }
+        Ok(())
+    }
+
+    /// Creates the nodes that every namespace has, as far as they are absent.
+    async fn make_directories(&self, generation: u64) -> Result<(), Failure> {
+        let zero = || 0_u64.to_be_bytes().to_vec();
+        let directories = self.paths.directories().into_iter().map(|path| (path, Vec::new()));
+        let numbers = [(self.paths.base(), zero()), (self.paths.mint(), zero())];
+        for (path, data) in directories.chain(numbers) {
+            if self.client.get(generation, &path).await?.is_none() {
+                self.ensure(generation, &path, data).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a persistent node unless it is there.
+    ///
+    /// # Errors
+    /// When ZooKeeper does not answer or refuses.
+    pub async fn ensure(&self, generation: u64, path: &str, data: Vec<u8>) -> Result<(), Failure> {
+        match self.client.multi(generation, &[Op::create(path, data)]).await {
+            Err(failure) if !failure.is_node_exists() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first write over a connection.
+    async fn raise_fence(&self, generation: u64, session: i64, fenced: Option<i64>) -> Result<Stat, Failure> {
+        let path = self.paths.fence(session);
+        let raise = [Op::set(path.clone(), Vec::new(), ANY)];
+        let create = [Op::Create {
+            path,
+            data: Vec::new(),
+            kind: NodeKind::Ephemeral,
+        }];
+        // The old session may live on: nothing that was sent under it takes effect without its fence.
+        if let Some(old) = fenced.filter(|old| *old != session) {
+            let gone = self.client.multi(generation, &[Op::delete(self.paths.fence(old), ANY)]);
+            match gone.await {
+                Err(failure) if !failure.is_no_node() => return Err(failure),
+                _ => {}
+            }
+        }
+        let done = match self.client.multi(generation, &raise).await {
+            Err(failure) if failure.is_no_node() => {
+                self.client.multi(generation, &create).await?;
+                self.client.multi(generation, &raise).await?
+            }
+            done => done?,
+        };
+        match done.into_iter().next() {
+            Some(Done::Set(stat)) => Ok(stat),
+            _ => Err(Failure::malformed()),
+        }
+    }
+
+    async fn read(&self, generation: u64, clock: u64, fence: &Stat) -> Result<Read, Failure> {
+        let base = self.client.get(generation, &self.paths.base());
+        let mint = self.client.get(generation, &self.paths.mint());
+        let (base, mint) = tokio::try_join!(base, mint)?;
+        let absent = || Failure::NotSent("the node of the token base is gone".into());
+        let (base, base_stat) = base.ok_or_else(absent)?;
+        let (mint, mint_stat) = mint.ok_or_else(absent)?;
+        Ok(Read {
+            clock,
+            zxid: fence.modified.unsigned_abs(),
+            base: read_number(&base)?,
+            base_version: base_stat.version,
+            last: read_number(&mint)?.saturating_add(mint_stat.modified.unsigned_abs()),
+            mint_version: mint_stat.version,
+        })
+    }
+
+    /// Writes the base that the proof demands, unless it is there. Returns it with its version.
+    async fn settle_base(&self, generation: u64, read: &Read) -> Result<(u64, i32), Failure> {
+        let largest = self.largest.load(Ordering::Acquire);
+        let (base, is_lowered) = wanted_base(read, largest);
+        if base == read.base {
+            return Ok((base, read.base_version));
+        }
+        let mut ops = vec![Op::set(
+            self.paths.base(),
+            base.to_be_bytes().to_vec(),
+            read.base_version,
+        )];
+        if is_lowered {
+            ops.push(Op::check(self.paths.mint(), read.mint_version));
+        }
+        match self.client.multi(generation, &ops).await?.first() {
+            Some(Done::Set(stat)) => Ok((base, stat.version)),
+            _ => Err(Failure::malformed()),
+        }
+    }
+
+    /// The operations of a granting multi beside its grants.
+    pub fn granting(&self, epoch: &Epoch) -> [Op; 2] {
+        let mint = epoch.base.to_be_bytes().to_vec();
+        [
+            Op::check(self.paths.base(), epoch.base_version),
+            Op::set(self.paths.mint(), mint, ANY),
+        ]
+    }
+}
+
+/// The base under which every later token is larger than all before, and whether that is lower than it was.
+fn wanted_base(read: &Read, largest: u64) -> (u64, bool) {
+    let floor = read.clock.max(largest + 1).saturating_sub(read.zxid);
+    // Elections have driven the tokens ahead of the clock.
+    if read.base.saturating_add(read.zxid) > read.clock.saturating_add(1) {
+        let lowest = read.clock.max(largest + 1).max(read.last + 1).saturating_sub(read.zxid);
+        if lowest < read.base {
+            return (lowest, true);
+        }
+    }
+    (read.base.max(floor), false)
+}
+
+fn read_number(data: &[u8]) -> Result<u64, Failure> {
+    let bytes = data
+        .try_into()
+        .map_err(|_| Failure::Damaged("a number is damaged".into()))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+/// Whether the code says that a check of a version has failed.
+pub fn is_check_failure(code: Code) -> bool {
+    matches!(code, Code::BAD_VERSION | Code::NO_NODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(clock: u64, zxid: u64, base: u64, last: u64) -> Read {
+        Read {
+            clock,
+            zxid,
+            base,
+            base_version: 0,
+            last,
+            mint_version: 0,
+        }
+    }
+
+    #[test]
+    fn the_base_is_raised_to_the_clock_and_lowered_as_far_as_the_last_grant_allows() {
+        for (read, largest, wanted) in [
+            (read(1000, 10, 0, 0), 0, (990, false)),
+            (read(1000, 10, 990, 5), 0, (990, false)),
+            // A clock that is behind changes nothing.
+            (read(900, 10, 990, 999), 0, (990, false)),
+            // An old copy was put back: the zxid has fallen.
+            (read(1000, 3, 990, 995), 0, (997, false)),
+            (read(1000, 3, 990, 995), 1500, (1498, false)),
+            // Elections have added 100.
+            (read(1001, 110, 990, 1005), 0, (896, true)),
+            (read(1001, 110, 990, 1099), 0, (990, false)),
+        ] {
+            assert_eq!(
+                wanted_base(&read, largest),
+                wanted,
+                "{} {} {}",
+                read.clock,
+                read.zxid,
+                read.base
+            );
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What is remembered of requests and of holds that have ended.
+//!
+//! A call with a request id has a record from its first step on, which says which call has its place, and later how its
+//! hold ended. The ends of other holds have records too. The replica that wrote an end deletes it when it is old, or
+//! when the namespace remembers more than it may; [`super::ops::sweep`] deletes those of dead replicas. No safety rests on
+//! the ends.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::client::wire::{ANY, Op};
+use super::client::{Client, Failure};
+use super::data::paths::Paths;
+use super::data::record::{Claim, End, Hold, Memory};
+use super::epoch::Epochs;
+use crate::backend::{FINISHED_KEPT, NewClaim};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
+
+/// How many records are deleted with one multi.
+const DELETED: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub struct History {
+    paths: Paths,
+    client: Arc<Client>,
+    epochs: Arc<Epochs>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The ends that this replica wrote, oldest first.
+    ends: VecDeque<(Instant, String)>,
+    /// Those that are about to be deleted, and are remembered no more.
+    forgotten: HashSet<String>,
+}
+
+/// How a step writes the record of its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestSlot {
+    /// There is none yet.
+    Absent,
+    /// There is one of this version, which is of nothing that lives.
+    Replaced(i32),
+}
+
+impl History {
+    pub fn new(paths: Paths, client: Arc<Client>, epochs: Arc<Epochs>) -> Self {
+        Self {
+            paths,
+            client,
+            epochs,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Writes the record of a call with a request id: this call has its place. `claim` is the claim that it is in.
+    pub fn begin(&self, name: &LockName, new: &NewClaim, claim: ClaimId, slot: RequestSlot) -> Option<Op> {
+        let path = self.paths.request(name, new.id);
+        let data = live(name, claim, new.call).encode();
+        new.retryable.then(|| match slot {
+            RequestSlot::Absent => Op::create(path, data),
+            RequestSlot::Replaced(version) => Op::set(path, data, version),
+        })
+    }
+
+    /// Passes the place of a request to this call.
+    pub fn adopt(&self, name: &LockName, claim: ClaimId, call: CallId) -> Op {
+        let data = live(name, claim, call).encode();
+        Op::set(self.paths.request(name, claim), data, ANY)
+    }
+
+    /// Forgets a request that ended without a grant.
+    pub fn forget(&self, name: &LockName, id: ClaimId) -> Op {
+        Op::delete(self.paths.request(name, id), ANY)
+    }
+
+    /// Remembers how holds of a claim ended; those that were undone are forgotten.
+    pub fn end(&self, name: &LockName, (claim, token): (&Claim, FencingToken), gone: &[Hold], cause: Cause) -> Vec<Op> {
+        let mut ops = Vec::new();
+        for hold in gone {
+            let request = self.paths.request(name, hold.id);
+            if cause == Cause::Undone {
+                ops.extend(hold.retryable.then(|| Op::delete(request, ANY)));
+                continue;
+            }
+            let end = End {
+                cause,
+                token,
+                owner: claim.owner.clone(),
+                secret: hold.secret,
+                lock: name.as_str().into(),
+            };
+            let data = Memory::Ended(end).encode();
+            if hold.id != claim.id {
+                let path = self.paths.end_of_hold(name, claim.id, hold.secret);
+                ops.push(Op::create(path, data.clone()));
+            } else if !hold.retryable {
+                ops.push(Op::create(self.paths.end(name, hold.id), data.clone()));
+            }
+            ops.extend(hold.retryable.then(|| Op::set(request, data, ANY)));
+        }
+        ops
+    }
+
+    /// Notes that ends were written, and forgets the oldest past the limit.
+    pub fn ended(&self, ops: &[Op], limit: u32) {
+        let mut state = self.state.lock();
+        for op in ops {
+            if let Op::Create { path, .. } | Op::Set { path, .. } = op {
+                state.ends.push_back((Instant::now(), path.clone()));
+            }
+        }
+        let limit = limit as usize;
+        let mut is_changed = false;
+        while state.ends.len() > limit
+            && let Some((_, path)) = state.ends.pop_front()
+        {
+            state.forgotten.insert(path);
+            is_changed = true;
+        }
+        drop(state);
+        if is_changed {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The record at a path, with its version. An end that is remembered no more is `None` with its version.
+    pub async fn read(&self, generation: u64, path: &str) -> Result<Option<(Option<Memory>, i32)>, Failure> {
+        let Some((data, stat)) = self.client.get(generation, path).await? else {
+            return Ok(None);
+        };
+        let memory = Some(Memory::decode(&data)?);
+        let is_forgotten = self.state.lock().forgotten.contains(path);
+        let memory = memory.filter(|memory| !(is_forgotten && matches!(memory, Memory::Ended(_))));
+        Ok(Some((memory, stat.version)))
+    }
+
+    /// How the hold of a lease ended, if that is remembered.
+    pub async fn of_lease(&self, generation: u64, lease: &LeaseKey) -> Result<Option<Cause>, Failure> {
+        let name = &lease.lock.name;
+        let paths = [
+            self.paths.request(name, lease.claim),
+            self.paths.end(name, lease.claim),
+            self.paths.end_of_hold(name, lease.claim, lease.secret),
+        ];
+        let [one, two, three] = paths.each_ref().map(|path| self.read(generation, path));
+        let (one, two, three) = tokio::try_join!(one, two, three)?;
+        let is_of =
+            |end: &End| end.secret == lease.secret && end.token == lease.token && end.lock == lease.lock.name.as_str();
+        let found = [one, two, three].into_iter().flatten();
+        let mut ends = found.filter_map(|(memory, _)| match memory {
+            Some(Memory::Ended(end)) => Some(end),
+            _ => None,
+        });
+        Ok(ends.find(is_of).map(|end| end.cause))
+    }
+
+    /// How the claim of a holder that disappeared ended: one that was undone is not remembered.
+    pub async fn of_claim(&self, generation: u64, name: &LockName, claim: ClaimId) -> Result<Option<End>, Failure> {
+        let paths = [self.paths.request(name, claim), self.paths.end(name, claim)];
+        let [one, two] = paths.each_ref().map(|path| self.read(generation, path));
+        let (one, two) = tokio::try_join!(one, two)?;
+        let mut found = [one, two].into_iter().flatten();
+        Ok(found.find_map(|(memory, _)| match memory {
+            Some(Memory::Ended(end)) => Some(end),
+            _ => None,
+        }))
+    }
+
+    /// How the claim with this token ended. Reads every end of the lock's bucket, because no node is named for a token.
+    pub async fn of_token(
+        &self,
+        generation: u64,
+        name: &LockName,
+        token: FencingToken,
+    ) -> Result<Option<Cause>, Failure> {
+        let bucket = self.paths.memory(Paths::bucket_of(name));
+        let names = self.client.children(generation, &bucket).await?;
+        for child in names.map(|(names, _)| names).unwrap_or_default() {
+            let read = self.read(generation, &format!("{bucket}/{child}")).await?;
+            if let Some((Some(Memory::Ended(end)), _)) = read
+                && end.token == token
+                && end.lock == name.as_str()
+            {
+                return Ok(Some(end.cause));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Deletes old ends until the namespace is closed.
+    pub async fn run(self: Arc<Self>) {
+        let closed = self.epochs.closed().clone();
+        let run = async {
+            loop {
+                let due = self.state.lock().ends.front().map(|(since, _)| *since + FINISHED_KEPT);
+                let timer = async {
+                    match due {
+                        Some(due) => sleep_until(due).await,
+                        // Ends that are written meanwhile are due later.
+                        None => tokio::time::sleep(FINISHED_KEPT / 2).await,
+                    }
+                };
+                tokio::select! {
+                    () = timer => {}
+                    () = self.changed.notified() => {}
+                }
+                self.delete_forgotten().await;
+            }
+        };
+        closed.run_until_cancelled(run).await;
+    }
+
+    async fn delete_forgotten(&self) {
+        loop {
+            let paths: Vec<String> = {
+                let mut state = self.state.lock();
+                while let Some((since, path)) = state.ends.front()
+                    && since.elapsed() >= FINISHED_KEPT
+                {
+                    let path = path.clone();
+                    state.forgotten.insert(path);
+                    state.ends.pop_front();
+                }
+                state.forgotten.iter().take(DELETED).cloned().collect()
+            };
+            if paths.is_empty() {
+                return;
+            }
+            if self.delete(&paths).await.is_err() {
+                // The sweep deletes what is left after a failure of the store.
+                self.changed.notify_one();
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                return;
+            }
+            let mut state = self.state.lock();
+            paths.iter().for_each(|path| _ = state.forgotten.remove(path));
+        }
+    }
+
+    /// Deletes these records, as far as they are there and of ended holds.
+    async fn delete(&self, paths: &[String]) -> Result<(), Failure> {
+        let epoch = self.epochs.ready().await?;
+        let reads = paths.iter().map(|path| async {
+            let read = self.client.get(epoch.generation, path).await?;
+            let ended = read.filter(|(data, _)| matches!(Memory::decode(data), Ok(Memory::Ended(_))));
+            Ok::<_, Failure>(ended.map(|(_, stat)| Op::delete(path.clone(), stat.version)))
+        });
+        let mut ops: Vec<Op> = futures::future::try_join_all(reads)
+            .await?
+            .into_iter()
+            .flatten()
+            .collect();
+        while !ops.is_empty() {
+            match self.client.multi(epoch.generation, &ops).await {
+                Ok(_) => return Ok(()),
+                // It was replaced meanwhile, or deleted by another replica.
+                Err(Failure::Refused { index, .. }) if index < ops.len() => drop(ops.remove(index)),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn live(name: &LockName, claim: ClaimId, call: CallId) -> Memory {
+    let lock = name.as_str().into();
+    Memory::Live { claim, call, lock }
+}

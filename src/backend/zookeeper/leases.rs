@@ -1,0 +1,220 @@
+//! The leases that this replica watches over.
+//!
+//! A holder's data says how long its version lives. Whoever has seen one version for that long, counted from when its
+//! read was answered, may delete the holder at that version: every client that counts on this version, or an older one,
+//! counts from the sending of the write, which was before. No clock is compared with another. Every replica watches
+//! over the leases that it reads, so those of a dead replica end too.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::client::Failure;
+use super::data::child::Child;
+use super::data::record::Claim;
+use crate::clock::{since_boot, sleep_until};
+use crate::name::{ClaimId, FencingToken, LockName};
+
+/// A holder as this replica last saw it.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    pub lock: LockName,
+    pub child: Child,
+    pub claim: Arc<Claim>,
+    pub token: FencingToken,
+    pub version: i32,
+    /// When this version was first seen.
+    pub seen: Duration,
+}
+
+impl Lease {
+    /// A holder that was just read or written, with the zxid of its grant and its version.
+    pub fn seen_now(
+        lock: &LockName,
+        child: &Child,
+        claim: Claim,
+        (granted, version): (i64, i32),
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            lock: lock.clone(),
+            child: child.clone(),
+            token: claim.token(granted)?,
+            claim: Arc::new(claim),
+            version,
+            seen: since_boot(),
+        })
+    }
+
+    /// When this version has ended for certain.
+    fn due(&self) -> Duration {
+        self.seen + self.claim.life
+    }
+
+    /// How long it lives without a renewal.
+    pub fn remaining(&self) -> Duration {
+        self.due().saturating_sub(since_boot())
+    }
+}
+
+/// The name of a holder.
+type Key = (LockName, String);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Leases {
+    state: Mutex<State>,
+    /// Notified when an earlier end was noted.
+    earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    by_child: HashMap<Key, Lease>,
+    by_claim: HashMap<(LockName, ClaimId), String>,
+    ends: BTreeSet<(Duration, Key)>,
+}
+
+impl State {
+    fn remove(&mut self, key: &Key) -> Option<Lease> {
+        let lease = self.by_child.remove(key)?;
+        self.ends.remove(&(lease.due(), key.clone()));
+        let claim = (key.0.clone(), lease.claim.id);
+        if self.by_claim.get(&claim) == Some(&key.1) {
+            self.by_claim.remove(&claim);
+        }
+        Some(lease)
+    }
+}
+
+impl Leases {
+    /// Notes a holder as it was just read or written, and returns it with the time at which this version was first seen.
+    pub fn note(&self, lease: Lease) -> Lease {
+        let key = (lease.lock.clone(), lease.child.name.clone());
+        let mut state = self.state.lock();
+        if let Some(known) = state.by_child.get(&key)
+            && known.version >= lease.version
+        {
+            return known.clone();
+        }
+        state.remove(&key);
+        let is_first = state.ends.first().is_none_or(|(first, _)| lease.due() < *first);
+        state.ends.insert((lease.due(), key.clone()));
+        state
+            .by_claim
+            .insert((lease.lock.clone(), lease.claim.id), lease.child.name.clone());
+        state.by_child.insert(key, lease.clone());
+        drop(state);
+        if is_first {
+            self.earlier.notify_one();
+        }
+        lease
+    }
+
+    /// The holder of this name, if it is known.
+    pub fn get(&self, lock: &LockName, name: &str) -> Option<Lease> {
+        let key = (lock.clone(), name.to_owned());
+        self.state.lock().by_child.get(&key).cloned()
+    }
+
+    /// The holder of this claim, if it is known.
+    pub fn of_claim(&self, lock: &LockName, claim: ClaimId) -> Option<Lease> {
+        let state = self.state.lock();
+        let name = state.by_claim.get(&(lock.clone(), claim))?;
+        state.by_child.get(&(lock.clone(), name.clone())).cloned()
+    }
+
+    /// Forgets a holder that is gone.
+    pub fn forget(&self, lock: &LockName, name: &str) {
+        self.state.lock().remove(&(lock.clone(), name.to_owned()));
+    }
+
+    /// Forgets a holder that has another version by now, or may have: it must be read again.
+    pub fn is_outdated(&self, lease: &Lease) {
+        let key = (lease.lock.clone(), lease.child.name.clone());
+        let mut state = self.state.lock();
+        if state
+            .by_child
+            .get(&key)
+            .is_some_and(|known| known.version == lease.version)
+        {
+            state.remove(&key);
+        }
+    }
+
+    /// Forgets everything: an old copy of the store may have been put back.
+    pub fn forget_all(&self) {
+        *self.state.lock() = State::default();
+    }
+
+    /// Waits for the next leases that have ended, at most `count`. They stay known.
+    pub async fn ended(&self, count: usize) -> Vec<Lease> {
+        loop {
+            let now = since_boot();
+            let (ended, next) = {
+                let state = self.state.lock();
+                let due = state.ends.iter().take_while(|(due, _)| *due <= now);
+                let due = due.filter_map(|(_, key)| state.by_child.get(key).cloned());
+                (
+                    due.take(count).collect::<Vec<_>>(),
+                    state.ends.first().map(|(due, _)| *due),
+                )
+            };
+            if !ended.is_empty() {
+                return ended;
+            }
+            let timer = async {
+                match next {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = timer => {}
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::NewClaim;
+
+    fn lease(version: i32, life: Duration) -> Lease {
+        let new = NewClaim::numbered(1);
+        let mut claim = Claim::of(&new);
+        claim.life = life;
+        let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
+        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, (7, version)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_lease_ends_when_one_version_was_seen_for_its_whole_life() {
+        let leases = Leases::default();
+        let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
+        let first = leases.note(lease(0, short));
+        assert_eq!(
+            leases.note(lease(0, short)).seen,
+            first.seen,
+            "a version is counted from its first read"
+        );
+        assert_eq!(leases.ended(9).await.len(), 1);
+        assert!(since_boot() >= first.seen + short);
+        leases.note(lease(1, long));
+        leases.note(lease(0, short));
+        let ended = tokio::time::timeout(2 * short, leases.ended(9)).await;
+        assert!(ended.is_err(), "a newer version begins anew");
+        let known = leases.of_claim(&first.lock, first.claim.id).unwrap();
+        leases.is_outdated(&first);
+        assert_eq!(
+            leases.get(&first.lock, &first.child.name).map(|lease| lease.version),
+            Some(1)
+        );
+        leases.is_outdated(&known);
+        assert!(leases.of_claim(&first.lock, first.claim.id).is_none());
+    }
+}

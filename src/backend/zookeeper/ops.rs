@@ -1,0 +1,203 @@
+//! The verbs of [`crate::backend::Backend`], as functions of one replica.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::batch::{Batcher, Class, Step, StepDone, StepOp};
+use super::calls::Calls;
+use super::client::wire::{Code, Done, Stat};
+use super::client::{Client, Failure};
+use super::data::child::Child;
+use super::data::paths::Paths;
+use super::data::record::{Claim, Hold};
+use super::epoch::{Epoch, Epochs};
+use super::history::History;
+use super::leases::{Lease, Leases};
+use super::table::LockTable;
+use crate::backend::{Grant, NewClaim};
+use crate::name::{LeaseKey, LockName};
+
+mod acquire;
+mod adopt;
+mod end;
+pub mod expire;
+mod inspect;
+mod promote;
+mod release;
+mod renew;
+pub mod sweep;
+pub mod watching;
+
+/// How often a step is sent again when the lock changed concurrently.
+const TRIES: usize = 64;
+
+/// One namespace as this replica serves it.
+#[derive(Debug)]
+pub struct Replica {
+    pub paths: Paths,
+    pub client: Arc<Client>,
+    pub epochs: Arc<Epochs>,
+    pub batcher: Batcher,
+    pub calls: Arc<Calls>,
+    pub leases: Leases,
+    pub history: Arc<History>,
+    pub table: Arc<LockTable>,
+    /// The buckets that are known to be there.
+    pub buckets: Mutex<HashSet<u16>>,
+    /// Counts the grants that this replica has sent: no path of a holder is ever made twice.
+    pub grants: AtomicU32,
+}
+
+/// Passes over a refusal because the lock has changed, or the call that it grants has ended; any other failure is
+/// final.
+fn changed<T>(step: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match step {
+        Ok(done) => Ok(Some(done)),
+        Err(Failure::Refused {
+            code: Code::NO_NODE | Code::NODE_EXISTS | Code::BAD_VERSION | Code::NOT_EMPTY,
+            ..
+        })
+        | Err(Failure::CallEnded) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The last part of a path.
+fn name_in(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// The path of the node that a step has created with this operation.
+fn created(done: &StepDone, index: usize) -> Result<&str, Failure> {
+    match done.done.get(index) {
+        Some(Done::Created(path)) => Ok(path),
+        _ => Err(Failure::malformed()),
+    }
+}
+
+/// The state of the node that a step has changed with this operation.
+fn set(done: &StepDone, index: usize) -> Result<&Stat, Failure> {
+    match done.done.get(index) {
+        Some(Done::Set(stat)) => Ok(stat),
+        _ => Err(Failure::malformed()),
+    }
+}
+
+/// A lease as it is granted to a hold.
+fn grant_of(lease: &Lease, hold: &Hold, ttl: Duration, waited: Duration) -> Grant {
+    Grant {
+        claim: lease.claim.id,
+        kind: lease.claim.mode.into(),
+        secret: hold.secret,
+        token: lease.token,
+        owner: lease.claim.owner.clone(),
+        ttl,
+        waited,
+        holds: u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX),
+    }
+}
+
+impl Replica {
+    /// Sends a step that no call waits for in the queue.
+    async fn step(&self, lock: &LockName, ops: Vec<StepOp>) -> Result<StepDone, Failure> {
+        let step = Step {
+            lock: lock.clone(),
+            class: Class::Alone,
+            fenced: false,
+            ops,
+            call: None,
+        };
+        self.batcher.send(step).await
+    }
+
+    /// A new path for the holder of a call.
+    fn new_holder(&self, lock: &LockName, new: &NewClaim) -> String {
+        let number = self.grants.fetch_add(1, Ordering::Relaxed);
+        self.child(lock, &Child::holder_name(new, number))
+    }
+
+    /// The path of a child.
+    fn child(&self, lock: &LockName, name: &str) -> String {
+        format!("{}/{name}", self.paths.lock(lock))
+    }
+
+    /// Creates the nodes that a lock's nodes are under, unless they are known to be there.
+    async fn ensure_bucket(&self, lock: &LockName) -> Result<(), Failure> {
+        let bucket = Paths::bucket_of(lock);
+        if self.buckets.lock().contains(&bucket) {
+            return Ok(());
+        }
+        let epoch = self.epochs.ready().await?;
+        for path in [self.paths.locks(bucket), self.paths.memory(bucket)] {
+            self.epochs.ensure(epoch.generation, &path, Vec::new()).await?;
+        }
+        self.buckets.lock().insert(bucket);
+        Ok(())
+    }
+
+    /// Reads a holder and watches over its lease; `None` if it is gone.
+    async fn read_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+        let path = self.child(lock, &child.name);
+        let Some((data, stat)) = self.client.get(epoch.generation, &path).await? else {
+            self.leases.forget(lock, &child.name);
+            return Ok(None);
+        };
+        let version = (stat.created, stat.version);
+        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, version)?;
+        Ok(Some(self.leases.note(lease)))
+    }
+
+    /// The holder as it is known, or else as it is read.
+    async fn known_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+        match self.leases.get(lock, &child.name) {
+            Some(lease) => Ok(Some(lease)),
+            None => self.read_holder(epoch, lock, child).await,
+        }
+    }
+
+    /// The holder with this hold and token, as it is known or else as it is read after the server has caught up: another
+    /// replica may have added the hold, or granted the claim again.
+    async fn holder_of(&self, lease: &LeaseKey) -> Result<Option<Lease>, Failure> {
+        let lock = &lease.lock.name;
+        let is_it = |held: &Lease| held.token == lease.token && held.claim.hold_with(lease.secret).is_some();
+        if let Some(known) = self.leases.of_claim(lock, lease.claim) {
+            if is_it(&known) {
+                return Ok(Some(known));
+            }
+            self.leases.is_outdated(&known);
+        }
+        let epoch = self.epochs.ready().await?;
+        let view = self.list_now(&epoch, lock).await?;
+        let Some(child) = view.holders().iter().find(|holder| holder.claim == lease.claim) else {
+            return Ok(None);
+        };
+        Ok(self.read_holder(&epoch, lock, child).await?.filter(is_it))
+    }
+
+    /// Lists a lock after the server has caught up.
+    async fn list_now(&self, epoch: &Epoch, lock: &LockName) -> Result<super::data::view::View, Failure> {
+        let caught_up = self.client.sync(epoch.generation, &self.paths.lock(lock));
+        let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, epoch));
+        caught_up?;
+        view
+    }
+
+    /// Notes a holder that a step of this replica has made.
+    fn note_granted(&self, lock: &LockName, claim: &Claim, done: &StepDone, index: usize) -> Result<Lease, Failure> {
+        let path = created(done, index)?;
+        let granted = done.granted.ok_or_else(Failure::malformed)?;
+        let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
+        let claim = Claim {
+            base: done.epoch.base(),
+            ..claim.clone()
+        };
+        let lease = self.leases.note(Lease::seen_now(lock, &child, claim, (granted, 0))?);
+        self.epochs.saw(lease.token);
+        self.table.granted(lock, &child);
+        Ok(lease)
+    }
+}

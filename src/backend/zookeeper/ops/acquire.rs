@@ -1,0 +1,344 @@
+//! Acquires a lock: grants a new claim at once or enqueues it; [`super::adopt`] handles claims that exist already.
+
+use std::sync::Arc;
+
+use super::{Replica, changed, created, grant_of, name_in};
+use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
+use crate::backend::zookeeper::calls::InFlight;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::{ANY, Code, NodeKind, Op};
+use crate::backend::zookeeper::data::child::{Child, Place};
+use crate::backend::zookeeper::data::paths::Paths;
+use crate::backend::zookeeper::data::record::{Claim, Memory};
+use crate::backend::zookeeper::data::view::View;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::history::RequestSlot;
+use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
+use crate::claim::Holder;
+use crate::name::LockName;
+
+/// A lock as it was read for one call.
+pub struct Snapshot {
+    pub epoch: Arc<Epoch>,
+    pub view: View,
+    /// What is known of the call's request, and how its record is written.
+    pub memory: Option<Memory>,
+    pub slot: RequestSlot,
+}
+
+/// The outcome of one attempt.
+pub enum Attempt {
+    Done(AcquireOutcome),
+    /// The lock has no claim.
+    Empty,
+    /// It changed concurrently.
+    Changed,
+}
+
+impl From<AcquireOutcome> for Attempt {
+    fn from(outcome: AcquireOutcome) -> Self {
+        Self::Done(outcome)
+    }
+}
+
+/// A step that was not sent may follow one that made a waiter, which the undo of the call must remove.
+fn may_have_effect(failure: Failure) -> Failure {
+    match failure {
+        Failure::NotSent(reason) => Failure::Unavailable(reason),
+        failure => failure,
+    }
+}
+
+impl Replica {
+    /// See [`crate::backend::Backend::acquire`].
+    pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        let epoch = self.epochs.ready().await?;
+        self.ensure_bucket(lock).await?;
+        if new.wait_policy == WaitPolicy::NoWait {
+            return self.acquire_now(lock, new, &epoch).await.map_err(may_have_effect);
+        }
+        // A call that may have to wait is sent when the one before has its place.
+        let admitted = self.table.admit(lock).await;
+        if self.epochs.current().borrow().is_none() {
+            return Err(Failure::NotSent("the connection was lost".into()));
+        }
+        let outcome = self.acquire_now(lock, new, &epoch).await;
+        drop(admitted);
+        outcome.map_err(may_have_effect)
+    }
+
+    async fn acquire_now(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> Result<AcquireOutcome, Failure> {
+        if self.must_wait(lock, new, epoch)
+            && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestSlot::Absent).await?
+        {
+            return Ok(outcome);
+        }
+        let mut is_there = match self.enter(lock, new, RequestSlot::Absent, false).await? {
+            Entered::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
+            Entered::Left => return Ok(AcquireOutcome::Cancelled),
+            Entered::Refused { is_there } => is_there,
+        };
+        for _ in 0..TRIES {
+            let snapshot = self.snapshot(lock, new).await?;
+            match self.acquire_by(lock, new, &snapshot).await? {
+                Attempt::Done(outcome) => return Ok(outcome),
+                Attempt::Changed => {}
+                Attempt::Empty => match self.enter(lock, new, snapshot.slot, is_there).await? {
+                    Entered::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
+                    Entered::Left => return Ok(AcquireOutcome::Cancelled),
+                    Entered::Refused { is_there: now } => is_there = now,
+                },
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
+    fn must_wait(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> bool {
+        let limit = new.limits.queue as usize;
+        new.wait_policy == WaitPolicy::Wait
+            && !new.reentrant
+            && self.table.ask(lock, epoch, |view| {
+                !view.is_empty()
+                    && !view.admits(new.mode)
+                    && view.mismatch(new.mode).is_none()
+                    && view.of_claim(&new.id).is_none()
+                    // Far from the limit, a view that is a little old suffices.
+                    && view.len() < limit / 2
+            }) == Some(true)
+    }
+
+    /// Reads the request of a call, and then the lock.
+    pub async fn snapshot(&self, lock: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
+        let epoch = self.epochs.ready().await?;
+        let request = self.paths.request(lock, new.id);
+        // The request first: what it says was so when the lock was listed, or its version has changed since.
+        let memory = async {
+            match new.retryable {
+                true => self.history.read(epoch.generation, &request).await,
+                false => Ok(None),
+            }
+        };
+        let (memory, view) = tokio::join!(biased; memory, self.table.list(lock, &epoch));
+        let (memory, view) = (memory?, view?);
+        let slot = memory
+            .as_ref()
+            .map_or(RequestSlot::Absent, |(_, version)| RequestSlot::Replaced(*version));
+        Ok(Snapshot {
+            epoch,
+            view,
+            memory: memory.and_then(|(memory, _)| memory),
+            slot,
+        })
+    }
+
+    async fn acquire_by(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Attempt, Failure> {
+        let view = &snapshot.view;
+        if new.retryable
+            && let Some(attempt) = self.find_request(lock, new, snapshot).await?
+        {
+            return Ok(attempt);
+        }
+        if new.reentrant
+            && let Some(attempt) = self.join(lock, new, snapshot).await?
+        {
+            return Ok(attempt);
+        }
+        if let Some(existing) = view.mismatch(new.mode) {
+            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
+        }
+        if view.is_empty() {
+            return Ok(Attempt::Empty);
+        }
+        if new.wait_policy == WaitPolicy::NoWait && !view.admits(new.mode) {
+            let first = self.first_holder(&snapshot.epoch, lock, view).await?;
+            return Ok(AcquireOutcome::Busy(first).into());
+        }
+        let limit = new.limits.queue;
+        if view.len() >= limit as usize {
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
+        }
+        self.enqueue(lock, new, snapshot.slot).await
+    }
+
+    /// A granting or enqueueing step of a call. None if the call has ended.
+    pub fn step_of(&self, lock: &LockName, new: &NewClaim, ops: Vec<StepOp>) -> Option<Step> {
+        let call: InFlight = self.calls.begin(new.call)?;
+        Some(Step {
+            lock: lock.clone(),
+            class: Class::Alone,
+            fenced: true,
+            ops,
+            call: Some(call),
+        })
+    }
+
+    /// Sends a granting step of a call, and remembers if its answer is lost.
+    pub async fn send_grant(&self, new: &NewClaim, step: Step) -> Result<Option<StepDone>, Failure> {
+        let sent = self.batcher.send(step).await;
+        match &sent {
+            Err(Failure::Unavailable(_)) => self.calls.doubt(new.call),
+            Ok(_) => self.calls.is_settled(new.call),
+            Err(_) => {}
+        }
+        changed(sent)
+    }
+
+    /// Grants a lock that nobody uses: its node is absent, or there without children.
+    async fn enter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        slot: RequestSlot,
+        is_there: bool,
+    ) -> Result<Entered, Failure> {
+        let path = self.paths.lock(lock);
+        let claim = Arc::new(Claim::of(new));
+        let holder = self.new_holder(lock, new);
+        // The deletion fails while it has a child.
+        let mut ops: Vec<StepOp> = Vec::new();
+        if is_there {
+            ops.push(Op::delete(path.clone(), ANY).into());
+        }
+        let granted = ops.len() + 1;
+        ops.push(Op::create(path, Vec::new()).into());
+        ops.push(StepOp::Grant(holder, Arc::clone(&claim)));
+        ops.extend(self.history.begin(lock, new, new.id, slot).map(StepOp::Op));
+        let Some(step) = self.step_of(lock, new, ops) else {
+            return Ok(Entered::Left);
+        };
+        let sent = self.batcher.send(step).await;
+        match sent {
+            Ok(done) => {
+                let lease = self.note_granted(lock, &claim, &done, granted)?;
+                let waited = done.sent.saturating_duration_since(new.arrived);
+                Ok(Entered::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
+            }
+            Err(Failure::Refused { index, code }) => {
+                changed(Err::<(), _>(Failure::Refused { index, code }))?;
+                if code == Code::NO_NODE && !(is_there && index == 0) {
+                    // A bucket was deleted by hand, or an old copy of the store was put back.
+                    self.buckets.lock().remove(&Paths::bucket_of(lock));
+                    self.ensure_bucket(lock).await?;
+                }
+                Ok(Entered::Refused {
+                    is_there: match index {
+                        0 => code == Code::NODE_EXISTS || code == Code::NOT_EMPTY,
+                        _ => is_there,
+                    },
+                })
+            }
+            refused => {
+                if matches!(refused, Err(Failure::Unavailable(_))) {
+                    self.calls.doubt(new.call);
+                }
+                changed(refused)?;
+                Ok(Entered::Refused { is_there })
+            }
+        }
+    }
+
+    async fn enqueue(&self, lock: &LockName, new: &NewClaim, slot: RequestSlot) -> Result<Attempt, Failure> {
+        let more = self.history.begin(lock, new, new.id, slot);
+        let ops = more.map(StepOp::Op).into_iter().collect();
+        match self.put_waiter(lock, new, (&Claim::of(new), None), ops).await? {
+            Some(Some(waiter)) => self.stand_new(lock, new, &waiter).await,
+            Some(None) => Ok(Attempt::Changed),
+            None => Ok(AcquireOutcome::Cancelled.into()),
+        }
+    }
+
+    /// Creates the waiter of a call, with other operations. None if the call has ended, and Some(None) if it was
+    /// refused.
+    pub async fn put_waiter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        (claim, place): (&Claim, Option<Place>),
+        more: Vec<StepOp>,
+    ) -> Result<Option<Option<String>>, Failure> {
+        let create = Op::Create {
+            path: self.child(lock, &Child::waiter_prefix(new, place)),
+            data: claim.encode(),
+            kind: NodeKind::EphemeralSequential,
+        };
+        let mut ops = vec![create.into()];
+        ops.extend(more);
+        let Some(step) = self.step_of(lock, new, ops) else {
+            return Ok(None);
+        };
+        let class = if place.is_none() { Class::Append } else { Class::Alone };
+        let Some(done) = changed(self.batcher.send(Step { class, ..step }).await)? else {
+            return Ok(Some(None));
+        };
+        let waiter = name_in(created(&done, 0)?).to_owned();
+        self.table.join(lock, new.call, new.id, &waiter, done.epoch.session);
+        tracing::trace!(lock = %lock, claim = %new.id, "waits");
+        Ok(Some(Some(waiter)))
+    }
+
+    /// A new waiter: it holds if it may, leaves again if it is a try, and otherwise waits.
+    async fn stand_new(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Attempt, Failure> {
+        let epoch = self.epochs.ready().await?;
+        let view = self.table.list(lock, &epoch).await?;
+        // Another replica may have enqueued one of another kind at the same moment.
+        if let Some(existing) = view.mismatch(new.mode)
+            && self.withdraw(lock, new, waiter).await?
+        {
+            return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
+        }
+        let outcome = self.stand(lock, new, &epoch, view).await?;
+        if new.wait_policy == WaitPolicy::NoWait && matches!(outcome, AcquireOutcome::Waiting(_)) {
+            if !self.withdraw(lock, new, waiter).await? {
+                return Ok(Attempt::Changed);
+            }
+            let view = self.table.list(lock, &epoch).await?;
+            return Ok(AcquireOutcome::Busy(self.first_holder(&epoch, lock, &view).await?).into());
+        }
+        Ok(outcome.into())
+    }
+
+    /// Removes the waiter of a call again. Whether it was there.
+    pub async fn withdraw(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<bool, Failure> {
+        let mut ops = vec![Op::delete(self.child(lock, waiter), ANY).into()];
+        if new.retryable {
+            ops.push(self.history.forget(lock, new.id).into());
+        }
+        let Some(step) = self.step_of(lock, new, ops) else {
+            return Ok(false);
+        };
+        let gone = changed(self.batcher.send(step).await)?.is_some();
+        if gone {
+            self.table.part(lock, new.call);
+            self.table.left(lock, waiter);
+        }
+        Ok(gone)
+    }
+
+    /// The first holder of a view, as it is shown.
+    pub async fn first_holder(
+        &self,
+        epoch: &Epoch,
+        lock: &LockName,
+        view: &View,
+    ) -> Result<Option<Box<Holder>>, Failure> {
+        let Some(first) = view.holders().first() else {
+            return Ok(None);
+        };
+        let lease = self.known_holder(epoch, lock, first).await?;
+        Ok(lease.map(|lease| Box::new(super::inspect::show_holder(&lease))))
+    }
+}
+
+/// The outcome of a step that grants a free lock.
+enum Entered {
+    Held(Grant),
+    /// The call has ended.
+    Left,
+    /// The lock is in use; its node is there, as far as the refusal says.
+    Refused {
+        is_there: bool,
+    },
+}
+
+use super::TRIES;

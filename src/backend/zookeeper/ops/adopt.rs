@@ -1,0 +1,182 @@
+//! Calls that find an existing claim: the one of their own request, or one that they join.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::acquire::{Attempt, Snapshot};
+use super::{Replica, changed, grant_of, set};
+use crate::backend::zookeeper::batch::StepOp;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::data::child::Child;
+use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
+use crate::backend::zookeeper::history::RequestSlot;
+use crate::backend::zookeeper::leases::Lease;
+use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};
+use crate::name::LockName;
+
+impl Replica {
+    /// Looks for the claim of a call's request. None if there is none.
+    pub async fn find_request(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Attempt>, Failure> {
+        let claim = match &snapshot.memory {
+            Some(Memory::Ended(end)) => return Ok(Some(AcquireOutcome::Finished(end.cause).into())),
+            Some(Memory::Live { claim, .. }) => *claim,
+            None => new.id,
+        };
+        match snapshot.view.of_claim(&claim) {
+            Some(holder) if holder.holds() => self.adopt_hold(lock, new, snapshot, holder).await,
+            Some(waiter) if waiter.claim == new.id => self.adopt_waiter(lock, new, snapshot, waiter).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adopts a waiting claim of the same request.
+    async fn adopt_waiter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        snapshot: &Snapshot,
+        waiter: &Child,
+    ) -> Result<Attempt, Failure> {
+        let path = self.child(lock, &waiter.name);
+        let Some((data, _)) = self.client.get(snapshot.epoch.generation, &path).await? else {
+            return Ok(Attempt::Changed);
+        };
+        let known = Claim::decode(&data)?;
+        if let Some(field) = known.differs(new) {
+            return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
+        }
+        let mut more: Vec<StepOp> = vec![Op::delete(path, ANY).into()];
+        if snapshot.view.is_next(&waiter.name, None) {
+            more.push(self.history.adopt(lock, new.id, new.call).into());
+            let granted = self.grant(lock, new, Arc::new(Claim::of(new)), more).await?;
+            return Ok(granted.map_or(Attempt::Changed, |grant| AcquireOutcome::Held(grant).into()));
+        }
+        if new.wait_policy == WaitPolicy::NoWait {
+            // It cannot be granted now, so a try takes it out.
+            more.push(self.history.forget(lock, new.id).into());
+            let Some(step) = self.step_of(lock, new, more) else {
+                return Ok(AcquireOutcome::Cancelled.into());
+            };
+            if changed(self.batcher.send(step).await)?.is_none() {
+                return Ok(Attempt::Changed);
+            }
+            let first = self.first_holder(&snapshot.epoch, lock, &snapshot.view).await?;
+            return Ok(AcquireOutcome::Busy(first).into());
+        }
+        more.push(self.history.adopt(lock, new.id, new.call).into());
+        let claim = Claim {
+            since: known.since,
+            ..Claim::of(new)
+        };
+        match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
+            Some(Some(_)) => {
+                let view = self.table.list(lock, &snapshot.epoch).await?;
+                Ok(self.stand(lock, new, &snapshot.epoch, view).await?.into())
+            }
+            Some(None) => Ok(Attempt::Changed),
+            None => Ok(AcquireOutcome::Cancelled.into()),
+        }
+    }
+
+    /// Adopts a hold of the same request: its record notes that two calls know it, and is written before a TTL is
+    /// answered, so that watchers count from then. None if the holder has no such hold.
+    async fn adopt_hold(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        snapshot: &Snapshot,
+        holder: &Child,
+    ) -> Result<Option<Attempt>, Failure> {
+        let Some(lease) = self.read_holder(&snapshot.epoch, lock, holder).await? else {
+            return Ok(Some(Attempt::Changed));
+        };
+        if lease.claim.hold(&new.id).is_none() {
+            return Ok(None);
+        }
+        if let Some(field) = lease.claim.differs(new) {
+            let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
+            return Ok(Some(refused.into()));
+        }
+        let mut claim = Claim::clone(&lease.claim);
+        claim.life = lease.remaining();
+        if claim.life.is_zero() {
+            self.expire(&lease).await?;
+            return Ok(Some(Attempt::Changed));
+        }
+        let adopted = claim.holds.iter_mut().find(|hold| hold.id == new.id);
+        let Some(hold) = adopted.map(|hold| {
+            hold.adopted = true;
+            hold.clone()
+        }) else {
+            return Ok(None);
+        };
+        self.rewrite(lock, new, (&lease, claim), &hold, None).await.map(Some)
+    }
+
+    /// Joins a reentrant holder of the same owner. None if there is none.
+    pub async fn join(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Option<Attempt>, Failure> {
+        let reentrant = snapshot.view.holders().iter().filter(|holder| holder.reentrant);
+        for holder in reentrant {
+            let Some(lease) = self.read_holder(&snapshot.epoch, lock, holder).await? else {
+                return Ok(Some(Attempt::Changed));
+            };
+            if lease.claim.is_joined_by(new) {
+                return self.reenter(lock, new, snapshot.slot, &lease).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a hold to a claim of the same owner.
+    async fn reenter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        slot: RequestSlot,
+        lease: &Lease,
+    ) -> Result<Attempt, Failure> {
+        if let Some(field) = lease.claim.differs(new) {
+            return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }).into());
+        }
+        let limit = new.limits.holds;
+        if lease.claim.holds.len() >= limit as usize {
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
+        }
+        let mut claim = Claim::clone(&lease.claim);
+        claim.life = lease.remaining().max(new.ttl.get());
+        let hold = Hold::of(new);
+        claim.holds.push(hold.clone());
+        let request = self.history.begin(lock, new, claim.id, slot);
+        self.rewrite(lock, new, (lease, claim), &hold, request).await
+    }
+
+    /// Rewrites a holder at the version at which it was read, with its record of the request.
+    async fn rewrite(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        (lease, claim): (&Lease, Claim),
+        hold: &Hold,
+        request: Option<Op>,
+    ) -> Result<Attempt, Failure> {
+        let path = self.child(lock, &lease.child.name);
+        let mut ops: Vec<StepOp> = vec![Op::set(path, claim.encode(), lease.version).into()];
+        ops.extend(request.map(StepOp::Op));
+        let Some(step) = self.step_of(lock, new, ops) else {
+            return Ok(AcquireOutcome::Cancelled.into());
+        };
+        let Some(done) = changed(self.batcher.send(step).await)? else {
+            self.leases.is_outdated(lease);
+            return Ok(Attempt::Changed);
+        };
+        let lease = self.note_rewritten(lease, claim, set(&done, 0)?.version);
+        let grant = grant_of(&lease, hold, lease.claim.life, Duration::ZERO);
+        Ok(AcquireOutcome::Held(grant).into())
+    }
+}

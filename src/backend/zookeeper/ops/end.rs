@@ -1,0 +1,238 @@
+//! Ends holds of a claim, and with the last hold the claim: every end goes through here with its cause.
+
+use std::sync::Arc;
+
+use super::{Replica, changed, grant_of, set};
+use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
+use crate::backend::zookeeper::calls::InFlight;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::data::record::{Claim, Hold};
+use crate::backend::zookeeper::leases::Lease;
+use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
+use crate::claim::Cause;
+use crate::name::{LockName, Mode, Secret};
+
+/// What ends, and why.
+pub struct Ending<'a> {
+    pub lease: &'a Lease,
+    /// The secret of one hold; None for all holds.
+    pub hold: Option<Secret>,
+    pub cause: Cause,
+}
+
+/// A waiter of this replica that a release hands the lock over to.
+struct HandOver<'a> {
+    new: &'a NewClaim,
+    claim: Arc<Claim>,
+    waiter: String,
+    call: InFlight,
+}
+
+/// What the step of an end consists of besides the end of the holder itself.
+#[derive(Default)]
+struct Extras {
+    /// The records of the ends.
+    ends: Vec<Op>,
+    /// The deletion of the lock's node.
+    lock: Option<Op>,
+}
+
+impl Replica {
+    /// Ends holds at the version of the holder that is known, and hands over to `next` if it may hold then. None if the
+    /// holder has changed.
+    pub async fn end(&self, ending: Ending<'_>, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
+        let lease = ending.lease;
+        let holds = lease.claim.holds.iter().cloned();
+        let (gone, left): (Vec<Hold>, Vec<Hold>) =
+            holds.partition(|known| ending.hold.is_none_or(|hold| known.secret == hold));
+        let ends = self
+            .history
+            .end(&lease.lock, (&lease.claim, lease.token), &gone, ending.cause);
+        let outcome = match left.is_empty() {
+            true => self.end_claim(&ending, ends, next).await?,
+            false => self.end_holds(&ending, ends, left).await?,
+        };
+        if outcome.is_none() {
+            self.leases.is_outdated(lease);
+        }
+        Ok(outcome)
+    }
+
+    /// Ends holds of a claim that keeps others.
+    async fn end_holds(
+        &self,
+        ending: &Ending<'_>,
+        ends: Vec<Op>,
+        left: Vec<Hold>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        let lease = ending.lease;
+        let claim = Claim {
+            holds: left,
+            life: lease.remaining(),
+            ..Claim::clone(&lease.claim)
+        };
+        let path = self.child(&lease.lock, &lease.child.name);
+        let rewrite = Op::set(path, claim.encode(), lease.version);
+        let extras = Extras { ends, lock: None };
+        let Some(done) = self.send_end(lease, rewrite, extras).await? else {
+            return Ok(None);
+        };
+        self.note_rewritten(lease, claim, set(&done, 0)?.version);
+        Ok(Some(outcome(ending.cause, None)))
+    }
+
+    /// Notes a holder that a step of this replica has rewritten.
+    pub fn note_rewritten(&self, lease: &Lease, claim: Claim, version: i32) -> Lease {
+        self.leases.note(Lease {
+            claim: Arc::new(claim),
+            version,
+            seen: crate::clock::since_boot(),
+            ..lease.clone()
+        })
+    }
+
+    async fn end_claim(
+        &self,
+        ending: &Ending<'_>,
+        ends: Vec<Op>,
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        let lease = ending.lease;
+        let lock = &lease.lock;
+        if let Some(next) = next
+            && let Some(hand_over) = self.hand_over(lease, next).await?
+        {
+            let granted = self.send_hand_over(ending, ends.clone(), hand_over).await;
+            // It asks for itself again, if it was not granted.
+            self.table.waits(lock, next.call);
+            if let Some(grant) = granted? {
+                return Ok(Some(outcome(ending.cause, Some(grant))));
+            }
+        }
+        let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
+        let extras = Extras {
+            lock: self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY)),
+            ends,
+        };
+        let Some(done) = self.send_end(lease, delete, extras).await? else {
+            return Ok(None);
+        };
+        drop(done);
+        self.note_ended(lease);
+        Ok(Some(outcome(ending.cause, None)))
+    }
+
+    /// Whether a lock has no other claim, as far as this replica knows: its node is deleted with the holder.
+    fn is_alone(&self, lease: &Lease) -> bool {
+        lease.claim.mode == Mode::Exclusive && !self.table.has_waiters(&lease.lock)
+    }
+
+    fn note_ended(&self, lease: &Lease) {
+        self.leases.forget(&lease.lock, &lease.child.name);
+        self.table.ended(&lease.lock, &lease.child.name);
+    }
+
+    /// Sends the end of holds. Nothing that is only remembered or tidied up keeps a hold from ending. None if the holder
+    /// has changed.
+    async fn send_end(&self, lease: &Lease, end: Op, mut extras: Extras) -> Result<Option<StepDone>, Failure> {
+        loop {
+            let mut ops = vec![StepOp::Op(end.clone())];
+            ops.extend(extras.ends.iter().cloned().map(StepOp::Op));
+            ops.extend(extras.lock.clone().map(StepOp::Op));
+            match self.step(&lease.lock, ops).await {
+                Ok(done) => {
+                    self.history.ended(&extras.ends, lease.claim.finished_limit);
+                    return Ok(Some(done));
+                }
+                Err(Failure::Refused { index, .. }) if index > extras.ends.len() => extras.lock = None,
+                Err(Failure::Refused { index, .. }) if index > 0 => repair(&mut extras.ends, index - 1),
+                refused => return changed(refused),
+            }
+        }
+    }
+
+    /// The waiter of this call, if it may hold once this holder is gone.
+    async fn hand_over<'a>(&self, lease: &Lease, next: &'a NewClaim) -> Result<Option<HandOver<'a>>, Failure> {
+        let lock = &lease.lock;
+        let Some(own) = self.table.own(lock, next.call) else {
+            return Ok(None);
+        };
+        let epoch = self.epochs.ready().await?;
+        let gone = Some(lease.child.name.as_str());
+        let known = self.table.ask(lock, &epoch, |view| {
+            (view.has(&own.name) && gone.is_some_and(|gone| view.has(gone))).then(|| view.is_next(&own.name, gone))
+        });
+        let is_next = match known.flatten() {
+            Some(is_next) => is_next,
+            None => self.table.list(lock, &epoch).await?.is_next(&own.name, gone),
+        };
+        let call = self.calls.begin(next.call).filter(|_| is_next);
+        Ok(call.map(|call| HandOver {
+            new: next,
+            claim: Arc::new(Claim::of(next)),
+            waiter: own.name,
+            call,
+        }))
+    }
+
+    /// Ends the holder and grants the waiter in one step. None if that was refused.
+    async fn send_hand_over(
+        &self,
+        ending: &Ending<'_>,
+        ends: Vec<Op>,
+        to: HandOver<'_>,
+    ) -> Result<Option<Grant>, Failure> {
+        let lease = ending.lease;
+        let lock = &lease.lock;
+        let holder = self.new_holder(lock, to.new);
+        let mut ops: Vec<StepOp> = vec![
+            Op::delete(self.child(lock, &lease.child.name), lease.version).into(),
+            StepOp::Grant(holder, Arc::clone(&to.claim)),
+            Op::delete(self.child(lock, &to.waiter), ANY).into(),
+        ];
+        ops.extend(ends.iter().cloned().map(StepOp::Op));
+        self.table.mute(lock, to.new.call);
+        let step = Step {
+            lock: lock.clone(),
+            class: Class::Alone,
+            fenced: true,
+            ops,
+            call: Some(to.call),
+        };
+        let Some(done) = self.send_grant(to.new, step).await? else {
+            return Ok(None);
+        };
+        self.history.ended(&ends, lease.claim.finished_limit);
+        let granted = self.note_granted(lock, &to.claim, &done, 1)?;
+        self.table.part(lock, to.new.call);
+        self.note_ended(lease);
+        let waited = done.sent.saturating_duration_since(to.new.arrived);
+        Ok(Some(grant_of(&granted, &to.claim.holds[0], to.claim.life, waited)))
+    }
+
+    /// The end of a holder that nobody hands over.
+    pub async fn end_all(&self, lock: &LockName, lease: &Lease, cause: Cause) -> Result<bool, Failure> {
+        debug_assert_eq!(*lock, lease.lock);
+        let ending = Ending {
+            lease,
+            hold: None,
+            cause,
+        };
+        Ok(self.end(ending, None).await?.is_some())
+    }
+}
+
+/// Changes a record of an end that could not be written: one that should be there is created, and one that is there
+/// already stays as it is.
+fn repair(ends: &mut Vec<Op>, index: usize) {
+    let op = ends.remove(index);
+    if let Op::Set { path, data, .. } = op {
+        ends.insert(index, Op::create(path, data));
+    }
+}
+
+pub fn outcome(cause: Cause, next: Option<Grant>) -> ReleaseOutcome {
+    let released = Released::Ended(cause);
+    ReleaseOutcome { released, next }
+}

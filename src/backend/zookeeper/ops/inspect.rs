@@ -1,0 +1,176 @@
+//! Inspects and lists locks.
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use super::Replica;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::data::child::Child;
+use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
+use crate::backend::zookeeper::data::record::Claim;
+use crate::backend::zookeeper::data::view::View;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::leases::Lease;
+use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
+use crate::claim::{Holder, Queue, Waiter};
+use crate::name::{FencingToken, LockName};
+
+/// How many reads are under way at once.
+const CONCURRENT: usize = 64;
+
+impl Replica {
+    /// See [`crate::backend::Backend::inspect`].
+    pub async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, Failure> {
+        let epoch = self.epochs.ready().await?;
+        let view = self.list_now(&epoch, lock).await?;
+        self.show(&epoch, lock, &view, limit).await
+    }
+
+    /// A view as the API returns it. Claims that ended since are left out.
+    pub async fn show(
+        &self,
+        epoch: &Epoch,
+        lock: &LockName,
+        view: &View,
+        limit: InspectLimit,
+    ) -> Result<Queue, Failure> {
+        // Boxed, because the compiler cannot prove that a borrowing future per child is `Send`.
+        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
+        for holder in view.holders().iter().take(limit.holders) {
+            reads.push(self.read_holder(epoch, lock, holder).boxed());
+        }
+        let holders: Vec<Option<Lease>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
+        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
+        for waiter in view.waiters().iter().take(limit.waiters) {
+            reads.push(self.read_waiter(epoch, lock, waiter).boxed());
+        }
+        let waiters = stream::iter(reads);
+        let waiters: Vec<Option<Claim>> = waiters.buffered(CONCURRENT).try_collect().await?;
+        let gone = |read: usize, found: usize| read - found;
+        let (read_holders, read_waiters) = (holders.len(), waiters.len());
+        let mut holders: Vec<_> = holders.into_iter().flatten().collect();
+        holders.sort_by_key(|lease| lease.token);
+        let waiters: Vec<_> = waiters.iter().flatten().map(show_waiter).collect();
+        Ok(Queue {
+            holder_count: view.holders().len() - gone(read_holders, holders.len()),
+            waiter_count: view.waiters().len() - gone(read_waiters, waiters.len()),
+            holders: holders.iter().map(show_holder).collect(),
+            waiters,
+        })
+    }
+
+    /// The data of a waiter; `None` if it is gone.
+    pub async fn read_waiter(&self, epoch: &Epoch, lock: &LockName, waiter: &Child) -> Result<Option<Claim>, Failure> {
+        let path = self.child(lock, &waiter.name);
+        let read = self.client.get(epoch.generation, &path).await?;
+        read.map(|(data, _)| Claim::decode(&data)).transpose()
+    }
+
+    /// See [`crate::backend::Backend::holder`].
+    pub async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
+        let epoch = self.epochs.ready().await?;
+        let lease = self.holder_with_token(&epoch, lock, token).await?;
+        Ok(lease.as_ref().map(show_holder))
+    }
+
+    /// The holder with this token, as it is after the server has caught up.
+    pub async fn holder_with_token(
+        &self,
+        epoch: &Epoch,
+        lock: &LockName,
+        token: FencingToken,
+    ) -> Result<Option<Lease>, Failure> {
+        let view = self.list_now(epoch, lock).await?;
+        for holder in view.holders() {
+            // A token stays the same, so a known one that differs needs no read.
+            let known = self.leases.get(lock, &holder.name);
+            if known.is_some_and(|known| known.token != token) {
+                continue;
+            }
+            if let Some(lease) = self.read_holder(epoch, lock, holder).await?
+                && lease.token == token
+            {
+                return Ok(Some(lease));
+            }
+        }
+        Ok(None)
+    }
+
+    /// See [`crate::backend::Backend::list`].
+    pub async fn list(&self, prefix: &str, page: &PageRequest) -> Result<LockPage, Failure> {
+        let epoch = self.epochs.ready().await?;
+        let mut names = self.names(&epoch).await?;
+        names.retain(|name| {
+            name.as_str().starts_with(prefix) && page.after.as_deref().is_none_or(|after| name.as_str() > after)
+        });
+        names.sort();
+        let mut listing = LockPage::default();
+        for name in names {
+            if listing.locks.len() == page.size {
+                listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
+                break;
+            }
+            listing.locks.extend(self.summary(&epoch, name).await?);
+        }
+        Ok(listing)
+    }
+
+    /// The locks that have nodes, after the server has caught up.
+    async fn names(&self, epoch: &Epoch) -> Result<Vec<LockName>, Failure> {
+        let sync = self.client.sync(epoch.generation, &self.paths.base());
+        let reads: Vec<_> = (0..BUCKETS)
+            .map(|bucket| self.client.children(epoch.generation, &self.paths.locks(bucket)))
+            .collect();
+        sync.await?;
+        let mut names = Vec::new();
+        for read in reads {
+            let children = read.await?.map(|(children, _)| children).unwrap_or_default();
+            names.extend(children.iter().filter_map(|child| decode_name(child)));
+        }
+        Ok(names)
+    }
+
+    /// The summary of a lock, if it has claims.
+    async fn summary(&self, epoch: &Epoch, lock: LockName) -> Result<Option<LockSummary>, Failure> {
+        let path = self.paths.lock(&lock);
+        let children = self.client.children(epoch.generation, &path).await?;
+        let view = View::of(&children.map(|(names, _)| names).unwrap_or_default());
+        if view.is_empty() {
+            return Ok(None);
+        }
+        let first = self.first_holder(epoch, &lock, &view).await?;
+        Ok(Some(LockSummary {
+            holders: view.holders().len(),
+            waiters: view.waiters().len(),
+            first: first.map(|first| *first),
+            lock,
+        }))
+    }
+}
+
+/// A holder as the API shows it.
+pub fn show_holder(lease: &Lease) -> Holder {
+    let claim = &lease.claim;
+    Holder {
+        claim: claim.id,
+        owner: claim.owner.clone(),
+        identity: claim.identity.clone(),
+        mode: claim.mode,
+        token: lease.token,
+        remaining: lease.remaining(),
+        holds: u32::try_from(claim.holds.len()).unwrap_or(u32::MAX),
+        metadata: claim.metadata.clone(),
+        since: claim.since,
+    }
+}
+
+fn show_waiter(claim: &Claim) -> Waiter {
+    Waiter {
+        claim: claim.id,
+        owner: claim.owner.clone(),
+        identity: claim.identity.clone(),
+        mode: claim.mode,
+        metadata: claim.metadata.clone(),
+        since: claim.since,
+    }
+}

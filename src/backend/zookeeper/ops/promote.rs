@@ -1,0 +1,218 @@
+//! Promotes a waiting claim to a holder, on request of the replica that serves its call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt, try_join_all};
+
+use super::{Replica, TRIES, grant_of};
+use crate::backend::zookeeper::batch::StepOp;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::data::child::Child;
+use crate::backend::zookeeper::data::record::{Claim, Memory};
+use crate::backend::zookeeper::data::view::View;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::leases::Lease;
+use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition};
+use crate::name::LockName;
+
+/// The most holders whose leases are read at once.
+const READ: usize = 256;
+
+impl Replica {
+    /// See [`crate::backend::Backend::promote`].
+    pub async fn promote(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
+        let epoch = self.epochs.ready().await?;
+        self.table.mute(lock, new.call);
+        let known = self.table.own(lock, new.call).and_then(|own| {
+            let is_next = self.table.ask(lock, &epoch, |view| view.is_next(&own.name, None));
+            (is_next == Some(true)).then_some(own.name)
+        });
+        if let Some(waiter) = known
+            && let Some(grant) = self.take(lock, new, &waiter).await?
+        {
+            return Ok(AcquireOutcome::Held(grant));
+        }
+        // What another replica released before this call makes room.
+        let view = self.list_now(&epoch, lock).await?;
+        self.stand(lock, new, &epoch, view).await
+    }
+
+    /// Makes a waiter a holder. None if the lock has changed.
+    async fn take(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Option<Grant>, Failure> {
+        let more = vec![Op::delete(self.child(lock, waiter), ANY).into()];
+        self.grant(lock, new, Arc::new(Claim::of(new)), more).await
+    }
+
+    /// Creates the holder of a call together with other operations, which must say that it may hold. None if they were
+    /// refused, or the call has ended.
+    pub async fn grant(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        claim: Arc<Claim>,
+        more: Vec<StepOp>,
+    ) -> Result<Option<Grant>, Failure> {
+        // The holder appears before its waiter disappears: who follows the events never sees neither.
+        let holder = self.new_holder(lock, new);
+        let mut ops = vec![StepOp::Grant(holder, Arc::clone(&claim))];
+        ops.extend(more);
+        let Some(step) = self.step_of(lock, new, ops) else {
+            return Ok(None);
+        };
+        let Some(done) = self.send_grant(new, step).await? else {
+            return Ok(None);
+        };
+        let lease = self.note_granted(lock, &claim, &done, 0)?;
+        self.table.part(lock, new.call);
+        let waited = done.sent.saturating_duration_since(new.arrived);
+        Ok(Some(grant_of(&lease, &claim.holds[0], claim.life, waited)))
+    }
+
+    /// The outcome of a call by a list of its lock, in which it may wait.
+    pub async fn stand(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        epoch: &Epoch,
+        mut view: View,
+    ) -> Result<AcquireOutcome, Failure> {
+        for _ in 0..TRIES {
+            if self.calls.has_left(new.call) {
+                return Ok(AcquireOutcome::Cancelled);
+            }
+            match view.of_call(new.call) {
+                None => return self.stand_nowhere(lock, new, epoch, &view).await,
+                Some(holder) if holder.holds() => {
+                    if let Some(outcome) = self.hold_again(lock, new, epoch, holder).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Some(waiter) if !view.is_next(&waiter.name, None) => {
+                    return self.wait(lock, new, epoch, (waiter, &view)).await;
+                }
+                Some(waiter) => {
+                    if let Some(grant) = self.take(lock, new, &waiter.name).await? {
+                        return Ok(AcquireOutcome::Held(grant));
+                    }
+                }
+            }
+            view = self.table.list(lock, epoch).await?;
+        }
+        Err(Failure::Contended)
+    }
+
+    async fn wait(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        epoch: &Epoch,
+        (waiter, view): (&Child, &View),
+    ) -> Result<AcquireOutcome, Failure> {
+        let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
+        for holder in view.holders().iter().take(READ) {
+            reads.push(self.known_holder(epoch, lock, holder).boxed());
+        }
+        let leases = try_join_all(reads).await?;
+        let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();
+        self.table.waits(lock, new.call);
+        Ok(AcquireOutcome::Waiting(QueuePosition {
+            position: waiter.place().map_or(0, |place| place.position()),
+            frees_in,
+        }))
+    }
+
+    /// The outcome of a call that already holds. None if its holder has changed.
+    async fn hold_again(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        epoch: &Epoch,
+        holder: &Child,
+    ) -> Result<Option<AcquireOutcome>, Failure> {
+        let Some(lease) = self.read_holder(epoch, lock, holder).await? else {
+            return Ok(None);
+        };
+        let Some(hold) = lease.claim.hold_of_call(new.call) else {
+            return Ok(Some(AcquireOutcome::Gone));
+        };
+        if self.calls.is_in_doubt(new.call) && hold.adopted {
+            // Another call has found it, and its client counts on this token.
+            return Ok(Some(AcquireOutcome::Superseded));
+        }
+        if self.calls.is_in_doubt(new.call) {
+            let granted = self.mint_again(lock, new, &lease).await?;
+            return Ok(granted.map(AcquireOutcome::Held));
+        }
+        self.table.part(lock, new.call);
+        let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
+        Ok(Some(AcquireOutcome::Held(grant)))
+    }
+
+    /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
+    /// minted before the base was proven.
+    async fn mint_again(&self, lock: &LockName, new: &NewClaim, lease: &Lease) -> Result<Option<Grant>, Failure> {
+        let claim = Claim {
+            life: new.ttl.get().max(lease.remaining()),
+            ..Claim::clone(&lease.claim)
+        };
+        let old = Op::delete(self.child(lock, &lease.child.name), lease.version);
+        let granted = self.grant(lock, new, Arc::new(claim), vec![old.into()]).await?;
+        if granted.is_some() {
+            self.leases.forget(lock, &lease.child.name);
+            self.table.ended(lock, &lease.child.name);
+        }
+        Ok(granted)
+    }
+
+    /// The outcome of a call that neither waits nor holds.
+    async fn stand_nowhere(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        epoch: &Epoch,
+        view: &View,
+    ) -> Result<AcquireOutcome, Failure> {
+        if let Some(outcome) = self.joined_hold(lock, new, epoch, view).await? {
+            return Ok(outcome);
+        }
+        let own = self.table.part(lock, new.call);
+        if new.retryable && view.of_claim(&new.id).is_some() {
+            return Ok(AcquireOutcome::Superseded);
+        }
+        // It waited in this session, so another call has taken its place out.
+        if own.is_some_and(|own| own.session == epoch.session) {
+            self.calls.leave(new.call);
+            return Ok(AcquireOutcome::Cancelled);
+        }
+        if new.retryable {
+            let request = self.paths.request(lock, new.id);
+            if let Some((Some(Memory::Ended(end)), _)) = self.history.read(epoch.generation, &request).await? {
+                return Ok(AcquireOutcome::Finished(end.cause));
+            }
+        }
+        Ok(AcquireOutcome::Gone)
+    }
+
+    /// The hold of a call that has joined another claim.
+    async fn joined_hold(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        epoch: &Epoch,
+        view: &View,
+    ) -> Result<Option<AcquireOutcome>, Failure> {
+        let reentrant = view.holders().iter().filter(|holder| new.reentrant && holder.reentrant);
+        for holder in reentrant {
+            let lease = self.read_holder(epoch, lock, holder).await?;
+            if let Some(lease) = lease
+                && let Some(hold) = lease.claim.hold_of_call(new.call)
+            {
+                let grant = grant_of(&lease, hold, lease.remaining(), Duration::ZERO);
+                return Ok(Some(AcquireOutcome::Held(grant)));
+            }
+        }
+        Ok(None)
+    }
+}

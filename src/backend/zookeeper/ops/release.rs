@@ -1,0 +1,190 @@
+//! Ends a hold, undoes a call, or forces a holder.
+
+use super::end::Ending;
+use super::{Replica, TRIES, changed};
+use crate::backend::zookeeper::batch::{Class, Step, StepOp};
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::data::child::Child;
+use crate::backend::zookeeper::data::view::View;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
+use crate::claim::Cause;
+use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
+
+impl Replica {
+    /// See [`crate::backend::Backend::release`].
+    pub async fn release(
+        &self,
+        lock: &LockName,
+        target: ReleaseTarget<'_>,
+        next: Option<&NewClaim>,
+    ) -> Result<ReleaseOutcome, Failure> {
+        if let ReleaseTarget::Call(_, call) = target {
+            self.calls.leave(call);
+            self.calls.settled(call).await;
+        }
+        for _ in 0..TRIES {
+            let outcome = match target {
+                ReleaseTarget::Hold(lease) => self.release_hold(lease, next).await?,
+                ReleaseTarget::Call(claim, call) => self.undo(lock, *claim, call, next).await?,
+                ReleaseTarget::Forced(token) => self.force(lock, token, next).await?,
+            };
+            if let Some(outcome) = outcome {
+                if let ReleaseTarget::Call(_, call) = target {
+                    self.table.part(lock, call);
+                    self.calls.is_settled(call);
+                }
+                return Ok(outcome);
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
+        let Some(held) = self.holder_of(lease).await? else {
+            let epoch = self.epochs.ready().await?;
+            let before = self.history.of_lease(epoch.generation, lease).await?;
+            return Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))));
+        };
+        let ending = Ending {
+            lease: &held,
+            hold: Some(lease.secret),
+            cause: Cause::Released,
+        };
+        self.end(ending, next).await
+    }
+
+    async fn force(
+        &self,
+        lock: &LockName,
+        token: FencingToken,
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        let epoch = self.epochs.ready().await?;
+        if let Some(held) = self.holder_with_token(&epoch, lock, token).await? {
+            let ending = Ending {
+                lease: &held,
+                hold: None,
+                cause: Cause::Forced,
+            };
+            return self.end(ending, next).await;
+        }
+        let before = self.history.of_token(epoch.generation, lock, token).await?;
+        Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))))
+    }
+
+    async fn undo(
+        &self,
+        lock: &LockName,
+        claim: ClaimId,
+        call: CallId,
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        self.table.mute(lock, call);
+        // Its steps were answered, or are kept out by the fence of this connection.
+        let epoch = self.epochs.ready().await?;
+        let view = self.table.list(lock, &epoch).await?;
+        match view.of_call(call) {
+            Some(waiter) if !waiter.holds() => {
+                let gone = self.remove_waiter(lock, waiter).await?;
+                Ok(gone.then(|| found(Released::Ended(Cause::Cancelled))))
+            }
+            Some(holder) => {
+                let holder = holder.clone();
+                self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                    .await
+            }
+            None => {
+                let joined = self.joined(lock, (&epoch, &view), claim, call).await?;
+                match joined {
+                    Some(holder) => {
+                        self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                            .await
+                    }
+                    None => Ok(Some(found(match view.of_claim(&claim) {
+                        Some(_) => Released::Adopted,
+                        None => Released::Nothing,
+                    }))),
+                }
+            }
+        }
+    }
+
+    /// Removes a waiter and forgets its request. Whether it was there.
+    async fn remove_waiter(&self, lock: &LockName, waiter: &Child) -> Result<bool, Failure> {
+        let mut ops: Vec<StepOp> = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
+        if waiter.retryable {
+            ops.push(self.history.forget(lock, waiter.claim).into());
+        }
+        let step = Step {
+            lock: lock.clone(),
+            class: Class::Alone,
+            fenced: false,
+            ops,
+            call: None,
+        };
+        let gone = match self.batcher.send(step).await {
+            // The record of its request was deleted by hand.
+            Err(Failure::Refused { index: 1, .. }) => {
+                let only = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
+                changed(self.step(lock, only).await)?.is_some()
+            }
+            sent => changed(sent)?.is_some(),
+        };
+        if gone {
+            self.table.part(lock, waiter.call);
+            self.table.left(lock, &waiter.name);
+        }
+        Ok(gone)
+    }
+
+    /// The holder that has the hold of this call, or of this id, beside its first one.
+    async fn joined(
+        &self,
+        lock: &LockName,
+        (epoch, view): (&Epoch, &View),
+        id: ClaimId,
+        call: CallId,
+    ) -> Result<Option<Child>, Failure> {
+        for holder in view.holders().iter().filter(|holder| holder.reentrant) {
+            let lease = self.read_holder(epoch, lock, holder).await?;
+            let is_it = |lease: &super::Lease| {
+                lease.claim.hold_of_call(call).is_some() || (lease.claim.id != id && lease.claim.hold(&id).is_some())
+            };
+            if lease.is_some_and(|lease| is_it(&lease)) {
+                return Ok(Some(holder.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends the hold of a call, unless another call has found it.
+    async fn undo_hold(
+        &self,
+        lock: &LockName,
+        (epoch, _): (&Epoch, &View),
+        holder: &Child,
+        (_, call): (ClaimId, CallId),
+        next: Option<&NewClaim>,
+    ) -> Result<Option<ReleaseOutcome>, Failure> {
+        let Some(held) = self.read_holder(epoch, lock, holder).await? else {
+            return Ok(None);
+        };
+        match held.claim.hold_of_call(call) {
+            Some(hold) if !hold.adopted => {
+                let ending = Ending {
+                    lease: &held,
+                    hold: Some(hold.secret),
+                    cause: Cause::Undone,
+                };
+                self.end(ending, next).await
+            }
+            _ => Ok(Some(found(Released::Adopted))),
+        }
+    }
+}
+
+fn found(released: Released) -> ReleaseOutcome {
+    ReleaseOutcome { released, next: None }
+}

@@ -1,0 +1,49 @@
+//! Renewal: a write at the version that was read, which every watcher counts from anew.
+
+use std::time::Duration;
+
+use super::{Replica, TRIES, changed, grant_of, set};
+use crate::backend::RenewOutcome;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::Op;
+use crate::backend::zookeeper::data::record::Claim;
+use crate::backend::zookeeper::leases::Lease;
+use crate::name::{LeaseKey, Ttl};
+
+impl Replica {
+    /// See [`crate::backend::Backend::renew`].
+    pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
+        for _ in 0..TRIES {
+            let Some(held) = self.holder_of(lease).await? else {
+                let epoch = self.epochs.ready().await?;
+                return Ok(RenewOutcome::Gone(
+                    self.history.of_lease(epoch.generation, lease).await?,
+                ));
+            };
+            if let Some(outcome) = self.prolong(&held, lease, ttl).await? {
+                return Ok(outcome);
+            }
+        }
+        Err(Failure::Contended)
+    }
+
+    /// Writes the longer of what is asked and what may still be promised. None if the holder has changed.
+    async fn prolong(&self, held: &Lease, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Option<RenewOutcome>, Failure> {
+        let mut claim = Claim::clone(&held.claim);
+        let Some(hold) = claim.holds.iter_mut().find(|hold| hold.secret == lease.secret) else {
+            return Ok(None);
+        };
+        hold.ttl = ttl.map_or(hold.ttl, Ttl::get);
+        let hold = hold.clone();
+        claim.life = held.remaining().max(hold.ttl);
+        let path = self.child(&held.lock, &held.child.name);
+        let write = Op::set(path, claim.encode(), held.version);
+        let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? else {
+            self.leases.is_outdated(held);
+            return Ok(None);
+        };
+        let held = self.note_rewritten(held, claim, set(&done, 0)?.version);
+        let grant = grant_of(&held, &hold, held.claim.life, Duration::ZERO);
+        Ok(Some(RenewOutcome::Renewed(grant)))
+    }
+}

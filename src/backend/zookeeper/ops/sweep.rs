@@ -1,0 +1,126 @@
+//! Looks slowly through all nodes of the namespace: for leases and ends of dead replicas, and for nodes of locks that
+//! nobody uses.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Replica, changed};
+use crate::backend::FINISHED_KEPT;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::Op;
+use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
+use crate::backend::zookeeper::data::record::Memory;
+use crate::backend::zookeeper::data::view::View;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::name::LockName;
+
+/// The pause between two buckets: all are looked through in 51 s.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// When a node was first seen in the version that it still has.
+type FirstSeen = HashMap<String, (i32, Instant)>;
+
+impl Replica {
+    /// Sweeps until the namespace is closed.
+    pub async fn sweep(self: Arc<Self>) {
+        let closed = self.epochs.closed().clone();
+        let mut seen = FirstSeen::new();
+        let run = async {
+            loop {
+                for bucket in 0..BUCKETS {
+                    sleep(PAUSE).await;
+                    if let Err(failure) = self.sweep_bucket(bucket, &mut seen).await {
+                        tracing::debug!(%failure, "zookeeper: a bucket could not be swept");
+                    }
+                }
+            }
+        };
+        closed.run_until_cancelled(run).await;
+    }
+
+    async fn sweep_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+        let epoch = self.epochs.ready().await?;
+        let locks = self
+            .client
+            .children(epoch.generation, &self.paths.locks(bucket))
+            .await?;
+        for lock in locks.map(|(names, _)| names).unwrap_or_default() {
+            if let Some(lock) = decode_name(&lock) {
+                self.sweep_lock(&epoch, &lock, seen).await?;
+            }
+        }
+        self.sweep_memory(&epoch, bucket, seen).await
+    }
+
+    /// Watches over the leases of a lock, and deletes the node of one that stays without claims.
+    async fn sweep_lock(&self, epoch: &Epoch, lock: &LockName, seen: &mut FirstSeen) -> Result<(), Failure> {
+        let path = self.paths.lock(lock);
+        let Some((names, stat)) = self.client.children(epoch.generation, &path).await? else {
+            return Ok(());
+        };
+        let view = View::of(&names);
+        for holder in view.holders() {
+            self.known_holder(epoch, lock, holder).await?;
+        }
+        if !names.is_empty() {
+            seen.remove(&path);
+            return Ok(());
+        }
+        let since = seen.entry(path.clone()).or_insert((stat.version, Instant::now())).1;
+        if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
+            seen.remove(&path);
+            // The deletion fails if it has a claim by now.
+            changed(self.step(lock, vec![Op::delete(path, stat.version).into()]).await)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the ends that are older than they are remembered, and requests whose claim is gone.
+    async fn sweep_memory(&self, epoch: &Epoch, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+        let directory = self.paths.memory(bucket);
+        let children = self.client.children(epoch.generation, &directory).await?;
+        let paths: Vec<_> = children
+            .map(|(names, _)| names)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|name| format!("{directory}/{name}"))
+            .collect();
+        let prefix = format!("{directory}/");
+        seen.retain(|path, _| !path.starts_with(&prefix) || paths.contains(path));
+        for path in paths {
+            let known = seen.get(&path).copied();
+            if known.is_some_and(|(_, since)| since.elapsed() < 2 * FINISHED_KEPT) {
+                continue;
+            }
+            let Some((data, stat)) = self.client.get(epoch.generation, &path).await? else {
+                continue;
+            };
+            let is_old = known.is_some_and(|(version, _)| version == stat.version);
+            if is_old && self.is_over(epoch, &data).await? {
+                // It is deleted in this version, or was used again.
+                changed(
+                    self.client
+                        .multi(epoch.generation, &[Op::delete(path.clone(), stat.version)])
+                        .await,
+                )?;
+            }
+            seen.insert(path, (stat.version, Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Whether a record is of an ended hold, or of a request whose claim is gone.
+    async fn is_over(&self, epoch: &Epoch, data: &[u8]) -> Result<bool, Failure> {
+        let (claim, lock) = match Memory::decode(data) {
+            Ok(Memory::Ended(_)) => return Ok(true),
+            Ok(Memory::Live { claim, lock, .. }) => (claim, LockName::new(&lock)?),
+            // It is of a later release.
+            Err(_) => return Ok(false),
+        };
+        let view = self.list_now(epoch, &lock).await?;
+        Ok(view.of_claim(&claim).is_none())
+    }
+}

@@ -1,0 +1,198 @@
+//! Watch calls of the API: the lock's queue, then each change with its cause.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::Replica;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::data::child::Child;
+use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::table::state::Seen;
+use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
+use crate::claim::Cause;
+use crate::name::{FencingToken, LockName, Owner};
+
+/// How many holders and how many waiters a full state lists at most.
+const LISTED: usize = 1000;
+/// How soon a watch that broke begins again, and how often.
+const AGAIN: Duration = Duration::from_millis(100);
+const TRIES: usize = 50;
+
+/// A watch of one lock.
+pub struct Watching {
+    replica: Arc<Replica>,
+    lock: LockName,
+    events: mpsc::UnboundedReceiver<Seen>,
+    /// The claims of the last state and the changes since; None if a full state follows.
+    known: Option<Vec<Known>>,
+    ready: VecDeque<WatchEvent>,
+}
+
+/// A child of the lock, and what its events tell.
+struct Known {
+    child: Child,
+    owner: Owner,
+    token: Option<FencingToken>,
+}
+
+impl Watching {
+    pub fn new(replica: Arc<Replica>, lock: LockName) -> Self {
+        Self {
+            events: replica.table.watch(&lock),
+            replica,
+            lock,
+            known: None,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// When the store fails for several seconds.
+    pub async fn next(&mut self) -> Result<WatchEvent, Failure> {
+        let mut tries = 0;
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(event);
+            }
+            if let Err(failure) = self.advance().await {
+                self.known = None;
+                tries += 1;
+                if tries == TRIES || self.replica.epochs.closed().is_cancelled() {
+                    return Err(failure);
+                }
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    async fn advance(&mut self) -> Result<(), Failure> {
+        if self.known.is_none() {
+            return self.begin().await;
+        }
+        let closed = || Failure::NotSent("the namespace is closed".into());
+        let event = self.events.recv().await.ok_or_else(closed)?;
+        let epoch = self.replica.epochs.ready().await?;
+        match event {
+            Seen::Gap => self.known = None,
+            Seen::Created(name) => {
+                if let Some(child) = Child::parse(&name) {
+                    self.created(&epoch, child).await?;
+                }
+            }
+            Seen::Deleted(name) => self.deleted(&epoch, &name).await?,
+        }
+        Ok(())
+    }
+
+    /// Reads the full state. Events that it includes already are recognised by their names.
+    async fn begin(&mut self) -> Result<(), Failure> {
+        let epoch = self.replica.epochs.ready().await?;
+        while self.events.try_recv().is_ok() {}
+        let view = self.replica.list_now(&epoch, &self.lock).await?;
+        let limit = InspectLimit::of_each(LISTED);
+        let state = self.replica.show(&epoch, &self.lock, &view, limit).await?;
+        let mut known = Vec::new();
+        for child in view.holders().iter().chain(view.waiters()) {
+            known.extend(self.read(&epoch, child).await?);
+        }
+        self.known = Some(known);
+        self.ready.push_back(WatchEvent::State(state));
+        Ok(())
+    }
+
+    /// Reads whose child it is; `None` if it is gone and nothing is remembered of it.
+    async fn read(&self, epoch: &Epoch, child: &Child) -> Result<Option<Known>, Failure> {
+        let (replica, lock) = (&self.replica, &self.lock);
+        let child = child.clone();
+        if !child.holds() {
+            let claim = replica.read_waiter(epoch, lock, &child).await?;
+            let token = None;
+            return Ok(claim.map(|claim| Known {
+                child,
+                owner: claim.owner,
+                token,
+            }));
+        }
+        if let Some(lease) = replica.known_holder(epoch, lock, &child).await? {
+            return Ok(Some(Known {
+                child,
+                owner: lease.claim.owner.clone(),
+                token: Some(lease.token),
+            }));
+        }
+        let end = replica.history.of_claim(epoch.generation, lock, child.claim).await?;
+        Ok(end.map(|end| Known {
+            child,
+            owner: end.owner,
+            token: Some(end.token),
+        }))
+    }
+
+    async fn created(&mut self, epoch: &Epoch, child: Child) -> Result<(), Failure> {
+        if self.find(&child.name).is_some() {
+            return Ok(());
+        }
+        let Some(new) = self.read(epoch, &child).await? else {
+            return Ok(());
+        };
+        let Some(known) = &mut self.known else { return Ok(()) };
+        // A claim that was granted, adopted or granted anew has one entry.
+        let before = known.len();
+        let was_holder = known
+            .iter()
+            .any(|other| other.child.claim == child.claim && other.child.holds());
+        known.retain(|other| other.child.claim != child.claim);
+        let was_known = known.len() < before;
+        let (owner, token) = (new.owner.clone(), new.token);
+        known.push(new);
+        if child.holds() && !was_holder {
+            self.report(ChangeKind::Granted, owner, token);
+        } else if !child.holds() && !was_known {
+            self.report(ChangeKind::Queued, owner, None);
+        }
+        Ok(())
+    }
+
+    async fn deleted(&mut self, epoch: &Epoch, name: &str) -> Result<(), Failure> {
+        let Some(at) = self.find(name) else { return Ok(()) };
+        let Some(known) = &mut self.known else { return Ok(()) };
+        let gone = known.remove(at);
+        let cause = match gone.child.holds() {
+            false => Cause::Cancelled,
+            true => self.cause(epoch, &gone).await?,
+        };
+        self.report(ChangeKind::Ended(cause), gone.owner, gone.token);
+        Ok(())
+    }
+
+    /// How a holder ended: as remembered, and otherwise it was undone.
+    async fn cause(&self, epoch: &Epoch, gone: &Known) -> Result<Cause, Failure> {
+        let history = &self.replica.history;
+        let end = history.of_claim(epoch.generation, &self.lock, gone.child.claim).await?;
+        let end = end.filter(|end| Some(end.token) == gone.token);
+        Ok(end.map_or(Cause::Undone, |end| end.cause))
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let known = self.known.as_ref()?;
+        known.iter().position(|known| known.child.name == name)
+    }
+
+    fn report(&mut self, kind: ChangeKind, owner: Owner, token: Option<FencingToken>) {
+        let Some(known) = &self.known else { return };
+        let holders = known.iter().filter(|known| known.child.holds()).count();
+        self.ready.push_back(WatchEvent::Change(Change {
+            kind,
+            owner,
+            token,
+            holders,
+            waiters: known.len() - holders,
+        }));
+    }
+}

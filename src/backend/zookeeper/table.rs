@@ -1,0 +1,328 @@
+//! What this replica knows of each lock: its own waiters, the view that they are judged by, and who watches.
+//!
+//! A lock with waiters or watchers of this replica has one ZooKeeper watch, and is listed after that was set, and again
+//! when a waiter disappeared and may have left, every few seconds, and over each new connection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::time::{MissedTickBehavior, interval};
+
+use self::state::{LockState, Own, Seen};
+use super::client::{Client, Event, EventKind, Failure};
+use super::data::child::Child;
+use super::data::paths::Paths;
+use super::data::view::View;
+use super::epoch::{Epoch, Epochs};
+use crate::backend::Notification;
+use crate::backend::notifications::NotificationSender;
+use crate::name::{CallId, ClaimId, LockName};
+
+pub mod state;
+
+/// How often locks without waiters are unwatched.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// How old the list of a lock with waiters gets: an event may be lost.
+const LIST_AGAIN: Duration = Duration::from_secs(4);
+
+/// See the module.
+#[derive(Debug)]
+pub struct LockTable {
+    client: Arc<Client>,
+    epochs: Arc<Epochs>,
+    paths: Paths,
+    notifications: Arc<NotificationSender>,
+    locks: Mutex<HashMap<LockName, LockState>>,
+}
+
+impl LockTable {
+    pub fn new(
+        client: Arc<Client>,
+        epochs: Arc<Epochs>,
+        paths: Paths,
+        notifications: Arc<NotificationSender>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            epochs,
+            paths,
+            notifications,
+            locks: Mutex::default(),
+        })
+    }
+
+    fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> T {
+        let mut locks = self.locks.lock();
+        let state = locks.entry(name.clone()).or_default();
+        let value = change(state);
+        if state.is_unused() && state.watched.is_none() {
+            locks.remove(name);
+        }
+        value
+    }
+
+    fn with_known<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> Option<T> {
+        self.locks.lock().get_mut(name).map(change)
+    }
+
+    /// Waits for the calls on this lock that came before, which keeps their order.
+    pub async fn admit(&self, name: &LockName) -> OwnedMutexGuard<()> {
+        let admission = Arc::clone(&self.locks.lock().entry(name.clone()).or_default().admission);
+        admission.lock_owned().await
+    }
+
+    /// Evaluates a question about the view of a lock, if it has a current one.
+    pub fn ask<T>(&self, name: &LockName, epoch: &Epoch, question: impl FnOnce(&View) -> T) -> Option<T> {
+        self.with_known(name, |state| {
+            let current = state.watched == Some(epoch.generation) && !state.is_outdated;
+            state.view.as_ref().filter(|_| current).map(question)
+        })?
+    }
+
+    /// Lists a lock, and sets its watch before if it needs one. The list shows every step of this session that was
+    /// answered.
+    ///
+    /// # Errors
+    /// When ZooKeeper does not answer.
+    pub async fn list(&self, name: &LockName, epoch: &Epoch) -> Result<View, Failure> {
+        let path = self.paths.lock(name);
+        let (number, watching, listing) = self.with(name, |state| {
+            state.asked += 1;
+            let generation = epoch.generation;
+            let needs_watch = state.is_watched() && state.watched != Some(generation);
+            // Sent one after the other, so that the watch reports everything that the list does not show.
+            let watching = needs_watch.then(|| {
+                state.watched = Some(generation);
+                self.client.watch(generation, &path)
+            });
+            (state.asked, watching, self.client.children(generation, &path))
+        });
+        if let Some(watching) = watching
+            && let Err(failure) = watching.await
+        {
+            self.with_known(name, |state| state.watched = None);
+            return Err(failure);
+        }
+        let names = listing.await?.map(|(names, _)| names).unwrap_or_default();
+        let view = View::of(&names);
+        self.with_known(name, |state| state.take(number, view.clone()));
+        Ok(view)
+    }
+
+    /// Registers a waiter that was just enqueued. The next list shows it.
+    pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
+        self.with(name, |state| {
+            let own = Own {
+                claim,
+                name: waiter.to_owned(),
+                session,
+                since: state.asked,
+                notified: false,
+            };
+            state.own.insert(call, own);
+        });
+    }
+
+    /// The waiter of a call.
+    pub fn own(&self, name: &LockName, call: CallId) -> Option<Own> {
+        self.with_known(name, |state| state.own.get(&call).cloned())?
+    }
+
+    /// Whether it is known that claims wait for a lock.
+    pub fn has_waiters(&self, name: &LockName) -> bool {
+        let waiting = |state: &mut LockState| {
+            let seen = state.view.as_ref().is_some_and(|view| !view.waiters().is_empty());
+            seen || !state.own.is_empty()
+        };
+        self.with_known(name, waiting).unwrap_or(false)
+    }
+
+    /// A waiter that may not hold yet is notified when it may.
+    pub fn waits(self: &Arc<Self>, name: &LockName, call: CallId) {
+        let due = self.with_known(name, |state| {
+            if let Some(own) = state.own.get_mut(&call) {
+                own.notified = false;
+            }
+            state.due()
+        });
+        self.notify(name, due.unwrap_or_default());
+    }
+
+    /// A waiter of this replica is handed the lock over, or is asking: it needs no notification.
+    pub fn mute(&self, name: &LockName, call: CallId) {
+        self.with_known(name, |state| {
+            if let Some(own) = state.own.get_mut(&call) {
+                own.notified = true;
+            }
+        });
+    }
+
+    /// Removes the waiter of a call.
+    pub fn part(&self, name: &LockName, call: CallId) -> Option<Own> {
+        self.with_known(name, |state| state.own.remove(&call))?
+    }
+
+    /// A step of this replica has removed a waiter from the queue.
+    pub fn left(&self, name: &LockName, waiter: &str) {
+        self.change(name, |state| {
+            if let Some(view) = &mut state.view {
+                view.left(waiter);
+            }
+        });
+    }
+
+    /// A step of this replica has granted a call.
+    pub fn granted(&self, name: &LockName, holder: &Child) {
+        self.change(name, |state| state.granted(holder));
+    }
+
+    /// A step of this replica has ended a holder.
+    pub fn ended(&self, name: &LockName, holder: &str) {
+        self.change(name, |state| state.ended(holder));
+    }
+
+    fn change(&self, name: &LockName, change: impl FnOnce(&mut LockState)) {
+        let due = self.with_known(name, |state| {
+            change(state);
+            state.due()
+        });
+        self.notify(name, due.unwrap_or_default());
+    }
+
+    fn notify(&self, name: &LockName, due: Vec<ClaimId>) {
+        for claim in due {
+            self.notifications.send(Notification::Next(name.clone(), claim));
+        }
+    }
+
+    /// Reports the changes of a lock to a watcher, from the next list on.
+    pub fn watch(&self, name: &LockName) -> mpsc::UnboundedReceiver<Seen> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.with(name, |state| state.watchers.push(sender));
+        receiver
+    }
+
+    /// Applies the events of watches, and keeps the lists current, until the namespace is closed.
+    pub async fn run(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<Event>) {
+        let closed = self.epochs.closed().clone();
+        let mut epochs = self.epochs.current();
+        let mut ticks = interval(TIDY_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut connected = None;
+        let run = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(event) = events.recv() => self.apply(&event),
+                    changed = epochs.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        let epoch = epochs.borrow_and_update().clone();
+                        if let Some(epoch) = epoch.filter(|epoch| connected != Some(epoch.generation)) {
+                            connected = Some(epoch.generation);
+                            self.is_connected(&epoch);
+                        }
+                    }
+                    _ = ticks.tick() => self.tidy(),
+                }
+            }
+        };
+        closed.run_until_cancelled(run).await;
+        self.locks.lock().clear();
+    }
+
+    fn apply(self: &Arc<Self>, event: &Event) {
+        let Some((name, Some(child))) = self.paths.split(&event.path) else {
+            return;
+        };
+        let due = self.with_known(&name, |state| {
+            match event.kind {
+                EventKind::Created => state.tell(&Seen::Created(child.clone())),
+                EventKind::Deleted => state.tell(&Seen::Deleted(child.clone())),
+                EventKind::Changed | EventKind::Children => {}
+            }
+            let child = Child::parse(&child)?;
+            if state.apply(event.kind, &child) {
+                self.list_soon(&name, state);
+            }
+            Some(state.due())
+        });
+        self.notify(&name, due.flatten().unwrap_or_default());
+    }
+
+    /// Lists a lock in a task, once for all that happened before.
+    fn list_soon(self: &Arc<Self>, name: &LockName, state: &mut LockState) {
+        state.is_outdated = true;
+        if std::mem::replace(&mut state.is_listing, true) {
+            return;
+        }
+        let (table, name) = (Arc::clone(self), name.clone());
+        tokio::spawn(async move {
+            loop {
+                table.with_known(&name, |state| state.is_outdated = false);
+                let listed = match table.epochs.ready().await {
+                    Ok(epoch) => table.list(&name, &epoch).await.map(drop),
+                    Err(failure) => Err(failure),
+                };
+                let due = table.with_known(&name, |state| {
+                    // What failed is listed over the next connection.
+                    let is_again = state.is_outdated && listed.is_ok();
+                    state.is_listing = is_again;
+                    (state.due(), is_again)
+                });
+                let (due, is_again) = due.unwrap_or_default();
+                table.notify(&name, due);
+                if !is_again {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Lists all locks again over a new connection, which has no watches.
+    fn is_connected(self: &Arc<Self>, epoch: &Epoch) {
+        let mut has_lost = false;
+        let mut locks = self.locks.lock();
+        for (name, state) in locks.iter_mut() {
+            let waiting = state.own.len();
+            state.own.retain(|_, own| own.session == epoch.session);
+            has_lost |= state.own.len() < waiting;
+            // It was listed over this connection already.
+            if state.watched == Some(epoch.generation) {
+                continue;
+            }
+            state.tell(&Seen::Gap);
+            if state.is_watched() {
+                self.list_soon(name, state);
+            } else {
+                state.watched = None;
+            }
+        }
+        drop(locks);
+        if has_lost {
+            self.notifications.send(Notification::Gap);
+        }
+    }
+
+    /// Ends the watches of locks that have no waiters and no watchers, and lists the others from time to time.
+    fn tidy(self: &Arc<Self>) {
+        let mut locks = self.locks.lock();
+        for (name, state) in locks.iter_mut() {
+            state.watchers.retain(|watcher| !watcher.is_closed());
+            if !state.own.is_empty() && state.listed_at.is_some_and(|at| at.elapsed() > LIST_AGAIN) {
+                self.list_soon(name, state);
+            } else if !state.is_watched()
+                && !state.is_listing
+                && let Some(generation) = state.watched.take()
+            {
+                state.view = None;
+                tokio::spawn(self.client.unwatch(generation, &self.paths.lock(name)));
+            }
+        }
+        locks.retain(|_, state| !state.is_unused() || state.watched.is_some());
+    }
+}

@@ -1,0 +1,106 @@
+//! Clients of several replicas that want one lock all the time, and the register that it protects.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fencepost::error::Error;
+use fencepost::locks::Locks;
+use tokio::task::JoinHandle;
+
+use crate::clients::{acquire, token};
+use crate::register::Register;
+
+const TTL: Duration = Duration::from_secs(3);
+/// How long a client does its work.
+const WORK: Duration = Duration::from_millis(3);
+
+/// The time in which a client could be sure that it held a lock.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    token: u64,
+    from: Instant,
+    /// When it sent its release, or when its lease could have ended by its own clock.
+    until: Instant,
+}
+
+/// The clients.
+pub struct Crowd {
+    clients: Vec<JoinHandle<Vec<Held>>>,
+    until: Instant,
+    register: Arc<Register>,
+}
+
+impl Crowd {
+    /// Lets so many clients begin, which turn to these replicas.
+    pub fn begin(replicas: &[Locks], clients: usize, time: Duration) -> Self {
+        let until = Instant::now() + time;
+        let register = Arc::new(Register::default());
+        let client = |n: usize| {
+            let locks = replicas[n % replicas.len()].clone();
+            tokio::spawn(cycle(locks, Arc::clone(&register), until))
+        };
+        Self {
+            clients: (0..clients).map(client).collect(),
+            until,
+            register,
+        }
+    }
+
+    /// Waits for their end, and judges: no two were sure of the lock at once, and tokens rose with the time. Says how
+    /// many grants there were, and the longest time without one.
+    pub async fn judge(self) -> (usize, Duration) {
+        let mut all = Vec::new();
+        for client in self.clients {
+            all.extend(client.await.expect("no panic"));
+        }
+        all.sort_unstable_by_key(|held| held.from);
+        for two in all.windows(2) {
+            let (one, next) = (two[0], two[1]);
+            assert!(one.token < next.token, "tokens fell: {one:?} {next:?}");
+            assert!(one.until <= next.from, "two held at once: {one:?} {next:?}");
+        }
+        let times: Vec<_> = all.iter().map(|held| held.from).chain([self.until]).collect();
+        let gaps = times.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
+        let gap = gaps.max().unwrap_or(Duration::MAX);
+        assert_eq!(self.register.writes(), all.len() as u64, "some were refused");
+        println!("{} grants, longest gap {gap:?}", all.len());
+        (all.len(), gap)
+    }
+}
+
+/// Acquires, writes to the register and releases until `until`, passing over a store that is away; what it held.
+async fn cycle(locks: Locks, register: Arc<Register>, until: Instant) -> Vec<Held> {
+    let mut held = Vec::new();
+    while Instant::now() < until {
+        let sent = Instant::now();
+        match acquire(&locks, "hot", TTL, Duration::from_secs(10)).await {
+            Ok(lease) => {
+                let from = Instant::now();
+                let sure = sent + lease.waited + TTL;
+                tokio::time::sleep(WORK).await;
+                let taken = register.write(token(&lease));
+                let until = Instant::now();
+                assert!(taken || until >= sure, "a sure holder was refused: {lease:?}");
+                held.push(Held {
+                    token: token(&lease),
+                    from,
+                    until: until.min(sure),
+                });
+                release(&locks, &lease).await;
+            }
+            Err(Error::Backend(_) | Error::WaitTimeout { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    held
+}
+
+/// A release of unknown outcome is repeated; one that is lost ends by its TTL.
+async fn release(locks: &Locks, lease: &fencepost::locks::Lease) {
+    for _ in 0..20 {
+        if !matches!(locks.release(&lease.key).await, Err(Error::Backend(_))) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,29 @@
+//! What happens to the service when ZooKeeper fails, on servers that the tests start.
+#![cfg(feature = "zookeeper")]
+
+mod answers;
+#[path = "../common/claims.rs"]
+mod claims;
+#[path = "../common/clients.rs"]
+mod clients;
+mod crowd;
+mod ensembles;
+#[path = "../common/forwarder.rs"]
+mod forwarder;
+mod harness;
+#[path = "../common/killed.rs"]
+mod killed;
+mod leader;
+mod nodes;
+mod partition;
+#[path = "../server/mod.rs"]
+mod process;
+mod processes;
+mod raw;
+#[path = "../cluster/register.rs"]
+mod register;
+mod restore;
+mod rights;
+#[path = "../common/zookeeper.rs"]
+mod servers;
+mod sessions;

@@ -1,0 +1,122 @@
+//! Nodes that an operator deletes.
+
+use std::time::Duration;
+
+use fencepost::backend::zookeeper::Store;
+use fencepost::backend::zookeeper::settings::Credentials;
+use fencepost::backend::{AcquireOutcome, Health};
+use fencepost::error::Error;
+
+use crate::claims::numbered;
+use crate::clients::{acquire, take, token};
+use crate::harness::{
+    READY, ROOT, ensemble, lock_path, name, namespace, nothing_is_left, replica, serves, settings, waiters,
+};
+use crate::raw::Connection;
+
+const TTL: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_deleted_by_hand_is_lost_and_the_next_waiter_holds() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "a", TTL, READY).await }
+    });
+    waiters(&locks, "a", 1).await;
+    let mut operator = Connection::open(&address);
+    let lock = lock_path(&mut operator, "a");
+    let children = operator.children(&lock).expect("the lock");
+    let holder = children.iter().find(|child| child.starts_with("h-")).expect("a holder");
+    operator.delete(&format!("{lock}/{holder}")).expect("it is there");
+    let next = waiting.await.expect("no panic").expect("it is next");
+    assert!(token(&next) > token(&held));
+    let renewed = locks.renew(&held.key, None).await;
+    assert!(matches!(renewed, Err(Error::LeaseLost { .. })), "{renewed:?}");
+    locks.release(&next.key).await.expect("it is held");
+    nothing_is_left(&address).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_deleted_by_hand_waits_again_or_is_told() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "a", TTL, READY).await }
+    });
+    waiters(&locks, "a", 1).await;
+    let mut operator = Connection::open(&address);
+    let lock = lock_path(&mut operator, "a");
+    let children = operator.children(&lock).expect("the lock");
+    let waiter = children.iter().find(|child| child.starts_with("q-")).expect("a waiter");
+    operator.delete(&format!("{lock}/{waiter}")).expect("it is there");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    locks.release(&held.key).await.expect("it is held");
+    let waited = tokio::time::timeout(READY, waiting).await;
+    match waited.expect("it is not forgotten").expect("no panic") {
+        Ok(next) => locks.release(&next.key).await.expect("it is held"),
+        Err(told) => assert!(matches!(told, Error::Superseded | Error::Backend(_)), "{told:?}"),
+    }
+    let next = take(&locks, "a", TTL).await;
+    assert!(token(&next) > token(&held));
+    locks.release(&next.key).await.expect("it is held");
+    nothing_is_left(&address).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_that_is_deleted_by_hand_is_served_again_and_tokens_rise() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    Connection::open(&address).delete_all(ROOT);
+    let again = async {
+        loop {
+            match acquire(&locks, "a", TTL, Duration::ZERO).await {
+                Err(Error::Backend(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+                other => return other,
+            }
+        }
+    };
+    let again = tokio::time::timeout(READY, again).await;
+    let again = again.expect("it is served again").expect("it is free");
+    serves(&locks).await;
+    assert!(token(&again) > token(&held), "{} {}", token(&again), token(&held));
+    let renewed = locks.renew(&held.key, None).await;
+    assert!(matches!(renewed, Err(Error::LeaseLost { .. })), "{renewed:?}");
+    locks.release(&again.key).await.expect("it is held");
+    nothing_is_left(&address).await;
+}
+
+/// A late deletion of the first holder, at its version, must not meet the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_acquires_again_makes_another_path() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let backend = Store::open(settings(ensemble.addresses()), Credentials::default()).namespace(&namespace());
+    let mut health = backend.health();
+    health
+        .wait_for(|health| *health == Health::Serving)
+        .await
+        .expect("it serves");
+    let (claim, mut operator) = (numbered(1), Connection::open(&address));
+    let mut paths = Vec::new();
+    for _ in 0..2 {
+        let acquired = backend.acquire(&name("a"), &claim).await.expect("the store answers");
+        assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
+        let lock = lock_path(&mut operator, "a");
+        let children = operator.children(&lock).expect("the lock");
+        assert_eq!(children.len(), 1, "{children:?}");
+        operator
+            .delete(&format!("{lock}/{}", children[0]))
+            .expect("it is there");
+        paths.extend(children);
+    }
+    assert_ne!(paths[0], paths[1], "a path was made twice");
+}

@@ -1,0 +1,124 @@
+//! Servers on one ensemble, as their users run them, of which one is killed or stopped.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fencepost::api::proto::lock_service_client::LockServiceClient;
+use fencepost::api::proto::{AcquireRequest, Lease, RenewRequest};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::harness::ensemble;
+use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
+use crate::process::Server;
+use crate::servers::Ensemble;
+
+/// How a namespace of this ensemble is configured.
+fn namespace(ensemble: &Ensemble) -> String {
+    format!(
+        "backend = \"zookeeper\"\nzookeeper.servers = {:?}",
+        ensemble.addresses()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_frees_no_lease_and_its_waiters_hold_nobody_up() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let held_up = kill_one_of_three(&namespace(&ensemble)).await;
+    assert!(held_up < DEAD, "{held_up:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_a_killed_server_go_on_at_another() {
+    let Some(ensemble) = ensemble(3) else { return };
+    // The killed server's holder keeps its TTL, then its waiters their few seconds.
+    let longest = go_on_at_another(&namespace(&ensemble)).await;
+    assert!(longest < SHORT + DEAD, "{longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
+    let Some(ensemble) = ensemble(1) else { return };
+    leases_of_the_killed_run_out(&namespace(&ensemble)).await;
+}
+
+async fn start(ensemble: &Ensemble) -> (tempfile::TempDir, Server, LockServiceClient<Channel>) {
+    let home = tempfile::tempdir().expect("a home");
+    let config = format!("[namespaces.faults]\n{}\n", namespace(ensemble));
+    std::fs::write(home.path().join("config.toml"), config).expect("its configuration");
+    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).expect("an address");
+    let client = LockServiceClient::new(endpoint.connect().await.expect("it listens"));
+    (home, server, client)
+}
+
+async fn acquire(client: &mut LockServiceClient<Channel>, lock: &str, wait: Duration) -> Result<Lease, Status> {
+    let ask = AcquireRequest {
+        namespace: "faults".into(),
+        name: lock.into(),
+        owner: "tester".into(),
+        ttl: Some(SHORT.try_into().expect("a TTL")),
+        wait: Some(wait.try_into().expect("a time")),
+        ..AcquireRequest::default()
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match client.acquire(ask.clone()).await {
+            Err(status) if status.code() == Code::Unavailable && Instant::now() < end => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            answer => return Ok(answer?.into_inner().lease.expect("a lease")),
+        }
+    }
+}
+
+fn signal(server: &Server, signal: &str) {
+    let sent = Command::new("kill")
+        .args(["-s", signal, &server.id().to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// Nobody watches over its leases but the others; when it goes on, it believes nothing that has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_on() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let (_first_home, stopped, mut first) = start(&ensemble).await;
+    let (_second_home, _other, mut second) = start(&ensemble).await;
+    let held = acquire(&mut first, "a", Duration::ZERO).await.expect("it is free");
+    let waiting = tokio::spawn({
+        let mut first = first.clone();
+        async move { acquire(&mut first, "b", Duration::from_secs(60)).await }
+    });
+    let other = acquire(&mut second, "b", Duration::ZERO).await;
+    signal(&stopped, "STOP");
+    let begun = Instant::now();
+    let next = acquire(&mut second, "a", Duration::from_secs(30))
+        .await
+        .expect("it ends by its TTL");
+    println!("the lease of the stopped server ended after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < 2 * SHORT + DEAD, "{:?}", begun.elapsed());
+    assert!(next.fencing_token > held.fencing_token);
+    // Longer than its session.
+    tokio::time::sleep(Duration::from_secs(8).saturating_sub(begun.elapsed())).await;
+    signal(&stopped, "CONT");
+    let lease_id = held.lease_id.clone();
+    let renewed = first.renew(RenewRequest { lease_id, ttl: None }).await;
+    let lost = renewed.expect_err("it has expired");
+    assert!(
+        matches!(lost.code(), Code::FailedPrecondition | Code::Unavailable),
+        "{lost:?}"
+    );
+    // Its waiter comes again.
+    drop(other);
+    let waited = waiting.await.expect("no panic");
+    if let Err(status) = &waited {
+        assert!(matches!(status.code(), Code::Unavailable | Code::Aborted), "{status:?}");
+    }
+    let last = acquire(&mut second, "b", Duration::from_secs(20))
+        .await
+        .expect("it is free in the end");
+    if let Ok(waited) = waited {
+        assert!(last.fencing_token > waited.fencing_token);
+    }
+}

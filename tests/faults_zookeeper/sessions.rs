@@ -1,0 +1,76 @@
+//! Sessions that an operator ends, or that end by themselves.
+
+use std::time::{Duration, Instant};
+
+use fencepost::locks::Locks;
+
+use crate::clients::{acquire, take, token};
+use crate::crowd::Crowd;
+use crate::harness::{claims, ensemble, nothing_is_left, replica, waiters};
+use crate::raw::Connection;
+use crate::servers::Ensemble;
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Ends all sessions of the replicas from outside.
+fn end_sessions(ensemble: &Ensemble) -> usize {
+    let address = ensemble.servers[0].address();
+    let mut ended = 0;
+    for session in ensemble.servers[0].sessions() {
+        if let Some(taken) = Connection::take_over(&address, session) {
+            assert_eq!(taken.session(), session);
+            ended += usize::from(taken.close());
+        }
+    }
+    ended
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_and_queues_outlive_a_session_that_is_ended_from_outside() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    let wait = |locks: &Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { acquire(&locks, "a", TTL, Duration::from_secs(50)).await })
+    };
+    let waiting = wait(&locks);
+    waiters(&locks, "a", 1).await;
+    let before = claims(&mut Connection::open(&address));
+    assert_eq!(before.len(), 2, "{before:?}");
+
+    assert_eq!(end_sessions(&ensemble), 1);
+    let ended = Instant::now();
+    // The waiter comes again under the new session.
+    waiters(&locks, "a", 1).await;
+    println!("it waits again after {:?}", ended.elapsed());
+    locks.renew(&held.key, None).await.expect("it is held");
+    locks.release(&held.key).await.expect("it is held");
+    let next = waiting.await.expect("no panic").expect("it is next");
+    assert!(token(&next) > token(&held));
+    locks.release(&next.key).await.expect("it is held");
+    nothing_is_left(&address).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_holds_beside_another_while_sessions_are_ended_from_outside() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let replicas = [replica(&ensemble).await, replica(&ensemble).await];
+    let times = if cfg!(feature = "soak") { 200 } else { 8 };
+    let between = Duration::from_millis(500);
+    let crowd = Crowd::begin(&replicas, 8, between * (times + 4));
+    let mut ended = 0;
+    for _ in 0..times {
+        tokio::time::sleep(between).await;
+        ended += end_sessions(&ensemble);
+    }
+    let (grants, gap) = crowd.judge().await;
+    assert!(
+        ended > usize::try_from(times).expect("few"),
+        "only {ended} sessions were ended"
+    );
+    assert!(grants > 50, "only {grants} grants");
+    assert!(gap < Duration::from_secs(5), "no grant for {gap:?}");
+    nothing_is_left(&ensemble.servers[0].address()).await;
+}
