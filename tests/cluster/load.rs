@@ -108,7 +108,7 @@ pub async fn write(client: Client, lock: String, register: Arc<Register>, course
         for _ in 0..3 {
             let taken = register.write(guard.fencing_token());
             // Sure after the write, it was sure at the write.
-            assert!(taken || !guard.is_held(), "a sure holder of {lock} was refused");
+            assert!(taken || !guard.is_held(), "unsafe: a sure holder of {lock} was refused");
             assert!(guard.is_held(), "{lock}: a lease was lost within moments");
             tokio::time::sleep(WORK).await;
         }

@@ -58,7 +58,7 @@ impl History {
         let same = before
             .as_ref()
             .is_none_or(|before| before.lease.lease_id == held.lease.lease_id);
-        assert!(same, "a token was given twice: {before:#?} and {held:#?}");
+        assert!(same, "unsafe: a token was given twice: {before:#?} and {held:#?}");
     }
 
     /// All of them, in the order of their tokens within each lock.
@@ -72,7 +72,7 @@ impl History {
         let mut last: Option<&Held> = None;
         for held in self.all() {
             if let Some(last) = last.filter(|last| last.lease.name == held.lease.name) {
-                assert!(last.until <= held.from, "two holders: {last:#?} and {held:#?}");
+                assert!(last.until <= held.from, "unsafe: two holders: {last:#?} and {held:#?}");
             }
             last = Some(held);
         }

@@ -26,7 +26,7 @@ async fn a_lease_that_ran_out_while_the_server_stood_still_is_over_and_its_waite
     tokio::time::sleep(2 * TTL).await;
     kill_process(server.pid(), Signal::CONT).expect("it lives");
     let next = next.await.expect("the waiter is served");
-    assert!(!held.is_sure(), "two holders: {held:#?} and {next:#?}");
+    assert!(!held.is_sure(), "unsafe: two holders: {held:#?} and {next:#?}");
     assert!(next.fencing_token > held.lease.fencing_token);
     refused(
         client.try_renew(&held.lease, None).await,

@@ -245,8 +245,8 @@ impl Crowd {
         all.sort_unstable_by_key(|held| held.from);
         for two in all.windows(2) {
             let (one, next) = (two[0], two[1]);
-            assert!(one.token < next.token, "tokens fell: {one:?} {next:?}");
-            assert!(one.until <= next.from, "two held at once: {one:?} {next:?}");
+            assert!(one.token < next.token, "unsafe: tokens fell: {one:?} {next:?}");
+            assert!(one.until <= next.from, "unsafe: two held at once: {one:?} {next:?}");
         }
         let times = all.iter().map(|held| held.from).chain([self.until]);
         Course { times: times.collect() }

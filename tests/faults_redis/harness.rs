@@ -137,7 +137,7 @@ async fn cycle(locks: Locks, lock: &'static str, ttl: Duration, course: Arc<Cour
         }
     }
     seen.gap(last.elapsed());
-    assert!(seen.tokens.is_sorted(), "a client's tokens fell");
+    assert!(seen.tokens.is_sorted(), "unsafe: a client's tokens fell");
     seen
 }
 
@@ -207,7 +207,7 @@ impl Contest {
         all.tokens.sort_unstable();
         assert!(
             all.tokens.windows(2).all(|two| two[0] < two[1]),
-            "a token was granted twice"
+            "unsafe: a token was granted twice"
         );
         println!(
             "{} grants, longest gap {:?}, slowest release {:?}, {} lost, {} failed calls",

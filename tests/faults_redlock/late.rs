@@ -11,7 +11,7 @@ use crate::forwarder::Forwarder;
 use crate::harness::{acquire, holding, nodes, quorum, replica, take, take_everywhere, take_soon, token, until};
 use crate::servers::{RedisServer, available, eventually};
 
-const TTL: Duration = Duration::from_millis(1_500);
+const TTL: Duration = Duration::from_secs(3);
 /// Longer than any of these tests.
 const LONG: Duration = Duration::from_secs(60);
 

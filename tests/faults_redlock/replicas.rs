@@ -65,8 +65,8 @@ async fn client(locks: Locks, register: Arc<Mutex<Register>>, until: Instant) {
             Ok(lease) => {
                 {
                     let mut register = register.lock().unwrap();
-                    assert_eq!(register.inside, None, "two hold");
-                    assert!(token(&lease) > register.last, "a token fell");
+                    assert_eq!(register.inside, None, "unsafe: two hold");
+                    assert!(token(&lease) > register.last, "unsafe: a token fell");
                     (register.inside, register.last) = (Some(token(&lease)), token(&lease));
                     register.grants += 1;
                 }

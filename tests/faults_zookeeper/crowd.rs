@@ -56,8 +56,8 @@ impl Crowd {
         all.sort_unstable_by_key(|held| held.from);
         for two in all.windows(2) {
             let (one, next) = (two[0], two[1]);
-            assert!(one.token < next.token, "tokens fell: {one:?} {next:?}");
-            assert!(one.until <= next.from, "two held at once: {one:?} {next:?}");
+            assert!(one.token < next.token, "unsafe: tokens fell: {one:?} {next:?}");
+            assert!(one.until <= next.from, "unsafe: two held at once: {one:?} {next:?}");
         }
         let times: Vec<_> = all.iter().map(|held| held.from).chain([self.until]).collect();
         let gaps = times.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
@@ -80,7 +80,7 @@ async fn cycle(locks: Locks, register: Arc<Register>, until: Instant) -> Vec<Hel
                 tokio::time::sleep(WORK).await;
                 let taken = register.write(token(&lease));
                 let until = Instant::now();
-                assert!(taken || until >= sure, "a sure holder was refused: {lease:?}");
+                assert!(taken || until >= sure, "unsafe: a sure holder was refused: {lease:?}");
                 held.push(Held {
                     token: token(&lease),
                     from,
