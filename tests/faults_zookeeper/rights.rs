@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fencepost::backend::Health;
-use fencepost::backend::zookeeper::settings::Credentials;
+use fencepost::backend::zookeeper::settings::{Credentials, Login};
 use fencepost::error::Error;
 
 use crate::clients::{acquire, health, take};
@@ -15,7 +15,10 @@ const TTL: Duration = Duration::from_secs(60);
 /// A replica of the user `locks`.
 fn as_locks() -> Credentials {
     Credentials {
-        login: Some(("locks".into(), "secret".into())),
+        login: Some(Login {
+            user: "locks".into(),
+            password: "secret".into(),
+        }),
         ..Credentials::default()
     }
 }

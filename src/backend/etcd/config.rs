@@ -1,14 +1,14 @@
 //! The etcd store's configuration table and driver.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::etcd::cluster::settings::{Credentials, Login, Settings, Tls};
-use crate::backend::login_files::{self, LoginFileError};
+use crate::backend::etcd::cluster::settings::Settings;
+use crate::backend::login::{Credentials, LoginConfig, login_keys};
+use crate::backend::login_files::LoginFileError;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Period, section};
@@ -55,12 +55,7 @@ pub struct EtcdDriver;
 pub struct EtcdConfig {
     /// The settings without credentials, which are read from the files.
     settings: Settings,
-    user: Option<String>,
-    password_file: Option<PathBuf>,
-    ca_file: Option<PathBuf>,
-    /// The certificate and its key.
-    own_files: Option<(PathBuf, PathBuf)>,
-    server_name: Option<String>,
+    login: LoginConfig,
 }
 
 impl Driver for EtcdDriver {
@@ -74,18 +69,6 @@ impl Driver for EtcdDriver {
         if !section.root.starts_with('/') || section.root.contains(char::is_control) {
             return refuse("root", "must begin with \"/\" and hold no control character");
         }
-        if section.password_file.is_some() && section.user.is_none() {
-            return refuse("password_file", "must be absent where there is no user");
-        }
-        let own_files = match (&section.cert_file, &section.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return refuse("cert_file", "must come with a key_file"),
-            (None, Some(_)) => return refuse("key_file", "must come with a cert_file"),
-        };
-        if own_files.is_some() && section.ca_file.is_none() {
-            return refuse("cert_file", "must come with a ca_file");
-        }
         Ok(EtcdConfig {
             settings: Settings {
                 endpoints: section.endpoints.clone(),
@@ -95,23 +78,12 @@ impl Driver for EtcdDriver {
                 session_ttl: section.session_ttl.get(),
                 proof: Credentials::default(),
             },
-            user: section.user.clone(),
-            password_file: section.password_file.clone(),
-            ca_file: section.ca_file.clone(),
-            own_files,
-            server_name: section.server_name.clone(),
+            login: login_keys!(section).check(PASSWORD)?,
         })
     }
 
     fn check_files(settings: &EtcdConfig) -> Result<(), InvalidSetting> {
-        let Err(error) = settings.credentials() else {
-            return Ok(());
-        };
-        let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-        // The cause is appended unless the text already ends with it.
-        let text = error.to_string();
-        let text = if text.ends_with(&cause) { text } else { text + &cause };
-        Err(InvalidSetting::new(settings.key_of(&error), text))
+        settings.login.check_files()
     }
 
     fn guarantee(_: &EtcdConfig) -> Guarantee {
@@ -119,23 +91,23 @@ impl Driver for EtcdDriver {
     }
 
     fn open(settings: &EtcdConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let proof = settings.credentials().map_err(unusable)?;
+        let proof = settings.login.credentials().map_err(unusable)?;
         let store = Store::open(Settings {
             proof,
             ..settings.settings.clone()
         });
         Ok(Arc::new(Opened {
             store,
-            config: settings.clone(),
+            login: settings.login.clone(),
         }))
     }
 }
 
-/// An open store, with the settings that contain the paths of its files.
+/// An open store, with the paths of its files.
 #[derive(Debug)]
 struct Opened {
     store: Store,
-    config: EtcdConfig,
+    login: LoginConfig,
 }
 
 impl OpenStore for Opened {
@@ -144,48 +116,13 @@ impl OpenStore for Opened {
     }
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, proof) = (self.store.clone(), self.config.credentials().map_err(unusable)?);
+        let (store, proof) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
         Ok(Some(Box::new(move || store.set_credentials(proof))))
     }
 }
 
 fn unusable(error: LoginFileError) -> StoreError {
     StoreError::new("its etcd", error)
-}
-
-impl EtcdConfig {
-    /// Reads and checks the files in the settings.
-    fn credentials(&self) -> Result<Credentials, LoginFileError> {
-        let password = match &self.password_file {
-            Some(path) => login_files::password(path)?,
-            None => std::env::var(PASSWORD).unwrap_or_default(),
-        };
-        let authority = self.ca_file.as_deref().map(login_files::authorities).transpose()?;
-        let identity = self.own_files.as_ref().map(|(cert, key)| login_files::pair(cert, key));
-        let identity = identity.transpose()?;
-        Ok(Credentials {
-            login: self.user.clone().map(|user| Login { user, password }),
-            tls: authority.map(|authority| Tls {
-                authority,
-                identity,
-                server_name: self.server_name.clone(),
-            }),
-        })
-    }
-
-    /// The key of the file that cannot be used.
-    fn key_of(&self, error: &LoginFileError) -> &'static str {
-        let is = |file: Option<&PathBuf>| file.is_some_and(|file| file == error.path());
-        if is(self.password_file.as_ref()) {
-            "password_file"
-        } else if is(self.ca_file.as_ref()) {
-            "ca_file"
-        } else if is(self.own_files.as_ref().map(|(_, key)| key)) {
-            "key_file"
-        } else {
-            "cert_file"
-        }
-    }
 }
 
 fn check_endpoints(section: &EtcdSection) -> Result<(), InvalidSetting> {

@@ -1,14 +1,14 @@
 //! The ZooKeeper store's configuration table and driver.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use super::settings::{Credentials, Settings, Tls};
+use super::settings::Settings;
 use crate::backend::driver::{Apply, Driver, InvalidSetting, OpenStore, StoreError};
-use crate::backend::login_files::{self, LoginFileError};
+use crate::backend::login::{LoginConfig, login_keys};
+use crate::backend::login_files::LoginFileError;
 use crate::backend::{Backend, Guarantee};
 use crate::name::Namespace;
 use crate::schema::{Period, section};
@@ -54,12 +54,7 @@ pub struct ZookeeperDriver;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZookeeperConfig {
     settings: Settings,
-    user: Option<String>,
-    password_file: Option<PathBuf>,
-    ca_file: Option<PathBuf>,
-    /// The certificate and its key.
-    own_files: Option<(PathBuf, PathBuf)>,
-    server_name: Option<String>,
+    login: LoginConfig,
 }
 
 impl Driver for ZookeeperDriver {
@@ -76,24 +71,12 @@ impl Driver for ZookeeperDriver {
             let problem = "must begin with \"/\", and its parts must be letters, digits, \"-\", \"_\" and \".\"";
             return refuse("root", problem);
         }
-        if section.password_file.is_some() && section.user.is_none() {
-            return refuse("password_file", "must be absent where there is no user");
-        }
         if section
             .user
             .as_ref()
             .is_some_and(|user| user.is_empty() || user.contains(':'))
         {
             return refuse("user", "must not be empty or hold a colon");
-        }
-        let own_files = match (&section.cert_file, &section.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return refuse("cert_file", "must come with a key_file"),
-            (None, Some(_)) => return refuse("key_file", "must come with a cert_file"),
-        };
-        if own_files.is_some() && section.ca_file.is_none() {
-            return refuse("cert_file", "must come with a ca_file");
         }
         Ok(ZookeeperConfig {
             settings: Settings {
@@ -104,23 +87,12 @@ impl Driver for ZookeeperDriver {
                 session_timeout: section.session_timeout.get(),
                 ..Settings::new(Vec::new())
             },
-            user: section.user.clone(),
-            password_file: section.password_file.clone(),
-            ca_file: section.ca_file.clone(),
-            own_files,
-            server_name: section.server_name.clone(),
+            login: login_keys!(section).check(PASSWORD)?,
         })
     }
 
     fn check_files(settings: &ZookeeperConfig) -> Result<(), InvalidSetting> {
-        let Err(error) = settings.credentials() else {
-            return Ok(());
-        };
-        let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-        // The cause is appended unless the text already ends with it.
-        let text = error.to_string();
-        let text = if text.ends_with(&cause) { text } else { text + &cause };
-        Err(InvalidSetting::new(settings.key_of(&error), text))
+        settings.login.check_files()
     }
 
     fn guarantee(_: &ZookeeperConfig) -> Guarantee {
@@ -128,19 +100,19 @@ impl Driver for ZookeeperDriver {
     }
 
     fn open(settings: &ZookeeperConfig, _: Duration) -> Result<Arc<dyn OpenStore>, StoreError> {
-        let credentials = settings.credentials().map_err(unusable)?;
+        let credentials = settings.login.credentials().map_err(unusable)?;
         Ok(Arc::new(Opened {
             store: Store::open(settings.settings.clone(), credentials),
-            config: settings.clone(),
+            login: settings.login.clone(),
         }))
     }
 }
 
-/// An open store, with the settings that contain the paths of its files.
+/// An open store, with the paths of its files.
 #[derive(Debug)]
 struct Opened {
     store: Store,
-    config: ZookeeperConfig,
+    login: LoginConfig,
 }
 
 impl OpenStore for Opened {
@@ -149,48 +121,13 @@ impl OpenStore for Opened {
     }
 
     fn read_credentials(&self) -> Result<Option<Apply>, StoreError> {
-        let (store, credentials) = (self.store.clone(), self.config.credentials().map_err(unusable)?);
+        let (store, credentials) = (self.store.clone(), self.login.credentials().map_err(unusable)?);
         Ok(Some(Box::new(move || store.set_credentials(credentials))))
     }
 }
 
 fn unusable(error: LoginFileError) -> StoreError {
     StoreError::new("its ZooKeeper", error)
-}
-
-impl ZookeeperConfig {
-    /// Reads and checks the files in the settings.
-    fn credentials(&self) -> Result<Credentials, LoginFileError> {
-        let password = match &self.password_file {
-            Some(path) => login_files::password(path)?,
-            None => std::env::var(PASSWORD).unwrap_or_default(),
-        };
-        let authority = self.ca_file.as_deref().map(login_files::authorities).transpose()?;
-        let identity = self.own_files.as_ref().map(|(cert, key)| login_files::pair(cert, key));
-        let identity = identity.transpose()?;
-        Ok(Credentials {
-            login: self.user.clone().map(|user| (user, password)),
-            tls: authority.map(|authority| Tls {
-                authority,
-                identity,
-                server_name: self.server_name.clone(),
-            }),
-        })
-    }
-
-    /// The key of the file that cannot be used.
-    fn key_of(&self, error: &LoginFileError) -> &'static str {
-        let is = |file: Option<&PathBuf>| file.is_some_and(|file| file == error.path());
-        if is(self.password_file.as_ref()) {
-            "password_file"
-        } else if is(self.ca_file.as_ref()) {
-            "ca_file"
-        } else if is(self.own_files.as_ref().map(|(_, key)| key)) {
-            "key_file"
-        } else {
-            "cert_file"
-        }
-    }
 }
 
 fn is_server(server: &str) -> bool {

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::settings::{Credentials, Settings};
+use super::settings::{Credentials, Settings, with_credentials};
 use super::{Failure, failure};
 
 /// The text of etcd's error for a compacted revision.
@@ -269,7 +269,7 @@ impl ClusterClient {
 
     /// Makes a client of a member with the current credentials.
     pub(super) async fn connect(&self, member: &Member) -> Result<Client, Error> {
-        let options = self.credentials.load().over(self.options.clone());
+        let options = with_credentials(&self.credentials.load(), self.options.clone());
         Client::connect([&member.url], Some(options)).await
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
+pub use crate::backend::login::{Credentials, Login, Tls};
+
 /// The interval and the timeout of HTTP/2 keep-alives on an idle connection.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 
@@ -23,35 +25,6 @@ pub struct Settings {
     pub session_ttl: Duration,
     /// The first credentials; they can be replaced.
     pub proof: Credentials,
-}
-
-/// The credentials of this server, and the authority that verifies the members' certificates.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct Credentials {
-    /// The etcd user, if any.
-    pub login: Option<Login>,
-    /// TLS, if the connections use it.
-    pub tls: Option<Tls>,
-}
-
-/// A user of etcd.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Login {
-    /// The user's name.
-    pub user: String,
-    /// The user's password.
-    pub password: String,
-}
-
-/// Certificates, as PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificates of the authorities that sign the members' certificates.
-    pub authority: Vec<u8>,
-    /// This server's own certificate and key.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the members' certificates, if it differs from the endpoint's host.
-    pub server_name: Option<String>,
 }
 
 impl Settings {
@@ -79,38 +52,25 @@ impl Settings {
     }
 }
 
-impl Credentials {
-    pub(super) fn over(&self, mut options: ConnectOptions) -> ConnectOptions {
-        if let Some(login) = &self.login {
-            options = options.with_user(&login.user, &login.password);
-        }
-        if let Some(tls) = &self.tls {
-            options = options.with_tls(tls.options());
-        }
-        options
+/// Adds the credentials to the options of a client.
+pub(super) fn with_credentials(credentials: &Credentials, mut options: ConnectOptions) -> ConnectOptions {
+    if let Some(login) = &credentials.login {
+        options = options.with_user(&login.user, &login.password);
+    }
+    match &credentials.tls {
+        Some(tls) => options.with_tls(tls_options(tls)),
+        None => options,
     }
 }
 
-impl Tls {
-    fn options(&self) -> TlsOptions {
-        let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(&self.authority));
-        if let Some((certificate, key)) = &self.identity {
-            options = options.identity(Identity::from_pem(certificate, key));
-        }
-        match &self.server_name {
-            Some(name) => options.domain_name(name),
-            None => options,
-        }
+fn tls_options(tls: &Tls) -> TlsOptions {
+    let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.authority));
+    if let Some((certificate, key)) = &tls.identity {
+        options = options.identity(Identity::from_pem(certificate, key));
     }
-}
-
-impl fmt::Debug for Credentials {
-    /// Without the secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.login.as_ref().map(|login| &login.user))
-            .field("tls", &self.tls.is_some())
-            .finish_non_exhaustive()
+    match &tls.server_name {
+        Some(name) => options.domain_name(name),
+        None => options,
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval};
 use super::stream::{Duplex, connect};
 use super::wire::{Code, Reader, Writer, opcode};
 use super::{Event, EventKind, Failure, Request};
-use crate::backend::zookeeper::settings::{Credentials, Settings};
+use crate::backend::zookeeper::settings::{Credentials, Login, Settings};
 
 /// The numbers of messages that do not answer a request in its order.
 mod xid {
@@ -132,10 +132,10 @@ impl Connection {
         Ok(())
     }
 
-    async fn authenticate(&mut self, (user, password): &(String, String)) -> Result<(), String> {
+    async fn authenticate(&mut self, login: &Login) -> Result<(), String> {
         let mut request = Writer::default();
         request.int(xid::AUTH).int(opcode::AUTH).int(0).string("digest");
-        request.buffer(format!("{user}:{password}").as_bytes());
+        request.buffer(format!("{}:{}", login.user, login.password).as_bytes());
         self.enqueue(&request.0);
         self.flush().await?;
         loop {
