@@ -52,7 +52,7 @@ mod connection;
 mod convert;
 mod deadline;
 mod dispatch;
-mod first_message;
+mod first_frame;
 mod grant_delivery;
 mod health;
 mod incoming;

@@ -39,7 +39,6 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
 
 pub mod driver;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod login;
 pub mod login_files;
 pub mod notifications;

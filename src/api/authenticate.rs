@@ -11,7 +11,7 @@ use tower::Service;
 
 use super::capacity::Usage;
 use super::connection::Remote;
-use super::first_message::first_message;
+use super::first_frame::wait_for_first_frame;
 use super::status;
 use super::verifications::{VerificationTurn, unproven};
 use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIdentity, Unproven, Until};
@@ -207,7 +207,7 @@ impl<S: Clone> Authenticate<S> {
             let message = async {
                 // The client of a stream may wait for the server's first message.
                 if !Method::at(request.uri().path()).is_some_and(|method| method.takes_stream) {
-                    first_message(&mut request).await;
+                    wait_for_first_frame(&mut request).await;
                 }
             };
             let proven = verifications.proven(auth, presented, message).await;

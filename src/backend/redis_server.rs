@@ -10,7 +10,7 @@
 //! - [`connection`]: one connection to a server.
 //! - [`node`]: one monitored server.
 //! - [`confirmed`]: steps that the server's replicas must have received too.
-//! - [`sentinel`], [`slots`], [`cluster`], [`empty_masters`], [`topology`]: which server serves a key.
+//! - [`sentinel`], [`slots`], [`cluster`], [`slotless_masters`], [`topology`]: which server serves a key.
 //! - [`subscriptions`]: published messages.
 //! - [`script`], [`library`]: a Lua script and how it is called, and the scripts of a backend as functions.
 //! - [`description`], [`reply`]: the stored description of a claim, and the replies of scripts.
@@ -22,7 +22,6 @@ pub mod confirmed;
 pub mod connection;
 pub mod credentials;
 pub mod description;
-pub mod empty_masters;
 pub mod failure;
 pub mod handshake;
 pub mod library;
@@ -32,6 +31,7 @@ pub mod reply;
 pub mod script;
 pub mod sentinel;
 pub mod settings;
+pub mod slotless_masters;
 pub mod slots;
 pub mod subscriptions;
 pub mod topology;

@@ -163,7 +163,8 @@ section! {
     pub struct NamespaceSection {
         /// The store of the locks: "embedded" is a file of this server, "redis" a Redis that
         /// several servers share, "redlock" 3, 5 or 7 independent Redis servers of which a majority
-        /// decides, "etcd" an etcd cluster that several servers share.
+        /// decides, "etcd" an etcd cluster and "zookeeper" a ZooKeeper ensemble that several servers
+        /// share.
         backend: String = "embedded".to_owned(),
         /// The guarantee that the backend must give, "ap" or "cp". The server does not start if the
         /// backend gives less. Absent: no requirement.

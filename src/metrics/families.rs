@@ -153,7 +153,7 @@ impl SeriesRegistry {
                 "Connections closed because there were too many, or too many unauthenticated ones.",
             ),
             stalled: counter(
-                "fencepost_stalled_total",
+                "fencepost_slow_readers_closed_total",
                 "Connections and streams that were closed because their client did not read responses for too long.",
             ),
             protocol_errors: counter(

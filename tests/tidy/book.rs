@@ -141,7 +141,16 @@ const STORE_SECTIONS: &[&str] = &[
 
 #[test]
 fn every_store_has_its_page() {
+    let configuration = read("docs/configuration.md");
+    let choice = configuration.lines().find(|line| line.starts_with("- `backend` "));
+    let choice = choice.expect("the key that chooses the store");
+    let overview = read("docs/README.md");
     for backend in crate::cargo::backends().keys() {
+        assert!(choice.contains(&format!("`\"{backend}\"`")), "{backend}: {choice}");
+        assert!(
+            overview.to_lowercase().contains(backend),
+            "{backend}: not in docs/README.md"
+        );
         let page = read(&format!("docs/{backend}.md"));
         let headings: Vec<&str> = sections(&page).iter().map(|(heading, _)| *heading).collect();
         assert_eq!(headings, STORE_SECTIONS, "{backend}");

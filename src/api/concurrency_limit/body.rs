@@ -14,7 +14,7 @@ use tonic::body::Body as RequestBody;
 
 use super::permits::Permit;
 use crate::api::capacity::{ChargeTo, Charged};
-use crate::api::first_message::MESSAGE_LIMIT;
+use crate::api::first_frame::MESSAGE_LIMIT;
 use crate::api::status;
 use crate::error::Error;
 use crate::name::InvalidField;

@@ -15,7 +15,6 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::connect;
 use super::credentials::located;
-use super::empty_masters::empty_masters;
 use super::failure::{not_sent, of_script, unavailable};
 use super::library::Scripts;
 use super::marker::Marker;
@@ -23,6 +22,7 @@ use super::node::Node;
 use super::script::{Answer, Ask, Script, StepRequirements};
 use super::sentinel::Finder;
 use super::settings::Settings;
+use super::slotless_masters::slotless_masters;
 use super::slots::SLOTS;
 pub use super::slots::slot;
 use crate::backend::{BackendError, Health};
@@ -278,7 +278,9 @@ impl Cluster {
         let nodes: String = redis::from_redis_value(answer).map_err(unavailable)?;
         let is_served = |name: &str| ranges.values().any(|(_, (host, _))| host == name);
         let host = host_of(&self.seeds[0]);
-        Ok(empty_masters(&nodes, is_served, host.as_deref()).into_iter().collect())
+        Ok(slotless_masters(&nodes, is_served, host.as_deref())
+            .into_iter()
+            .collect())
     }
 
     /// The most complete map of the known nodes, or else of the seeds. The first complete map ends

@@ -19,7 +19,7 @@ pub(super) const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Cancellation safety
 /// If dropped, the request is incomplete and must be dropped too.
-pub(super) async fn first_message(request: &mut Request<Body>) {
+pub(super) async fn wait_for_first_frame(request: &mut Request<Body>) {
     if request.body().is_end_stream() {
         return;
     }
@@ -79,14 +79,14 @@ mod tests {
     async fn a_message_is_waited_for_so_long_and_kept_whole() {
         let began = Instant::now();
         let mut request = Request::new(Body::new(Unfinished(vec!["b", "a"])));
-        first_message(&mut request).await;
+        wait_for_first_frame(&mut request).await;
         assert!(began.elapsed().is_zero());
         for expected in ["a", "b"] {
             let frame = poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await;
             let data = frame.expect("a frame").expect("no error").into_data();
             assert_eq!(data.expect("data"), expected);
         }
-        first_message(&mut request).await;
+        wait_for_first_frame(&mut request).await;
         assert_eq!(began.elapsed(), MESSAGE_LIMIT);
     }
 }

@@ -8,7 +8,7 @@ type Address = (String, u16);
 /// The masters without slots in a reply to CLUSTER NODES, by the kind of name to which clients are
 /// redirected: host names if `is_served` knows one of them, else addresses. A node that does not
 /// know its own address gets `host`.
-pub fn empty_masters(nodes: &str, is_served: impl Fn(&str) -> bool, host: Option<&str>) -> Vec<Address> {
+pub fn slotless_masters(nodes: &str, is_served: impl Fn(&str) -> bool, host: Option<&str>) -> Vec<Address> {
     let lines: Vec<NodeLine<'_>> = nodes.lines().filter_map(NodeLine::read).collect();
     let by_name = lines.iter().any(|line| line.name.is_some_and(&is_served));
     let address = |line: &NodeLine<'_>| {
@@ -17,7 +17,7 @@ pub fn empty_masters(nodes: &str, is_served: impl Fn(&str) -> bool, host: Option
     };
     lines
         .iter()
-        .filter(|line| line.is_empty_master)
+        .filter(|line| line.is_slotless_master)
         .filter_map(address)
         .collect()
 }
@@ -27,7 +27,7 @@ struct NodeLine<'a> {
     ip: Option<&'a str>,
     port: u16,
     name: Option<&'a str>,
-    is_empty_master: bool,
+    is_slotless_master: bool,
 }
 
 impl<'a> NodeLine<'a> {
@@ -44,7 +44,9 @@ impl<'a> NodeLine<'a> {
             ip: Some(ip).filter(|ip| !ip.is_empty()),
             port: port.parse().ok()?,
             name: more.split(',').nth(1).filter(|name| !name.is_empty()),
-            is_empty_master: flags.contains(&"master") && !flags.iter().any(|flag| unusable.contains(flag)) && !serves,
+            is_slotless_master: flags.contains(&"master")
+                && !flags.iter().any(|flag| unusable.contains(flag))
+                && !serves,
         })
     }
 }
@@ -62,9 +64,9 @@ mod tests {
     #[test]
     fn only_reachable_masters_without_slots_are_empty() {
         let found = |name: &str| (name.to_owned(), if name == "seed" { 5 } else { 2 });
-        let by_ip = empty_masters(NODES, |host| host == "10.0.0.1", Some("seed"));
+        let by_ip = slotless_masters(NODES, |host| host == "10.0.0.1", Some("seed"));
         assert_eq!(by_ip, [found("10.0.0.2"), found("seed")]);
-        let by_name = empty_masters(NODES, |host| host == "one", None);
+        let by_name = slotless_masters(NODES, |host| host == "one", None);
         assert_eq!(by_name, [found("two")]);
     }
 }
