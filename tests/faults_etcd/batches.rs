@@ -6,14 +6,14 @@ use std::time::Duration;
 use etcd_client::Client;
 use futures::future::join_all;
 
-use crate::harness::{acquire, cluster, etcd, leases_of, replica, take, token};
+use crate::harness::{acquire, cluster, etcd, leases_of, steady_replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_claims_on_one_lock_in_one_turn_one_holds() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let mut last = [0; 20];
     for round in 0..30 {
         // Forty at once, of which each lock gets two: they come while the turn before is under way.
@@ -41,7 +41,7 @@ async fn of_two_claims_on_one_lock_in_one_turn_one_holds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_dead_lease_among_thirty_costs_no_other_its_grant() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let mut etcd = etcd(&cluster).await;
     let take_all = async || {
         let one = |n: usize| {

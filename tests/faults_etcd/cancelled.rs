@@ -6,13 +6,15 @@ use etcd_client::{Client, GetOptions};
 use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 
-use crate::harness::{acquire, cluster, etcd, health, leases_of, name, namespace, replica, take, unready};
+use crate::harness::{acquire, cluster, etcd, health, leases_of, name, namespace, steady_replica, take, unready};
 
 /// Longer than any test.
 const TTL: Duration = Duration::from_secs(3600);
 const CALLS: u64 = if cfg!(feature = "soak") { 10_000 } else { 1_000 };
 const LOCKS: u64 = 7;
-/// How many leases those that are under way at once may need, on a machine that does much else.
+/// How many calls are begun before etcd has served the earlier ones.
+const TOGETHER: u64 = 50;
+/// How many leases those that are under way at once may need, and the steps that undo them.
 const LEASES: usize = CALLS as usize / 4;
 
 async fn marks(etcd: &mut Client) -> i64 {
@@ -29,11 +31,15 @@ async fn all_leases(etcd: &mut Client) -> Vec<i64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_cancelled_under_way_leave_neither_marks_nor_leases() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let mut etcd = etcd(&cluster).await;
     let mut cancelled = 0;
     for n in 0..CALLS {
         let lock = format!("m{}", n % LOCKS);
+        if n % TOGETHER == 0 {
+            // Etcd answers this after the steps of the calls before, so a slow one has few to do at once.
+            locks.inspect(&name(&lock), 1).await.expect("etcd answers");
+        }
         // Some try, and some wait.
         let wait = if n % 3 == 0 { TTL } else { Duration::ZERO };
         let call = acquire(&locks, &lock, TTL, wait);

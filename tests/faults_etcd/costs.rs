@@ -9,7 +9,7 @@ use fencepost::locks::{Acquire, Locks};
 use fencepost::name::RequestId;
 use futures::future::join_all;
 
-use crate::harness::{ask, calls, cluster, etcd, namespace, replica_of};
+use crate::harness::{ask, calls, cluster, etcd, namespace, steady_replica_of};
 use crate::proxy::Proxy;
 use crate::servers::Cluster;
 
@@ -141,7 +141,7 @@ impl Counted {
         let cluster = cluster(1, &["--unsafe-no-fsync"])?;
         let port = cluster.members[0].url().rsplit(':').next()?.parse().expect("a port");
         let proxy = Proxy::before(port).await;
-        let locks = replica_of(vec![proxy.url()]).await;
+        let locks = steady_replica_of(vec![proxy.url()]).await;
         Some(Self { cluster, proxy, locks })
     }
 

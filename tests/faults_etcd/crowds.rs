@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fencepost::backend::etcd::Store;
-use fencepost::backend::etcd::settings::Settings;
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
@@ -11,7 +10,7 @@ use fencepost::name::Mode;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 
-use crate::harness::{acquire, ask, cluster, health, name, namespace, take, waiters};
+use crate::harness::{acquire, ask, cluster, health, name, namespace, steady, take, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -56,7 +55,7 @@ async fn small(cluster: &Cluster) -> Locks {
         queue: LIMIT as u32,
         ..Limits::default()
     };
-    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
+    let backend = Store::open(steady(cluster.urls())).namespace(&namespace());
     let locks = Locks::new(namespace(), limits, backend);
     let serves = |health: &fencepost::backend::Health| *health == fencepost::backend::Health::Serving;
     health(&locks, Duration::from_secs(20), serves).await;

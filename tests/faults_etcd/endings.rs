@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::forwarder::{Answers, Forwarder};
 use crate::harness::{
-    acquire, calls, cluster, etcd, health, namespace, replica, sent_bytes, take, token, unready, waiters,
+    acquire, calls, cluster, etcd, health, namespace, sent_bytes, steady_replica, take, token, unready, waiters,
 };
 use crate::servers::Cluster;
 
@@ -31,7 +31,7 @@ pub async fn queued(cluster: &Cluster, lock: &str) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_end_together_leave_in_batches_and_read_no_queue() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let _held = take(&locks, "a", TTL).await;
     let (quiet, bystanders) = bystanders(&locks).await;
     let end = Instant::now() + Duration::from_secs(if cfg!(feature = "soak") { 15 } else { 6 });
@@ -135,7 +135,7 @@ async fn without_answers(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_carries_no_more_answers_to_calls_costs_no_waiter_its_place() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let other = replica(&cluster).await;
+    let other = steady_replica(&cluster).await;
     let held = take(&other, "a", TTL).await;
     let session = Duration::from_secs(3);
     let (way, waiting) = without_answers(&cluster, &other, session).await;
@@ -151,7 +151,7 @@ async fn a_connection_that_carries_no_more_answers_to_calls_costs_no_waiter_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_calls_are_not_answered_leaves_every_queue_though_its_keep_alives_are() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let other = replica(&cluster).await;
+    let other = steady_replica(&cluster).await;
     let held = take(&other, "a", TTL).await;
     let session = Duration::from_secs(2);
     let (_way, waiting) = without_answers(&cluster, &other, session).await;

@@ -13,7 +13,7 @@ use futures::StreamExt;
 
 use crate::claims::{Asking, ROOMY, claim};
 use crate::proxy::{Caught, Fate, Proxy};
-use crate::replica::Replica;
+use crate::replica::{Held, Replica};
 use crate::servers::{Cluster, program};
 
 /// A TTL that does not end within a test.
@@ -51,6 +51,7 @@ pub struct Fixture {
     /// A client of etcd itself.
     pub etcd: Client,
     root: String,
+    port: u16,
 }
 
 impl Fixture {
@@ -83,6 +84,7 @@ impl Fixture {
             second,
             etcd: etcd.expect("etcd answers"),
             root,
+            port,
         })
     }
 
@@ -158,9 +160,19 @@ impl Fixture {
 
     /// One more replica, which begins now and shares the first one's way to etcd; it serves when this returns.
     pub async fn another(&self) -> Arc<dyn Backend> {
-        let backend = begin(&self.proxy, &self.root);
+        let backend = begin(&[&self.proxy], &self.root);
         serves(&*backend).await;
         backend
+    }
+
+    /// One more proxy before etcd.
+    pub async fn another_proxy(&self) -> Proxy {
+        Proxy::before(self.port).await
+    }
+
+    /// One more replica, which begins now. To it, each of these proxies is a member of the cluster.
+    pub fn begin_over(&self, members: &[&Proxy]) -> Arc<dyn Backend> {
+        begin(members, &self.root)
     }
 
     /// Copies the key of the holder of another lock to this one, by hand: a holder that no replica granted here.
@@ -204,7 +216,16 @@ impl Fixture {
     /// Acquires with a claim at the first replica by a call whose granting or queueing step comes late; its caller is told
     /// that the outcome is unknown.
     pub async fn acquire_late(&self, claim: &NewClaim, end: &str) -> Caught {
-        let mut late = self.proxy.catch(Fate::Late, &step(claim, end));
+        self.call_late(claim, &step(claim, end)).await
+    }
+
+    /// The same with a call that joins this hold: the step that writes the holder's record comes late.
+    pub async fn reenter_late(&self, hold: &Held, claim: &NewClaim) -> Caught {
+        self.call_late(claim, &rewriting(hold)).await
+    }
+
+    async fn call_late<P: AsRef<[u8]>>(&self, claim: &NewClaim, parts: &[P]) -> Caught {
+        let mut late = self.proxy.catch(Fate::Late, parts);
         let acquired = self.first.acquire(self.here().name(), claim).await;
         assert!(
             matches!(acquired, Err(BackendError::Unavailable { .. })),
@@ -268,23 +289,29 @@ pub fn fitting(claim: &NewClaim, end: &str) -> [String; 4] {
     [call, owner, key, "\tq/".to_owned()]
 }
 
+/// The parts of a step that writes the record of this hold's claim anew: it keeps the hold's secret.
+pub fn rewriting(hold: &Held) -> [Vec<u8>; 2] {
+    [b"KV/Txn".to_vec(), hold.claim.secret.as_bytes().to_vec()]
+}
+
 async fn replica(proxy: &Proxy, root: &str) -> Arc<dyn Backend> {
-    let backend = begin(proxy, root);
+    let backend = begin(&[proxy], root);
     serves(&*backend).await;
     backend
 }
 
-fn begin(proxy: &Proxy, root: &str) -> Arc<dyn Backend> {
+fn begin(members: &[&Proxy], root: &str) -> Arc<dyn Backend> {
     let settings = Settings {
         root: root.to_owned(),
         timeout: TIMEOUT,
         session_ttl: SESSION_TTL,
-        ..Settings::new(vec![proxy.url()])
+        ..Settings::new(members.iter().map(|member| member.url()).collect())
     };
     Store::open(settings).namespace(&namespace(NAMESPACE))
 }
 
-async fn serves(backend: &dyn Backend) {
+/// Waits until a replica serves.
+pub async fn serves(backend: &dyn Backend) {
     let mut health = backend.health();
     let served = health.wait_for(|health| *health == Health::Serving);
     let served = tokio::time::timeout(Duration::from_secs(20), served).await;

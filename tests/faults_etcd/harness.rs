@@ -48,6 +48,27 @@ pub async fn replica_of(urls: Vec<String>) -> Locks {
     locks
 }
 
+/// One replica for a test in which nothing fails: a store that stands still for seconds is not away to it.
+pub async fn steady_replica(cluster: &Cluster) -> Locks {
+    steady_replica_of(cluster.urls()).await
+}
+
+/// The same of a cluster that is reached there.
+pub async fn steady_replica_of(urls: Vec<String>) -> Locks {
+    let locks = unready(steady(urls));
+    health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
+    locks
+}
+
+/// The settings of such a replica.
+pub fn steady(urls: Vec<String>) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(15),
+        session_ttl: Duration::from_secs(60),
+        ..Settings::new(urls)
+    }
+}
+
 /// One replica, whatever it says of itself.
 pub fn unready(settings: Settings) -> Locks {
     let backend = Store::open(settings).namespace(&namespace());

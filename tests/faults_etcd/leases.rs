@@ -6,14 +6,14 @@ use fencepost::claim::Cause;
 use fencepost::error::Error;
 use fencepost::locks::Acquire;
 
-use crate::harness::{acquire, ask, cluster, etcd, leases_of, name, replica, take, token};
+use crate::harness::{acquire, ask, cluster, etcd, leases_of, name, replica, steady_replica, take, token};
 
 const TTL: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_renewal_of_the_former_holder_of_a_lease_changes_nothing() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let mut etcd = etcd(&cluster).await;
     let mut reused = 0;
     for round in 0..30 {
@@ -64,7 +64,7 @@ async fn replica_is_free(locks: &fencepost::locks::Locks, lock: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_revoked_from_outside_is_lost_and_the_next_holds() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let mut etcd = etcd(&cluster).await;
     let held = take(&locks, "a", TTL).await;
     let waiter = tokio::spawn({
@@ -128,7 +128,7 @@ async fn a_waiter_hears_of_its_turn_after_its_watch_was_cut_and_history_compacte
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_holds_that_end_at_once_each_end_is_remembered() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let reenter = Acquire {
         reentrant: true,
         ..ask("a", TTL, Duration::ZERO)

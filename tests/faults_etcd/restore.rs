@@ -5,12 +5,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use fencepost::error::Error;
-use fencepost::locks::{Lease, Locks};
+use fencepost::locks::{Acquire, Lease, Locks};
+use fencepost::name::Mode;
 
-use crate::harness::{acquire, cluster, replica, take, token};
+use crate::forwarder::Forwarder;
+use crate::harness::{acquire, ask, cluster, etcd, leases_of, name, replica, steady_replica_of, take, token};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(2);
+/// The TTL of what must live until its test ends.
+const LONG: Duration = Duration::from_secs(60);
+/// How many revisions a store gets after its copy was put back: more than a replica has seen.
+const BEYOND: usize = 50;
 
 fn copy(from: &Path, to: &Path) {
     let _ = std::fs::remove_dir_all(to);
@@ -152,8 +158,7 @@ async fn names_of_claims_that_an_old_copy_brings_back_are_not_given_again() {
         return;
     };
     let locks = replica(&cluster).await;
-    let long = Duration::from_secs(60);
-    let first = take(&locks, "b", long).await;
+    let first = take(&locks, "b", LONG).await;
     put_back(&mut cluster, || async {
         // Its name is free for the next claim here, and in use in the copy.
         locks.release(&first.key).await.expect("it was held");
@@ -161,7 +166,7 @@ async fn names_of_claims_that_an_old_copy_brings_back_are_not_given_again() {
     .await;
     let again = async {
         loop {
-            match acquire(&locks, "b", long, Duration::ZERO).await {
+            match acquire(&locks, "b", LONG, Duration::ZERO).await {
                 Err(Error::Backend(error)) => {
                     assert!(!error.to_string().contains("in use already"), "{error}");
                     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -173,4 +178,50 @@ async fn names_of_claims_that_an_old_copy_brings_back_are_not_given_again() {
     let tried = tokio::time::timeout(Duration::from_secs(40), again).await;
     let tried = tried.expect("the store comes back");
     assert!(matches!(tried, Err(Error::LockHeld { .. })), "{tried:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_an_old_copy_brings_back_is_not_used_again_although_no_revision_has_fallen() {
+    let Some(mut cluster) = cluster(1, &[]) else {
+        return;
+    };
+    let way = Forwarder::before(cluster.members[0].port()).await;
+    let locks = steady_replica_of(vec![format!("http://{}", way.address())]).await;
+    let reader = || Acquire {
+        mode: Mode::Shared,
+        ..ask("a", LONG, Duration::ZERO)
+    };
+    let first = locks.acquire(reader()).await.expect("it is free").delivered();
+    copy_under(&cluster);
+    // Its slot is free for the next claim here, and in use in the copy.
+    locks.release(&first.key).await.expect("it was held");
+    way.stall();
+    put_copy_back(&mut cluster);
+    let mut etcd = etcd(&cluster).await;
+    let mut written = 0;
+    while written < BEYOND {
+        match etcd.put("x", "1", None).await {
+            Ok(_) => written += 1,
+            // It has just begun.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+    way.go_on();
+    let second = loop {
+        match locks.acquire(reader()).await {
+            Err(Error::Backend(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+            held => break held.expect("readers share it").delivered(),
+        }
+    };
+    assert!(token(&second) > token(&first));
+    let leases = leases_of(&mut etcd, "a").await;
+    assert!(
+        leases.len() == 2 && leases[0] != leases[1],
+        "each has a lease of its own: {leases:?}"
+    );
+    for lease in [&first, &second] {
+        let held = locks.check(&name("a"), lease.key.token).await.expect("etcd answers");
+        assert!(held.is_some(), "the holder of the copy and the new one: {lease:?}");
+    }
+    locks.release(&second.key).await.expect("it is held");
 }

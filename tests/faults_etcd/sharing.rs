@@ -8,7 +8,7 @@ use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::Mode;
 use futures::future::join_all;
 
-use crate::harness::{ask, calls, cluster, name, replica, waiters};
+use crate::harness::{ask, calls, cluster, name, steady_replica, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -17,7 +17,9 @@ const CROWD: u32 = 400;
 const SOON: Duration = Duration::from_secs(12);
 /// How many callers acquire and release without end, and for how long.
 const CYCLING: usize = 64;
-const FOR: Duration = Duration::from_secs(2);
+const FOR: Duration = Duration::from_millis(400);
+/// How often that is measured. Of the rounds the fastest counts, because a machine may stand still in some.
+const ROUNDS: usize = 5;
 
 fn with(mode: Mode, lock: &str, wait: Duration) -> Acquire {
     Acquire {
@@ -73,7 +75,7 @@ async fn crowd(locks: &Locks, asks: impl Iterator<Item = Acquire>) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_readers_that_try_at_once_each_holds() {
     let Some(cluster) = fast() else { return };
-    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let readers = |lock, count, wait| (0..count).map(move |_| with(Mode::Shared, lock, wait));
     crowd(&locks, readers("one", CROWD, Duration::ZERO)).await;
     // At two servers at once, half of them willing to wait.
@@ -114,11 +116,15 @@ async fn cycles(locks: &Locks, mode: Mode, lock: impl Fn(usize) -> String) -> f6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_one_lock_are_served_about_as_fast_as_callers_on_locks_of_their_own() {
     let Some(cluster) = fast() else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let own = |caller| format!("own/{caller}");
     cycles(&locks, Mode::Shared, own).await;
-    let own = cycles(&locks, Mode::Shared, own).await;
-    let shared = cycles(&locks, Mode::Shared, |_| "shared".into()).await;
+    let (mut fastest_own, mut fastest_shared) = (0_f64, 0_f64);
+    for _ in 0..ROUNDS {
+        fastest_own = fastest_own.max(cycles(&locks, Mode::Shared, own).await);
+        fastest_shared = fastest_shared.max(cycles(&locks, Mode::Shared, |_| "shared".into()).await);
+    }
+    let (own, shared) = (fastest_own, fastest_shared);
     println!("{shared:.0}/s on one lock, {own:.0}/s on own ones: {:.2}", shared / own);
     // In line behind each other it was 0.29.
     assert!(shared > own * 0.35, "{shared} {own}");
@@ -127,7 +133,7 @@ async fn readers_of_one_lock_are_served_about_as_fast_as_callers_on_locks_of_the
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
     let Some(cluster) = fast() else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let (limit, more) = (60, 20);
     let asks = (0..limit + more).map(|_| with(semaphore(1, limit), "a", Duration::ZERO));
     let began = Instant::now();
@@ -145,7 +151,7 @@ async fn of_many_semaphore_claims_that_try_at_once_each_holds_that_fits() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_semaphore_waiters_that_one_release_makes_room_for_each_holds_soon() {
     let Some(cluster) = fast() else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let whole = with(semaphore(CROWD, CROWD), "a", Duration::ZERO);
     let held = locks.acquire(whole).await.expect("it is free").delivered();
     let waiting = {

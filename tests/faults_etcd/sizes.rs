@@ -9,7 +9,7 @@ use fencepost::name::Metadata;
 use tokio::time::{Instant, sleep};
 
 use crate::endings::queued;
-use crate::harness::{acquire, ask, calls, cluster, name, replica, sent_bytes, take};
+use crate::harness::{acquire, ask, calls, cluster, name, sent_bytes, steady_replica, take};
 
 const TTL: Duration = Duration::from_secs(120);
 /// With 4,000 bytes of metadata each, their records are more than the 4 MiB that a client takes by default.
@@ -30,7 +30,7 @@ async fn is_queued(cluster: &crate::servers::Cluster, wanted: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_with_a_queue_of_more_than_4_mib_is_used_as_any_other() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let (locks, other) = (replica(&cluster).await, replica(&cluster).await);
+    let (locks, other) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let held = take(&locks, "large", TTL).await;
     let entries = (0..4).map(|n| (format!("k{n}"), "v".repeat(998)));
     let metadata = Metadata::new(entries).expect("within its bounds");

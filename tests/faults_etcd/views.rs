@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use etcd_client::DeleteOptions;
 use fencepost::backend::etcd::Store;
-use fencepost::backend::etcd::settings::Settings;
 use fencepost::backend::{
     AcquireOutcome, Backend, Health, InspectLimit, NewClaim, ReleaseTarget, Released, WaitPolicy,
 };
 use fencepost::name::Mode;
 
 use crate::claims::{self, Asking};
-use crate::harness::{cluster, etcd, name, namespace};
+use crate::harness::{cluster, etcd, name, namespace, steady};
 use crate::servers::Cluster;
 
 async fn backend(cluster: &Cluster) -> Arc<dyn Backend> {
-    let backend = Store::open(Settings::new(cluster.urls())).namespace(&namespace());
+    let backend = Store::open(steady(cluster.urls())).namespace(&namespace());
     let mut health = backend.health();
     let serving = health.wait_for(|health| *health == Health::Serving);
     let serving = tokio::time::timeout(Duration::from_secs(20), serving).await;

@@ -7,7 +7,7 @@ use etcd_client::WatchOptions;
 use futures::future::join_all;
 use tokio::task::unconstrained;
 
-use crate::harness::{acquire, calls, cluster, etcd, namespace, replica, take, token, waiters};
+use crate::harness::{acquire, calls, cluster, etcd, namespace, steady_replica, take, token, waiters};
 use crate::servers::Cluster;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(30);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_read() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let (callers, times) = (16, 25);
     let held = take(&locks, "hot", TTL).await;
     let crowd: Vec<_> = (0..callers)
@@ -52,7 +52,7 @@ async fn a_hand_off_of_a_hot_lock_is_hardly_more_than_one_transaction_and_no_rea
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_waiters_that_come_in_one_moment_are_served_in_the_order_of_their_arrival() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     let held = take(&locks, "a", TTL).await;
     let begun = Instant::now();
     // One task begins all calls, one after another. (Tokio makes a task that does much in one go put off the
@@ -81,7 +81,7 @@ async fn two_hundred_waiters_that_come_in_one_moment_are_served_in_the_order_of_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_release_wakes_one_of_a_hundred_waiters() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let (other, locks) = (replica(&cluster).await, replica(&cluster).await);
+    let (other, locks) = (steady_replica(&cluster).await, steady_replica(&cluster).await);
     let held = take(&other, "a", TTL).await;
     let crowd: Vec<_> = (0..100)
         .map(|_| {
@@ -136,7 +136,7 @@ async fn names_had(cluster: &Cluster, lock: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_used_again_and_again_has_no_more_names_than_callers() {
     let Some(cluster) = cluster(1, &[]) else { return };
-    let locks = replica(&cluster).await;
+    let locks = steady_replica(&cluster).await;
     for _ in 0..100 {
         let lease = take(&locks, "alone", TTL).await;
         locks.release(&lease.key).await.expect("it is held");

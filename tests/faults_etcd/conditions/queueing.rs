@@ -4,8 +4,8 @@ use fencepost::backend::{AcquireOutcome, Refusal, Released};
 use fencepost::claim::Cause;
 
 use crate::claims::{Asking, claim};
-use crate::fixture::Fixture;
-use crate::replica::{Held, busy, held, refused, waiting};
+use crate::fixture::{Fixture, rewriting};
+use crate::replica::{busy, held, refused, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_whose_request_was_answered_meanwhile_does_not_wait() {
@@ -84,6 +84,8 @@ async fn a_newcomer_behind_two_waiters_keeps_its_place_although_they_have_left_m
     let holder = fixture.there().hold(claim("holder")).await;
     let first = fixture.here().queue(claim("first")).await;
     let second = fixture.here().queue(claim("second")).await;
+    // This one reads the lock, so its replica's view has both from now on.
+    waiting(fixture.here().promote(&second).await);
     let late = claim("late").unrepeated();
     let left = async {
         fixture.here().undo(&first).await;
@@ -155,9 +157,4 @@ async fn a_reentry_does_not_undo_another_that_came_meanwhile() {
         .await;
     assert_eq!(held(place).holds, 3);
     fixture.there().renewed(&second.expect("it was granted"), None).await;
-}
-
-/// The parts of a step that writes the record of this hold's claim anew: it keeps the hold's secret.
-fn rewriting(hold: &Held) -> [Vec<u8>; 2] {
-    [b"KV/Txn".to_vec(), hold.claim.secret.as_bytes().to_vec()]
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::backend::BackendError;
+use fencepost::backend::{BackendError, Health};
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{BASE, Fixture, step};
+use crate::fixture::{BASE, Fixture, serves, step};
 use crate::proxy::Fate;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +21,22 @@ async fn a_grant_of_a_session_that_has_ended_takes_no_effect_however_late_it_com
     assert!(fixture.leases_under(&fixture.key("mark/")).await.is_empty());
     late.let_go().await;
     assert!(fixture.there().is_free().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reentry_of_a_session_that_has_ended_takes_no_effect_however_late_it_comes() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.there().hold(claim("owner").reentrant()).await;
+    let again = claim("owner").reentrant();
+    let late = fixture.reenter_late(&hold, &again).await;
+    fixture.here().undo(&again).await;
+    // With the session its marks go.
+    let marks = fixture.leases_under(&fixture.key("mark/")).await;
+    assert_eq!(marks.len(), 1, "{marks:?}");
+    fixture.revoke(marks[0]).await;
+    late.let_go().await;
+    fixture.there().release(&hold).await;
+    assert!(fixture.there().is_free().await, "nobody knows of the second hold");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,4 +77,35 @@ async fn nothing_is_granted_over_a_new_connection_before_the_base_was_proven_ove
     assert!(early.is_err(), "{early:?}");
     proof.let_go().await;
     crate::replica::held(entering.await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_was_read_before_the_connection_broke_is_read_anew_before_the_first_grant() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let read = ["KV/Range".to_owned(), fixture.key(BASE)];
+    let proxy = fixture.another_proxy().await;
+    let mut first = proxy.catch(Fate::AnswerHeld, &read);
+    let backend = fixture.begin_over(&[&proxy]);
+    first.is_here().await;
+    let mut again = proxy.catch(Fate::Held, &read);
+    proxy.break_signs_of_life();
+    first.let_go().await;
+    again.is_here().await;
+    let health = backend.health().borrow().clone();
+    assert_ne!(health, Health::Serving);
+    again.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_notices_when_the_connection_breaks_that_its_calls_moved_to_while_it_began() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let read = ["KV/Range".to_owned(), fixture.key(BASE)];
+    let (left, used) = (fixture.another_proxy().await, fixture.another_proxy().await);
+    let _failed = left.catch(Fate::Late, &read);
+    let backend = fixture.begin_over(&[&left, &used]);
+    serves(&*backend).await;
+    let mut again = used.catch(Fate::Held, &read);
+    used.break_signs_of_life();
+    again.is_here().await;
+    again.let_go().await;
 }

@@ -51,6 +51,18 @@ async fn an_adoption_that_comes_after_the_undo_of_its_call_takes_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reentry_that_comes_after_the_undo_of_its_call_takes_no_effect() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let hold = fixture.there().hold(claim("owner").reentrant()).await;
+    let again = claim("owner").reentrant();
+    let late = fixture.reenter_late(&hold, &again).await;
+    assert_eq!(fixture.here().undo(&again).await, Released::Nothing);
+    late.let_go().await;
+    fixture.there().release(&hold).await;
+    assert!(fixture.there().is_free().await, "nobody knows of the second hold");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_comes_after_the_undo_of_its_call_and_the_end_of_another_takes_no_effect() {
     let Some(fixture) = Fixture::new().await else { return };
     let new = claim("late");

@@ -105,7 +105,7 @@ impl ClusterClient {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let at = self.current.load(Ordering::Acquire);
+        let at = self.current();
         let asked = timeout(self.timeout, async { ask(self.client(at).await?).await });
         let answer = match asked.await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
@@ -148,7 +148,7 @@ impl ClusterClient {
 
     /// Switches to the next member, because the current one failed on a stream.
     pub fn turn_away(&self) {
-        self.turn_away_from(self.current.load(Ordering::Acquire));
+        self.turn_away_from(self.current());
     }
 
     /// Executes a transaction, which is sent once.
@@ -277,9 +277,14 @@ impl ClusterClient {
         &self.members
     }
 
+    /// The number of the member that calls go to. It rises with each switch to another one.
+    pub fn current(&self) -> usize {
+        self.current.load(Ordering::Acquire)
+    }
+
     /// Whether calls go to this member.
     pub(super) fn is_current(&self, at: usize) -> bool {
-        self.current.load(Ordering::Acquire) % self.members.len() == at
+        self.current() % self.members.len() == at
     }
 
     fn url(&self, at: usize) -> &str {

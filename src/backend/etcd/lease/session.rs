@@ -8,21 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::keep_alive::{Alive, Beat, beat_on, breaks};
 use super::Leases;
-use super::base::{Base, Bases, SessionKeys};
+use super::base::{Base, SessionKeys};
 use crate::backend::Health;
-use crate::backend::etcd::clock::{micros, wall};
+use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::checks::Condition;
-use crate::backend::etcd::cluster::client::ClusterClient;
-use crate::backend::etcd::cluster::{Failure, failure};
+use crate::backend::etcd::cluster::client::{ClusterClient, Connections};
 
 mod keep_alive;
+mod open;
 
 /// The pause before a retry while the store is unavailable.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -245,13 +244,15 @@ impl Session {
     pub async fn run(self: Arc<Self>, lost: impl Fn()) {
         let run = async {
             loop {
+                // Those of before the stream, so that no change is missed.
+                let changes = (self.link.restores(), self.link.connections());
                 match self.open().await {
-                    Ok(epoch) => {
+                    Ok((epoch, stream)) => {
                         self.state.send_modify(|state| state.epoch = Some(epoch));
                         self.note_serving();
                         let alive = Alive::now();
                         tokio::select! {
-                            () = self.keep(epoch, &alive) => {}
+                            () = self.keep(epoch, stream, changes, &alive) => {}
                             () = self.keep_apart(epoch, &alive) => {}
                             () = self.check_again() => {}
                         }
@@ -298,74 +299,19 @@ impl Session {
         }
     }
 
-    async fn open(&self) -> Result<SessionEpoch, Failure> {
-        let connection = self.connection();
-        let condition = Condition::of(&self.link, &self.keys.base()).await?;
-        condition.tell();
-        self.full.store(condition.full, Ordering::Release);
-        self.has_space()?;
-        // Before the session serves, the read of the base verifies that there is a quorum, and the write of the session's
-        // key that this account may write.
-        let base = self.establish_token_base().await?;
-        let lease = self.leases.fresh(self.ttl).await?;
-        let key = self.keys.session(lease.id);
-        let put = TxnOp::put(key, "1", Some(PutOptions::new().with_lease(lease.id)));
-        self.link.txn(Txn::new().and_then([put])).await?;
-        Ok(SessionEpoch {
-            session: lease.id,
-            base,
-            connection,
-        })
-    }
-
-    /// Makes sure, before the first grant over a connection, that new tokens are greater than all earlier ones, even if
-    /// the store was restored from an old snapshot meanwhile.
-    async fn establish_token_base(&self) -> Result<u64, Failure> {
-        loop {
-            let highest = self.link.revision();
-            let [first, second] = self.keys.earlier_bases();
-            let first = self.link.get_whatever(first, GetOptions::new()).await?;
-            let second = self.link.get_whatever(second, GetOptions::new()).await?;
-            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
-            let revision = read.header().map_or(0, |header| header.revision());
-            if revision < highest {
-                tracing::warn!(
-                    revision,
-                    highest,
-                    "etcd returned an older revision: it was restored from a snapshot"
-                );
-                self.link.forget();
-                // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
-                (self.abandon)();
-                self.state.send_modify(|state| state.epoch = None);
-            }
-            let bases = Bases {
-                keys: &self.keys,
-                own: read.kvs().first(),
-                earlier: [first.kvs().first(), second.kvs().first()],
-            };
-            let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
-            let Some((base, is_written)) = bases.to_be(floor) else {
-                return Err(Failure::Unavailable(LATER.into()));
-            };
-            if is_written {
-                return Ok(base);
-            }
-            let (when, then) = bases.raise(base);
-            if self.link.txn(Txn::new().when(when).and_then(then)).await?.succeeded() {
-                return Ok(base);
-            }
-        }
-    }
-
     /// Keeps the session alive over the connection of the calls, and notes when that connection breaks. Returns when
     /// the session has ended.
-    async fn keep(&self, epoch: SessionEpoch, alive: &Alive) {
+    async fn keep(
+        &self,
+        epoch: SessionEpoch,
+        stream: Beat,
+        (mut restores, mut connections): (watch::Receiver<u64>, watch::Receiver<Connections>),
+        alive: &Alive,
+    ) {
         let every = self.keep_alive_every();
         let mut answered = Instant::now();
-        let mut stream = None;
+        let mut stream = Some(stream);
         let mut over = self.state.subscribe();
-        let (mut restores, mut connections) = (self.link.restores(), self.link.connections());
         while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
             let sent = Instant::now();
             match timeout(every, self.beat(&mut stream, epoch)).await {
@@ -426,18 +372,13 @@ impl Session {
                 Err(failure) => self.note_break(&failure),
             }
         }
-        // The store behind a new connection may have been restored from a snapshot. The pooled leases are discarded,
-        // because each saves only a round trip. The session is kept unless revisions have fallen, because with it the
-        // waiters would lose their positions.
-        (self.abandon)();
+        // The session is kept unless revisions have fallen, because with it the waiters would lose their positions.
         let connection = self.connection();
-        self.note_base(self.establish_token_base().await?, Some(connection));
-        let mut client = self.link.streaming().await?;
-        match client.lease_keep_alive(epoch.session).await {
-            Ok(opened) => *stream = Some(opened),
-            Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(false),
-            Err(error) => return Err(failure(&error)),
-        }
+        let Some((opened, base)) = self.connect(epoch.session).await? else {
+            return Ok(false);
+        };
+        *stream = Some(opened);
+        self.note_base(base, Some(connection));
         self.note_serving();
         Ok(true)
     }

@@ -18,12 +18,15 @@ use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
 use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, View};
+use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::txn::Answer;
 use crate::claim::Cause;
 use crate::name::{FencingToken, LeaseKey, LockName, Secret};
 
 /// How often leases whose TTL has passed are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How many earlier token bases are read at most to find a token's grant: each is a read, also for an invented token.
+const EARLIER_BASES: usize = 32;
 /// The factor by which the distance of each read into the past grows.
 const DISTANCE_FACTOR: i64 = 4;
 
@@ -44,11 +47,15 @@ impl History {
             return Ok((end.token == lease.token).then_some(end.cause));
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value(), lease.claim).ok());
-        let (is_recorded, slot, base) = match request {
-            Some(Request::Holds { secret, base, slot }) if secret == lease.secret => (true, slot, Some(base)),
-            _ => (false, Slot::of_lease(lease.claim), base_in(read(2))),
+        let (is_recorded, slot, granted) = match request {
+            Some(Request::Holds { secret, base, slot }) if secret == lease.secret => {
+                (true, slot, revision_of(lease.token, base))
+            }
+            _ => {
+                let granted = self.granted_at(lease.token, read(2)).await?;
+                (false, Slot::of_lease(lease.claim), granted)
+            }
         };
-        let granted = granted_at(lease.token, base);
         let has_expired = match granted {
             Some(granted) => {
                 let holder_history = HolderHistory {
@@ -84,15 +91,35 @@ impl History {
     /// How the holder with a token ended, if no record of its end exists.
     pub async fn of_token(&self, name: &LockName, token: FencingToken) -> Result<Option<Cause>, Failure> {
         let base = self.link.get(self.keys.sessions.base(), GetOptions::new()).await?;
-        let Some(granted) = granted_at(token, base_in(base.kvs().first())) else {
+        let Some(granted) = self.granted_at(token, base.kvs().first()).await? else {
             return Ok(None);
         };
         let lock = self.keys.lock(name);
-        let Some(entry) = holder_at(&self.link, &lock, granted).await? else {
+        let entry = holder_at(&self.link, &lock, granted).await?;
+        let Some(entry) = entry.filter(|entry| entry.token() == Some(token)) else {
             return Ok(None);
         };
         let has_expired = self.has_expired(name, &entry).await?;
         Ok(has_expired.then_some(Cause::Expired))
+    }
+
+    /// The revision of a token's grant, if etcd still has the token base that it counts from. `base` is the present one.
+    /// Each start and each new connection of a server raises the base, so earlier ones are read, too.
+    async fn granted_at(&self, token: FencingToken, base: Option<&KeyValue>) -> Result<Option<i64>, Failure> {
+        let key = self.keys.sessions.base();
+        let mut base = base.cloned();
+        for _ in 0..=EARLIER_BASES {
+            let Some(kv) = base else { break };
+            let raised = kv.mod_revision();
+            let granted = Base::read(Some(&kv)).open().and_then(|base| revision_of(token, base));
+            // A grant compares the base, so it came after the base was written.
+            if granted.is_some_and(|granted| granted > raised) {
+                return Ok(granted);
+            }
+            let earlier = read_at(&self.link, &key, GetOptions::new(), raised - 1).await?;
+            base = earlier.and_then(|read| read.kvs().first().cloned());
+        }
+        Ok(None)
     }
 
     /// Whether a holder that is gone expired, as far as etcd still has its history.
@@ -215,14 +242,9 @@ impl History {
     }
 }
 
-/// The token base in this key.
-fn base_in(kv: Option<&KeyValue>) -> Option<u64> {
-    kv?.value_str().ok()?.parse().ok()
-}
-
-/// The revision of a token's grant, if the token was counted from this base.
-fn granted_at(token: FencingToken, base: Option<u64>) -> Option<i64> {
-    let granted = i64::try_from(token.get().checked_sub(base?)?).ok()?;
+/// The revision of a token's grant, if the token counts from this base.
+fn revision_of(token: FencingToken, base: u64) -> Option<i64> {
+    let granted = i64::try_from(token.get().checked_sub(base)?).ok()?;
     (granted > 0).then_some(granted)
 }
 

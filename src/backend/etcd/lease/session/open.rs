@@ -1,0 +1,114 @@
+//! The begin of a session, and of each of its connections.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
+
+use super::keep_alive::{Beat, beat_on};
+use super::{LATER, Session, SessionEpoch};
+use crate::backend::etcd::clock::{micros, wall};
+use crate::backend::etcd::cluster::checks::Condition;
+use crate::backend::etcd::cluster::{Failure, failure};
+use crate::backend::etcd::lease::base::Bases;
+
+impl Session {
+    pub(super) async fn open(&self) -> Result<(SessionEpoch, Beat), Failure> {
+        let connection = self.connection();
+        let condition = Condition::of(&self.link, &self.keys.base()).await?;
+        condition.tell();
+        self.full.store(condition.full, Ordering::Release);
+        self.has_space()?;
+        let lease = self.leases.fresh(self.ttl).await?.id;
+        let opened = self.open_on(lease, connection).await;
+        if opened.is_err() {
+            // If that fails, it expires.
+            let leases = Arc::clone(&self.leases);
+            tokio::spawn(async move { leases.revoke(lease).await });
+        }
+        opened
+    }
+
+    /// Opens a session on a new lease. Before it serves, the read of the base verifies that there is a quorum, and the
+    /// write of the session's key that this account may write.
+    async fn open_on(&self, session: i64, connection: u64) -> Result<(SessionEpoch, Beat), Failure> {
+        let (stream, base) = self.connect(session).await?.ok_or(Failure::LeaseGone)?;
+        let put = TxnOp::put(
+            self.keys.session(session),
+            "1",
+            Some(PutOptions::new().with_lease(session)),
+        );
+        self.link.txn(Txn::new().and_then([put])).await?;
+        let epoch = SessionEpoch {
+            session,
+            base,
+            connection,
+        };
+        Ok((epoch, stream))
+    }
+
+    /// Opens a stream of keep-alives, and then establishes the token base: so the stream breaks if the connection does
+    /// after the base was read. None if the session's lease is dead.
+    ///
+    /// The store behind a new connection may have been restored from a snapshot. The pooled leases and the free slots are
+    /// discarded, because each saves only a round trip.
+    pub(super) async fn connect(&self, session: i64) -> Result<Option<(Beat, u64)>, Failure> {
+        let member = self.link.current();
+        let mut client = self.link.streaming().await?;
+        let mut stream = match client.lease_keep_alive(session).await {
+            Ok(stream) => stream,
+            Err(etcd_client::Error::LeaseKeepAliveError(_)) => return Ok(None),
+            Err(error) => return Err(failure(&error)),
+        };
+        (self.abandon)();
+        let base = self.establish_token_base().await?;
+        // It is answered if the stream has not broken meanwhile.
+        if !beat_on(&mut stream).await? {
+            return Ok(None);
+        }
+        match self.link.current() == member {
+            true => Ok(Some((stream, base))),
+            false => Err(Failure::Unavailable("etcd: calls go to another member now".into())),
+        }
+    }
+
+    /// Makes sure, before the first grant over a connection, that new tokens are greater than all earlier ones, even if
+    /// the store was restored from an old snapshot meanwhile.
+    async fn establish_token_base(&self) -> Result<u64, Failure> {
+        loop {
+            let highest = self.link.revision();
+            let [first, second] = self.keys.earlier_bases();
+            let first = self.link.get_whatever(first, GetOptions::new()).await?;
+            let second = self.link.get_whatever(second, GetOptions::new()).await?;
+            let read = self.link.get_whatever(self.keys.base(), GetOptions::new()).await?;
+            let revision = read.header().map_or(0, |header| header.revision());
+            if revision < highest {
+                tracing::warn!(
+                    revision,
+                    highest,
+                    "etcd returned an older revision: it was restored from a snapshot"
+                );
+                self.link.forget();
+                // The snapshot may have restored keys on these leases. The keep-alive task ends the session.
+                (self.abandon)();
+                self.state.send_modify(|state| state.epoch = None);
+            }
+            let bases = Bases {
+                keys: &self.keys,
+                own: read.kvs().first(),
+                earlier: [first.kvs().first(), second.kvs().first()],
+            };
+            let floor = micros(wall()).saturating_sub(revision.unsigned_abs());
+            let Some((base, is_written)) = bases.to_be(floor) else {
+                return Err(Failure::Unavailable(LATER.into()));
+            };
+            if is_written {
+                return Ok(base);
+            }
+            let (when, then) = bases.raise(base);
+            if self.link.txn(Txn::new().when(when).and_then(then)).await?.succeeded() {
+                return Ok(base);
+            }
+        }
+    }
+}
