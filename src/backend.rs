@@ -25,7 +25,7 @@
 //! record writes a *cancel mark*, which is kept for at least [`MARKS_KEPT`], and a step that finds
 //! the mark of its call returns [`AcquireOutcome::Cancelled`]. An `acquire` is therefore sent once
 //! per call id; a caller that must retry releases first and acquires under a fresh call id.
-//! `promote`, `release` and `renew` may be sent again.
+//! `promote`, `release`, `renew` and `update_metadata` may be sent again.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 pub mod driver;
 pub mod login;
@@ -47,7 +47,7 @@ mod view;
 
 pub use self::step::{
     AcquireOutcome, ClaimLimits, Grant, NewClaim, OwnedReleaseTarget, QueuePosition, Refusal, ReleaseOutcome,
-    ReleaseTarget, Released, RenewOutcome, WaitPolicy,
+    ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
 };
 pub use self::view::{Change, ChangeKind, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
 
@@ -113,6 +113,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// step. It never shortens a lease and never revives one. The TTL in the outcome is the whole
     /// remaining time.
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError>;
+
+    /// Replaces the metadata of the claim that this lease holds, as durably as a grant, and leaves its TTL as it is. Sent
+    /// again, it has the same effect. Watchers get [`ChangeKind::Updated`].
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        let _ = (lease, metadata);
+        Err(BackendError::Unsupported {
+            what: "this backend cannot change the metadata of a lease",
+        })
+    }
 
     /// The current queue. Its counts are complete, whatever `limit` is.
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError>;
@@ -196,6 +205,8 @@ pub struct Capabilities {
     pub reentry: bool,
     /// Whether a retry with the same request id finds its claim.
     pub remembers_requests: bool,
+    /// Whether [`Backend::update_metadata`] is supported.
+    pub updates_metadata: bool,
     /// Whether the queue is ordered across all replicas, and not only among one replica's waiters.
     pub global_order: bool,
     /// How long a lost notification may stay unnoticed before a waiter polls; absent if none is

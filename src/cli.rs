@@ -60,6 +60,8 @@ enum Command {
     Renew(leases::Renew),
     /// Release a lease
     Release(leases::Release),
+    /// Replace the metadata of a lease
+    UpdateMetadata(leases::UpdateMetadata),
     /// Show the holders and waiters of a lock
     Get(inspect::Get),
     /// List the locks in use
@@ -95,6 +97,7 @@ impl Command {
             Self::Acquire(acquire) => leases::acquire(acquire),
             Self::Renew(renew) => leases::renew(renew),
             Self::Release(release) => leases::release(release),
+            Self::UpdateMetadata(update) => leases::update_metadata(update),
             Self::Get(get) => inspect::get(get),
             Self::List(list) => inspect::list(list),
             Self::Watch(watch) => inspect::watch(watch),

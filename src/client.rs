@@ -49,6 +49,7 @@ mod guard;
 mod held;
 mod json;
 mod keep_alive;
+mod metadata;
 pub mod raw;
 
 use std::sync::Arc;

@@ -38,6 +38,7 @@ mod acquire;
 mod bytes_in_use;
 mod ids;
 mod local_waiters;
+mod metadata;
 mod new_claim;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;

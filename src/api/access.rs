@@ -19,7 +19,7 @@ use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
-use crate::name::{LeaseKey, LockName, Namespace};
+use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
 
@@ -86,6 +86,12 @@ impl GuardedNamespaces {
         let namespace = lease.lock.namespace.as_str();
         self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
         self.namespaces.get(namespace)
+    }
+
+    /// Checks that the caller may use the lease, and returns its namespace, for a call that counts against the limits.
+    pub(super) fn lease_to_update(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
+        let LockKey { namespace, name } = &lease.lock;
+        self.allowed(caller, Verb::Acquire, namespace.as_str(), Reach::Names(name.as_str()))
     }
 
     /// The locks of a namespace, to read one of them.

@@ -23,7 +23,7 @@ use super::{deadline, status};
 use crate::backend::WatchEvent;
 use crate::error::Error;
 use crate::locks::{Acquire, Locks};
-use crate::name::{LeaseKey, LockName, Namespace};
+use crate::name::{LeaseKey, LockName, Metadata, Namespace};
 use crate::quota::QuotaUse;
 use crate::rpc::path;
 
@@ -174,6 +174,18 @@ impl LockService for LockApi {
         let (locks, key) = self.lease(&caller, &message.lease_id)?;
         locks.release(&key).await.map_err(status::of)?;
         Ok(Response::new(proto::ReleaseResponse {}))
+    }
+
+    async fn update_metadata(
+        &self,
+        request: Request<proto::UpdateMetadataRequest>,
+    ) -> Result<Response<proto::UpdateMetadataResponse>, Status> {
+        let (caller, message) = caller_and_message(request);
+        let key = LeaseKey::parse(&message.lease_id).map_err(status::of)?;
+        let locks = self.guarded.lease_to_update(&caller, &key).map_err(status::of)?;
+        let metadata = Metadata::new(message.metadata).map_err(status::of)?;
+        locks.update_metadata(&key, &metadata).await.map_err(status::of)?;
+        Ok(Response::new(proto::UpdateMetadataResponse {}))
     }
 
     async fn get_lock(

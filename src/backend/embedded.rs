@@ -30,10 +30,11 @@ use self::namespace_state::{IncomingClaim, NamespaceState};
 use self::txn_context::{NamespaceId, TxnContext};
 use super::{
     AcquireOutcome, Backend, BackendError, CLAIM_LIMIT, Capabilities, Guarantee, Health, InspectLimit, LockPage,
-    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
+    NewClaim, Notification, OwnedReleaseTarget, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome,
+    UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 
 pub mod clock;
 pub mod config;
@@ -42,6 +43,7 @@ mod engine;
 mod file;
 mod history;
 mod lock;
+mod metadata;
 mod namespace_state;
 mod record;
 mod retries;
@@ -197,6 +199,12 @@ impl Backend for Embedded {
         self.step(move |state, ctx| state.renew(ctx, &lease, ttl)).await
     }
 
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        let (lease, metadata) = (lease.clone(), metadata.clone());
+        self.step(move |state, ctx| state.update_metadata(ctx, &lease, &metadata))
+            .await
+    }
+
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         let lock = lock.clone();
         self.step(move |state, ctx| state.inspect(ctx, &lock, limit)).await
@@ -256,6 +264,7 @@ impl Backend for Embedded {
             sharing: true,
             reentry: true,
             remembers_requests: true,
+            updates_metadata: true,
             global_order: true,
             recheck: Some(RECHECK),
         }

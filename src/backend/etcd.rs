@@ -38,10 +38,10 @@ use self::txn::StepBatcher;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WaitPolicy, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Mode, Namespace, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
 
 mod clock;
 mod cluster;
@@ -218,6 +218,10 @@ impl Backend for Etcd {
         Ok(self.replica()?.renew(lease, ttl).await?)
     }
 
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        Ok(self.replica()?.update_metadata(lease, metadata).await?)
+    }
+
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         Ok(self.replica()?.inspect(lock, limit).await?)
     }
@@ -257,6 +261,7 @@ impl Backend for Etcd {
             sharing: true,
             reentry: true,
             remembers_requests: true,
+            updates_metadata: true,
             global_order: true,
             recheck: Some(RECHECK),
         }

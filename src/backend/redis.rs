@@ -15,6 +15,7 @@ pub mod answer;
 pub mod ask;
 pub mod config;
 pub mod index;
+mod metadata;
 pub mod notifications;
 pub mod scripts;
 pub mod waiting;
@@ -42,10 +43,10 @@ use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::topology::Topology;
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::Queue;
-use crate::name::{LeaseKey, LockName, Namespace, Ttl};
+use crate::name::{LeaseKey, LockName, Metadata, Namespace, Ttl};
 use ask::KeySpace;
 use index::Index;
 use waiting::Waiting;
@@ -334,6 +335,10 @@ impl Backend for Redis {
         }
     }
 
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        self.open()?.update_metadata(lease, metadata).await
+    }
+
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         Ok(self.open()?.inspect(lock, limit, Duration::ZERO).await?.queue)
     }
@@ -362,6 +367,7 @@ impl Backend for Redis {
             sharing: true,
             reentry: true,
             remembers_requests: true,
+            updates_metadata: true,
             global_order: true,
             recheck: None,
         }

@@ -376,6 +376,7 @@ impl Backend for Redlock {
             sharing: false,
             reentry: false,
             remembers_requests: false,
+            updates_metadata: false,
             global_order: false,
             recheck: Some(RECHECK),
         }

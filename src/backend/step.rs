@@ -253,3 +253,12 @@ pub enum RenewOutcome {
     /// The lease is gone; contains its cause while that is remembered.
     Gone(Option<Cause>),
 }
+
+/// The outcome of a change of metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UpdateOutcome {
+    /// The claim shows the new metadata.
+    Updated,
+    /// The lease is gone; contains its cause while that is remembered.
+    Gone(Option<Cause>),
+}

@@ -104,6 +104,8 @@ pub enum ChangeKind {
     Queued,
     /// It was granted.
     Granted,
+    /// Its metadata was changed while it held.
+    Updated,
     /// It ended with this cause.
     Ended(Cause),
 }

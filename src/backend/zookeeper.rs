@@ -40,10 +40,10 @@ use self::table::LockTable;
 use super::notifications::NotificationSender;
 use super::{
     AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, WatchEvent,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Holder, Queue};
-use crate::name::{FencingToken, LeaseKey, LockName, Namespace, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 
 mod batch;
 mod calls;
@@ -196,6 +196,10 @@ impl Backend for ZooKeeper {
         Ok(self.replica()?.renew(lease, ttl).await?)
     }
 
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        Ok(self.replica()?.update_metadata(lease, metadata).await?)
+    }
+
     async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, BackendError> {
         Ok(self.replica()?.inspect(lock, limit).await?)
     }
@@ -234,6 +238,7 @@ impl Backend for ZooKeeper {
             sharing: true,
             reentry: true,
             remembers_requests: true,
+            updates_metadata: true,
             global_order: true,
             recheck: Some(RECHECK),
         }

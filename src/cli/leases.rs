@@ -6,7 +6,7 @@ use fencepost::api::proto;
 use fencepost::client::time;
 
 use super::lease_id::LeaseId;
-use super::lock_request::LockRequest;
+use super::lock_request::{LockRequest, entry};
 use super::output::{Output, print};
 use super::server::{Server, block_on};
 use super::table::pairs;
@@ -72,6 +72,23 @@ pub struct Release {
     output: Output,
 }
 
+/// Replace the metadata of a lease.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  fencepost update-metadata --lease-id-file lease --metadata host=a --metadata phase=2"
+)]
+pub struct UpdateMetadata {
+    #[command(flatten)]
+    lease: LeaseId,
+    /// A metadata entry that operators see; may be given several times, and without it all entries are removed
+    #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
+    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    output: Output,
+}
+
 /// Acquires a lock and prints its lease.
 pub fn acquire(args: Acquire) -> Result<(), Failure> {
     let lease = block_on(async {
@@ -113,6 +130,18 @@ pub fn release(args: Release) -> Result<(), Failure> {
     })?;
     let text = |_: &_| "released\n".to_owned();
     args.output.show(&proto::ReleaseResponse {}, text).map(drop)
+}
+
+/// Replaces the metadata of a lease.
+pub fn update_metadata(args: UpdateMetadata) -> Result<(), Failure> {
+    let lease_id = args.lease.read()?;
+    let metadata = args.metadata.into_iter().collect();
+    block_on(async {
+        let client = args.server.connect().await?;
+        client.update_metadata(&lease_id, metadata).await.map_err(failure)
+    })?;
+    let text = |_: &_| "updated\n".to_owned();
+    args.output.show(&proto::UpdateMetadataResponse {}, text).map(drop)
 }
 
 fn text(lease: &proto::Lease) -> String {

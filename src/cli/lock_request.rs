@@ -36,7 +36,8 @@ pub struct LockRequest {
     metadata: Vec<(String, String)>,
 }
 
-fn entry(text: &str) -> Result<(String, String), &'static str> {
+/// Parses a metadata entry.
+pub fn entry(text: &str) -> Result<(String, String), &'static str> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -124,7 +124,11 @@ impl Calls {
     }
 
     /// Repeats a request until a server answers, or its number of attempts or its deadline is reached.
-    async fn call<R: Clone, A, F>(&self, request: R, send: impl Fn(Channel, Request<R>) -> F) -> Result<A, Error>
+    pub(super) async fn call<R: Clone, A, F>(
+        &self,
+        request: R,
+        send: impl Fn(Channel, Request<R>) -> F,
+    ) -> Result<A, Error>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {

@@ -31,6 +31,7 @@ answers!(
     LockState,
     ReleaseResponse,
     ForceReleaseResponse,
+    UpdateMetadataResponse,
     WatchLockResponse,
 );
 

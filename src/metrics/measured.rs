@@ -14,11 +14,11 @@ use super::NamespaceMetrics;
 use super::last_tokens::{Granted, LastTokens};
 use crate::backend::{
     AcquireOutcome, Backend, BackendError, Capabilities, Grant, Health, InspectLimit, LockPage, NewClaim, Notification,
-    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, WatchEvent,
+    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
 use crate::ledger::Ledger;
-use crate::name::{FencingToken, LeaseKey, LockName, Mode, Ttl};
+use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Ttl};
 use crate::telemetry::traces::Traced;
 
 /// The `kind` label of errors.
@@ -40,6 +40,7 @@ enum Operation {
     Promote,
     Release,
     Renew,
+    UpdateMetadata,
     Inspect,
     Holder,
     List,
@@ -47,8 +48,16 @@ enum Operation {
 }
 
 /// The `operation` label, in the order of [`Operation`].
-const OPERATIONS: [&str; 8] = [
-    "acquire", "promote", "release", "renew", "inspect", "holder", "list", "admit",
+const OPERATIONS: [&str; 9] = [
+    "acquire",
+    "promote",
+    "release",
+    "renew",
+    "update_metadata",
+    "inspect",
+    "holder",
+    "list",
+    "admit",
 ];
 
 /// Wraps a backend: records in the ledger each lease that it grants, renews or ends. With metrics, it times the
@@ -214,12 +223,14 @@ impl Measured {
     fn record_renewal(&self, lease: &LeaseKey, outcome: &RenewOutcome, sent: Instant) {
         match outcome {
             RenewOutcome::Renewed(grant) => self.ledger.renewed(lease, sent + grant.ttl),
-            RenewOutcome::Gone(cause) => {
-                self.ledger.ended(lease, *cause);
-                if let Some(series) = &self.series {
-                    series.lost[cause_index(*cause)].inc();
-                }
-            }
+            RenewOutcome::Gone(cause) => self.record_lost(lease, *cause),
+        }
+    }
+
+    fn record_lost(&self, lease: &LeaseKey, cause: Option<Cause>) {
+        self.ledger.ended(lease, cause);
+        if let Some(series) = &self.series {
+            series.lost[cause_index(cause)].inc();
         }
     }
 }
@@ -266,6 +277,15 @@ impl Backend for Measured {
         let (sent, result) = self.step(Operation::Renew, step).await;
         if let Ok(outcome) = &result {
             self.record_renewal(lease, outcome, sent);
+        }
+        result
+    }
+
+    async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, BackendError> {
+        let step = self.inner.update_metadata(lease, metadata);
+        let (_, result) = self.step(Operation::UpdateMetadata, step).await;
+        if let Ok(UpdateOutcome::Gone(cause)) = &result {
+            self.record_lost(lease, *cause);
         }
         result
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use fencepost::backend::{
     AcquireOutcome, Backend, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, ReleaseTarget,
-    Released, RenewOutcome,
+    Released, RenewOutcome, UpdateOutcome,
 };
 use fencepost::claim::{Holder, Queue, Waiter};
 use fencepost::name::{FencingToken, LeaseKey, LockKey, LockName};
 
-use crate::claims::ttl;
+use crate::claims::{note_of, ttl};
 use crate::fixture::{lock, namespace};
 
 /// The lock of a case that names no other.
@@ -151,6 +151,14 @@ impl<'a> Replica<'a> {
             RenewOutcome::Renewed(grant) => grant,
             gone => panic!("not renewed: {gone:?}"),
         }
+    }
+
+    /// Replaces the metadata of a lease, or tries to.
+    pub async fn update(&self, held: &Held, note: &str) -> UpdateOutcome {
+        self.backend
+            .update_metadata(&held.lease, &note_of(note))
+            .await
+            .expect("the store answers")
     }
 
     /// The queue as it is.

@@ -12,6 +12,8 @@ pub enum Needs {
     Reentry,
     /// That it remembers requests.
     RequestMemory,
+    /// A change of metadata.
+    Updates,
     /// One order for the waiters of all replicas.
     GlobalOrder,
     /// Minutes: on a virtual clock, or in a long run.
@@ -25,6 +27,7 @@ impl Needs {
             Self::Sharing => capabilities.sharing,
             Self::Reentry => capabilities.reentry,
             Self::RequestMemory => capabilities.remembers_requests,
+            Self::Updates => capabilities.updates_metadata,
             Self::GlobalOrder => capabilities.global_order,
             Self::Minutes => fixture.has_minutes(),
         }
@@ -36,6 +39,7 @@ impl Needs {
             Self::Sharing => limits::a_mode_is_offered_or_refused(fixture).await,
             Self::Reentry => limits::re_entry_is_offered_or_refused(fixture).await,
             Self::RequestMemory => limits::a_request_is_remembered_or_declared_forgotten(fixture).await,
+            Self::Updates => limits::a_change_of_metadata_is_offered_or_refused(fixture).await,
             Self::GlobalOrder => limits::a_store_that_answers_is_serving(fixture).await,
             Self::Minutes => println!("takes minutes here: runs with the feature `soak`"),
         }

@@ -218,6 +218,22 @@ macro_rules! conformance_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                cases::metadata {
+                    an_update_replaces_what_the_holder_shows: Updates,
+                    an_update_sent_twice_is_one: Updates,
+                    updates_and_renewals_at_several_replicas_keep_each_other: Updates,
+                    an_update_gives_no_time: Updates,
+                    an_update_takes_no_time: Updates,
+                    an_update_after_the_end_learns_its_cause_and_changes_nobody: Updates,
+                    a_lease_with_a_false_part_updates_nothing: Updates,
+                    each_hold_of_a_claim_updates_it: Updates + Reentry,
+                    an_update_of_one_of_several_holders_leaves_the_others: Updates + Sharing,
+                    a_watch_shows_an_update_and_no_renewal: Updates,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 cases::looking {
                     a_lock_that_nobody_uses_is_free,
                     an_inspection_shows_what_the_claims_say: Sharing,
@@ -243,6 +259,7 @@ macro_rules! conformance_suite {
                     a_store_that_answers_is_serving,
                     a_mode_is_offered_or_refused,
                     re_entry_is_offered_or_refused,
+                    a_change_of_metadata_is_offered_or_refused,
                     a_request_is_remembered_or_declared_forgotten,
                     a_closed_store_answers_nothing,
                 }

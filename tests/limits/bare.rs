@@ -119,6 +119,13 @@ impl LockService for Waits {
         Err(not_here())
     }
 
+    async fn update_metadata(
+        &self,
+        _: Request<UpdateMetadataRequest>,
+    ) -> Result<Response<UpdateMetadataResponse>, Status> {
+        Err(not_here())
+    }
+
     async fn get_lock(&self, _: Request<GetLockRequest>) -> Result<Response<GetLockResponse>, Status> {
         Err(not_here())
     }

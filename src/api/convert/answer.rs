@@ -118,6 +118,7 @@ pub(in crate::api) fn namespace(locks: &Locks) -> proto::NamespaceInfo {
         modes: modes(capabilities),
         reentry: capabilities.reentry,
         remembers_requests: capabilities.remembers_requests,
+        updates_metadata: capabilities.updates_metadata,
         nodes: locks.nodes().into_iter().map(node).collect(),
     }
 }
@@ -242,6 +243,7 @@ fn change_kind(kind: ChangeKind) -> proto::ChangeKind {
     match kind {
         ChangeKind::Queued => proto::ChangeKind::Queued,
         ChangeKind::Granted => proto::ChangeKind::Granted,
+        ChangeKind::Updated => proto::ChangeKind::Updated,
         ChangeKind::Ended(Cause::Released) => proto::ChangeKind::Released,
         ChangeKind::Ended(Cause::Expired) => proto::ChangeKind::Expired,
         ChangeKind::Ended(Cause::Forced) => proto::ChangeKind::Forced,

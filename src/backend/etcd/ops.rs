@@ -18,6 +18,7 @@ pub mod expiries;
 pub mod grant;
 pub mod history;
 pub mod inspect;
+pub mod metadata;
 pub mod promote;
 pub mod release;
 pub mod renew;

@@ -9,7 +9,7 @@ use crate::backend::redis_server::failure::broken;
 use crate::backend::redis_server::reply::Values;
 use crate::backend::{
     AcquireOutcome, BackendError, Grant, InspectLimit, NewClaim, QueuePosition, Refusal, ReleaseOutcome, Released,
-    RenewOutcome,
+    RenewOutcome, UpdateOutcome,
 };
 use crate::claim::{Cause, Holder, Queue, Waiter};
 use crate::name::{LeaseKey, Owner, Secret};
@@ -172,6 +172,27 @@ pub fn renewed(answer: Value, lease: &LeaseKey) -> Answer<RenewOutcome> {
     grant.owner = values.description()?.0;
     grant.secret = lease.secret;
     Ok(RenewOutcome::Renewed(grant))
+}
+
+/// The reply of `update.lua`.
+#[derive(Debug)]
+pub enum UpdateAnswer {
+    /// The new description was written, or the lease is gone.
+    Done(UpdateOutcome),
+    /// The holder has this description.
+    Read(Vec<u8>),
+}
+
+/// Parses the reply of `update.lua`.
+pub fn updated(answer: Value) -> Answer<UpdateAnswer> {
+    let mut values = Values::of(answer)?;
+    let word: String = values.take()?;
+    match word.as_str() {
+        "updated" => Ok(UpdateAnswer::Done(UpdateOutcome::Updated)),
+        "gone" => Ok(UpdateAnswer::Done(UpdateOutcome::Gone(values.cause()?))),
+        "read" => Ok(UpdateAnswer::Read(values.take()?)),
+        _ => Err(broken(format!("no such update outcome: {word}"))),
+    }
 }
 
 /// The reply of `tidy.lua`.

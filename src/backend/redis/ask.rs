@@ -120,6 +120,19 @@ impl KeySpace {
         args
     }
 
+    /// The arguments of `update.lua`: `read` is the description that was read, or empty to read it.
+    pub fn update(&self, lease: &LeaseKey, read: &[u8], new: Vec<u8>) -> Vec<Vec<u8>> {
+        let mut args = self.common(&lease.lock.name);
+        args.extend([
+            lease.claim.as_bytes().to_vec(),
+            number(lease.token.get()),
+            lease.secret.as_bytes().to_vec(),
+            read.to_vec(),
+            new,
+        ]);
+        args
+    }
+
     /// The arguments of `inspect.lua`. With `known`, the script continues after the last claims in it.
     pub fn inspect(
         &self,

@@ -17,6 +17,7 @@ const VERBS: &[(&str, &str)] = &[
     ("promote", include_str!("promote.lua")),
     ("release", include_str!("release.lua")),
     ("renew", include_str!("renew.lua")),
+    ("update", include_str!("update.lua")),
     ("inspect", include_str!("inspect.lua")),
     ("tidy", include_str!("tidy.lua")),
     ("heartbeat", include_str!("heartbeat.lua")),
@@ -32,6 +33,8 @@ pub static PROMOTE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("promote"
 pub static RELEASE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("release"));
 /// Renews a lease.
 pub static RENEW: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("renew"));
+/// Replaces the description of a holder.
+pub static UPDATE: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("update"));
 /// Reads the queue.
 pub static INSPECT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("inspect"));
 /// Purges, and deletes the records of holds that ended long ago.
@@ -42,5 +45,7 @@ pub static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| LIBRARY.script("heartb
 /// All scripts; each server loads them before the first call.
 pub static ALL: Scripts = Scripts {
     library: Some(&LIBRARY),
-    scripts: &[&ACQUIRE, &PROMOTE, &RELEASE, &RENEW, &INSPECT, &TIDY, &HEARTBEAT],
+    scripts: &[
+        &ACQUIRE, &PROMOTE, &RELEASE, &RENEW, &UPDATE, &INSPECT, &TIDY, &HEARTBEAT,
+    ],
 };

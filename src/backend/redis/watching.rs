@@ -169,6 +169,7 @@ fn read(message: &[u8]) -> Option<(u64, Option<Duration>, Option<Change>)> {
     let kind = match kind {
         "q" => Some(ChangeKind::Queued),
         "g" => Some(ChangeKind::Granted),
+        "u" => Some(ChangeKind::Updated),
         end => cause(end).map(ChangeKind::Ended),
     };
     let change = || {

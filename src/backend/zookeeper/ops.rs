@@ -26,6 +26,7 @@ mod adopt;
 mod end;
 pub mod expire;
 mod inspect;
+mod metadata;
 mod promote;
 mod release;
 mod renew;

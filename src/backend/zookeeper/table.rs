@@ -243,7 +243,8 @@ impl LockTable {
             match event.kind {
                 EventKind::Created => state.tell(&Seen::Created(child.clone())),
                 EventKind::Deleted => state.tell(&Seen::Deleted(child.clone())),
-                EventKind::Changed | EventKind::Children => {}
+                EventKind::Changed => state.tell(&Seen::Changed(child.clone())),
+                EventKind::Children => {}
             }
             let child = Child::parse(&child)?;
             if state.apply(event.kind, &child) {

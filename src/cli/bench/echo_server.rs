@@ -9,7 +9,7 @@ use fencepost::api::proto::lock_service_server::{LockService, LockServiceServer}
 use fencepost::api::proto::{
     AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse, GetLockRequest, GetLockResponse, Guarantee,
     KeepAliveRequest, KeepAliveResponse, Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse,
-    RenewRequest, RenewResponse, WatchLockRequest, WatchLockResponse,
+    RenewRequest, RenewResponse, UpdateMetadataRequest, UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
 };
 use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
 use futures::stream::Empty;
@@ -107,6 +107,13 @@ impl LockService for EchoService {
     }
 
     async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn update_metadata(
+        &self,
+        _: Request<UpdateMetadataRequest>,
+    ) -> Result<Response<UpdateMetadataResponse>, Status> {
         Err(not_echoed())
     }
 

@@ -1,9 +1,11 @@
 //! What a store declares, refuses and says when it is closed.
 
-use fencepost::backend::{AcquireOutcome, BackendError, Health, InspectLimit, PageRequest, Refusal, ReleaseTarget};
+use fencepost::backend::{
+    AcquireOutcome, BackendError, Health, InspectLimit, PageRequest, Refusal, ReleaseTarget, UpdateOutcome,
+};
 use fencepost::name::Mode;
 
-use crate::claims::{Asking, claim, semaphore};
+use crate::claims::{Asking, claim, note_of, semaphore};
 use crate::fixture::Fixture;
 use crate::replica::refused;
 
@@ -44,6 +46,19 @@ pub async fn re_entry_is_offered_or_refused(fixture: &Fixture) {
     }
 }
 
+pub async fn a_change_of_metadata_is_offered_or_refused(fixture: &Fixture) {
+    let a = fixture.here().hold(claim("a").noting("before")).await;
+    let answer = fixture.first.update_metadata(&a.lease, &note_of("after")).await;
+    let shown = fixture.here().holders().await[0].metadata.clone();
+    match fixture.capabilities().updates_metadata {
+        true => assert_eq!((answer, shown), (Ok(UpdateOutcome::Updated), note_of("after"))),
+        false => {
+            assert!(matches!(answer, Err(BackendError::Unsupported { .. })), "{answer:?}");
+            assert_eq!(shown, note_of("before"));
+        }
+    }
+}
+
 pub async fn a_request_is_remembered_or_declared_forgotten(fixture: &Fixture) {
     let a = fixture.here().hold(claim("a")).await;
     fixture.here().release(&a).await;
@@ -68,6 +83,9 @@ pub async fn a_closed_store_answers_nothing(fixture: &Fixture) {
             .await,
     );
     is_unavailable(fixture.first.renew(&a.lease, None).await);
+    if fixture.capabilities().updates_metadata {
+        is_unavailable(fixture.first.update_metadata(&a.lease, &note_of("late")).await);
+    }
     is_unavailable(fixture.first.inspect(lock.name(), InspectLimit::of_each(1)).await);
     is_unavailable(fixture.first.list("", PageRequest { after: None, size: 1 }).await);
     notifications.end().await;

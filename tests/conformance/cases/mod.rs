@@ -5,6 +5,7 @@ pub mod exclusion;
 pub mod handing;
 pub mod limits;
 pub mod looking;
+pub mod metadata;
 pub mod modes;
 pub mod reentry;
 pub mod release;

@@ -9,6 +9,7 @@ pub mod input;
 pub mod keeping;
 pub mod leases;
 pub mod looking;
+pub mod metadata;
 pub mod refused;
 pub mod service;
 pub mod stopping;

@@ -84,6 +84,15 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::metadata {
+                    an_update_is_shown_or_unsupported,
+                    an_update_of_a_lost_lease_says_so: Updates,
+                    an_update_beyond_its_bounds_is_refused,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::keeping {
                     a_client_that_answers_keeps_all_its_leases,
                     a_forced_lease_is_told_lost_at_once,

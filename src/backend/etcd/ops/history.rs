@@ -101,6 +101,16 @@ impl History {
         }
     }
 
+    /// Notes that this replica has rewritten the record of a holder, without a keep-alive of its lease.
+    pub fn note_rewritten(&self, entry: &Entry) {
+        if let Some(known) = self.granted.lock().by_slot.get_mut(&entry.slot)
+            && known.entry.token() == entry.token()
+            && known.entry.claim.holds == entry.claim.holds
+        {
+            known.entry = entry.clone();
+        }
+    }
+
     /// The holder of a lease, if known. It may have changed since.
     pub fn known(&self, lease: &LeaseKey) -> Option<Entry> {
         let granted = self.granted.lock();

@@ -19,7 +19,7 @@ use crate::backend::etcd::txn::Answer;
 use crate::name::{Kind, LeaseKey, LockName, Ttl};
 
 /// How often a renewal is retried when the holder changed concurrently.
-const TRIES: usize = 16;
+pub(super) const TRIES: usize = 16;
 
 impl Replica {
     /// See [`crate::backend::Backend::renew`].
@@ -180,7 +180,7 @@ impl Replica {
     }
 
     /// Writes a holder's record on a lease, if it is unchanged since it was read.
-    async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
+    pub(super) async fn put_holder(&self, name: &LockName, entry: &mut Entry, lease: i64) -> Result<bool, Failure> {
         let lock = self.keys.lock(name);
         let key = entry.holder_key(&lock);
         let when = vec![unchanged(key.clone(), entry)];

@@ -97,6 +97,8 @@ impl Watching {
             let Some((_, view)) = &mut self.open else {
                 return Ok(());
             };
+            let slot = holder_slot(&self.keys, event);
+            let shown = slot.and_then(|slot| Some(view.holders.get(slot)?.claim.metadata.clone()));
             let step = view.follow(&self.keys, event);
             match step? {
                 Step::Ended(entry) => {
@@ -108,17 +110,21 @@ impl Watching {
                 }
                 Step::Granted(slot) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(slot)),
                 Step::Queued(slot) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(slot)),
-                Step::LeftQueue(_) | Step::Changed(_) | Step::Nothing => {}
+                Step::Changed(slot) => {
+                    if let Some(shown) = shown {
+                        self.report_entry(ChangeKind::Updated, |view| {
+                            view.holders.get(slot).filter(|entry| entry.claim.metadata != shown)
+                        });
+                    }
+                }
+                Step::LeftQueue(_) | Step::Nothing => {}
             }
         }
         Ok(())
     }
 
     fn granted(&self, event: &Event) -> Option<Slot> {
-        match self.keys.stand(event.kv()?.key()) {
-            Some(KeyRole::Holder(slot)) if event.event_type() == EventType::Put => Some(slot),
-            _ => None,
-        }
+        holder_slot(&self.keys, event).filter(|_| event.event_type() == EventType::Put)
     }
 
     /// The position of an event among those of its revision.
@@ -164,6 +170,14 @@ impl Watching {
             holders: view.holders.len(),
             waiters: view.waiters.len(),
         }));
+    }
+}
+
+/// The slot of the holder whose key an event is about.
+fn holder_slot(keys: &LockKeys, event: &Event) -> Option<Slot> {
+    match keys.stand(event.kv()?.key()) {
+        Some(KeyRole::Holder(slot)) => Some(slot),
+        _ => None,
     }
 }
 

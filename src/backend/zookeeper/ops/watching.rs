@@ -1,6 +1,6 @@
 //! Watch calls of the API: the lock's queue, then each change with its cause.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::backend::zookeeper::epoch::Epoch;
 use crate::backend::zookeeper::table::state::Seen;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
-use crate::name::{FencingToken, LockName, Owner};
+use crate::name::{FencingToken, LockName, Metadata, Owner};
 
 /// How many holders and how many waiters a full state lists at most.
 const LISTED: usize = 1000;
@@ -37,6 +37,8 @@ struct Known {
     child: Child,
     owner: Owner,
     token: Option<FencingToken>,
+    /// What a holder showed last.
+    metadata: Metadata,
 }
 
 impl Watching {
@@ -86,6 +88,7 @@ impl Watching {
                 }
             }
             Seen::Deleted(name) => self.deleted(&epoch, &name).await?,
+            Seen::Changed(name) => self.changed(&epoch, &name).await?,
         }
         Ok(())
     }
@@ -100,6 +103,13 @@ impl Watching {
         let mut known = Vec::new();
         for child in view.holders().iter().chain(view.waiters()) {
             known.extend(self.read(&epoch, child).await?);
+        }
+        // What follows is compared with what the state showed, not with what was read later.
+        let mut shown: HashMap<_, _> = state.holders.iter().map(|one| (one.claim, &one.metadata)).collect();
+        for known in known.iter_mut().filter(|known| known.child.holds()) {
+            if let Some(metadata) = shown.remove(&known.child.claim) {
+                known.metadata = metadata.clone();
+            }
         }
         self.known = Some(known);
         self.ready.push_back(WatchEvent::State(state));
@@ -117,6 +127,7 @@ impl Watching {
                 child,
                 owner: claim.owner,
                 token,
+                metadata: claim.metadata,
             }));
         }
         if let Some(lease) = replica.known_holder(epoch, lock, &child).await? {
@@ -124,6 +135,7 @@ impl Watching {
                 child,
                 owner: lease.claim.owner.clone(),
                 token: Some(lease.token),
+                metadata: lease.claim.metadata.clone(),
             }));
         }
         let end = replica.history.of_claim(epoch.generation, lock, child.claim).await?;
@@ -131,6 +143,7 @@ impl Watching {
             child,
             owner: end.owner,
             token: Some(end.token),
+            metadata: Metadata::default(),
         }))
     }
 
@@ -168,6 +181,29 @@ impl Watching {
             true => self.cause(epoch, &gone).await?,
         };
         self.report(ChangeKind::Ended(cause), gone.owner, gone.token);
+        Ok(())
+    }
+
+    /// Reads a holder again, and reports its metadata if that has changed. A renewal changes the data too.
+    async fn changed(&mut self, epoch: &Epoch, name: &str) -> Result<(), Failure> {
+        let Some(at) = self.find(name) else { return Ok(()) };
+        let Some(child) = self.known.as_ref().map(|known| known[at].child.clone()) else {
+            return Ok(());
+        };
+        if !child.holds() {
+            return Ok(());
+        }
+        // Without it its deletion follows.
+        let Some(lease) = self.replica.read_holder(epoch, &self.lock, &child).await? else {
+            return Ok(());
+        };
+        let Some(known) = self.known.as_mut().and_then(|known| known.get_mut(at)) else {
+            return Ok(());
+        };
+        if known.metadata != lease.claim.metadata {
+            known.metadata = lease.claim.metadata.clone();
+            self.report(ChangeKind::Updated, lease.claim.owner.clone(), Some(lease.token));
+        }
         Ok(())
     }
 

@@ -38,6 +38,8 @@ pub enum Seen {
     /// A child of this name was created or deleted.
     Created(String),
     Deleted(String),
+    /// The data of a holder of this name was changed.
+    Changed(String),
     /// Events may have been lost.
     Gap,
 }

@@ -1,0 +1,33 @@
+//! Changes the metadata of a holder: a write at the version that was read. It promises the rest of the lease anew, because
+//! every watcher counts from the version that it sees.
+
+use super::{Replica, TRIES, changed, set};
+use crate::backend::UpdateOutcome;
+use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::client::wire::Op;
+use crate::backend::zookeeper::data::record::Claim;
+use crate::name::{LeaseKey, Metadata};
+
+impl Replica {
+    /// See [`crate::backend::Backend::update_metadata`].
+    pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, Failure> {
+        for _ in 0..TRIES {
+            let Some(held) = self.holder_of(lease).await? else {
+                let epoch = self.epochs.ready().await?;
+                let cause = self.history.of_lease(epoch.generation, lease).await?;
+                return Ok(UpdateOutcome::Gone(cause));
+            };
+            let mut claim = Claim::clone(&held.claim);
+            claim.metadata = metadata.clone();
+            claim.life = held.remaining();
+            let path = self.child(&held.lock, &held.child.name);
+            let write = Op::set(path, claim.encode(), held.version);
+            if let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? {
+                self.note_rewritten(&held, claim, set(&done, 0)?.version);
+                return Ok(UpdateOutcome::Updated);
+            }
+            self.leases.is_outdated(&held);
+        }
+        Err(Failure::Contended)
+    }
+}

@@ -1,0 +1,28 @@
+//! Changes the metadata of a lease.
+
+use super::Locks;
+use crate::backend::UpdateOutcome;
+use crate::error::Error;
+use crate::name::{LeaseKey, Metadata};
+
+impl Locks {
+    /// Replaces the metadata of the claim that a lease holds, and leaves its TTL as it is.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, it is unknown whether the metadata was replaced. The same call can be made again.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when the lease has ended; [`Error::Unsupported`] if the store cannot do this.
+    pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<(), Error> {
+        let capabilities = self.state.capabilities;
+        if !capabilities.updates_metadata {
+            return Err(Error::Unsupported {
+                what: format!("a change of metadata on a namespace of kind {}", capabilities.kind),
+            });
+        }
+        match self.state.backend.update_metadata(lease, metadata).await? {
+            UpdateOutcome::Updated => Ok(()),
+            UpdateOutcome::Gone(cause) => Err(Error::LeaseLost { cause }),
+        }
+    }
+}
