@@ -10,7 +10,11 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = ["fencepost/v1/lock.proto", "fencepost/v1/admin.proto"];
+    let files = [
+        "fencepost/v1/lock.proto",
+        "fencepost/v1/election.proto",
+        "fencepost/v1/admin.proto",
+    ];
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;

@@ -4,7 +4,7 @@
 //! queue comes, `call_metrics` counts and times it, `request_log` assigns its id, `catch_panic`
 //! catches its panic, `authenticate` determines its caller, `traced` traces it, `concurrency_limit`
 //! limits the calls in flight, `grant_delivery` undoes grants that were not delivered, `dispatch`
-//! selects its service. Then `lock` or `admin` convert the message (`convert`) and, if `access`
+//! selects its service. Then `lock`, `election` or `admin` convert the message (`convert`) and, if `access`
 //! allows it, call the namespace's [`crate::locks::Locks`]. Only [`status`] turns errors into
 //! statuses.
 
@@ -26,12 +26,14 @@ use self::catch_panic::CatchPanic;
 use self::concurrency_limit::{ConcurrencyLimit, Permits};
 use self::connection::{Connection, ConnectionSettings};
 use self::dispatch::Dispatch;
+use self::election::ElectionApi;
 use self::grant_delivery::GrantDelivery;
 use self::health::HealthApi;
 use self::incoming::incoming;
 use self::layer::Layer;
 use self::lock::LockApi;
 use self::proto::admin_service_server::AdminServiceServer;
+use self::proto::election_service_server::ElectionServiceServer;
 use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
 use self::traced::TraceLayer;
@@ -52,6 +54,7 @@ mod connection;
 mod convert;
 mod deadline;
 mod dispatch;
+mod election;
 mod first_frame;
 mod grant_delivery;
 mod health;
@@ -203,13 +206,18 @@ async fn run(
     stop: impl Future<Output = ()>,
 ) {
     let LayerSettings {
-        services: Services { locks, routes },
+        services: Services {
+            locks,
+            elections,
+            routes,
+        },
         permits,
         auth,
         metrics,
     } = layers;
     let figures = metrics.as_ref().map(|metrics| metrics.server().clone());
-    let grant_delivery = GrantDelivery::<CountedGrant>::default().around(Dispatch::new(locks, routes.prepare()));
+    let grant_delivery = GrantDelivery::<CountedGrant>::default()
+        .around(Dispatch::new(locks, Dispatch::new(elections, routes.prepare())));
     let limited = ConcurrencyLimit::new(grant_delivery, permits);
     let authenticate = Authenticate::new(TraceLayer.around(limited), auth, figures.clone());
     let catch_panic = CatchPanic {
@@ -221,9 +229,10 @@ async fn run(
         .await;
 }
 
-/// All services: the lock service, which is called most, and a router for the rest.
+/// All services: those that grant leases, and a router for the rest.
 struct Services {
     locks: LockServiceServer<LockApi>,
+    elections: ElectionServiceServer<ElectionApi>,
     routes: Routes,
 }
 
@@ -237,6 +246,9 @@ fn services(
     let locks = LockServiceServer::new(LockApi::new(guarded.clone(), settings, Arc::clone(permits)))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
+    let elections = ElectionServiceServer::new(ElectionApi::new(guarded.clone()))
+        .max_decoding_message_size(settings.request_bytes)
+        .max_encoding_message_size(settings.response_bytes);
     let admin = AdminServiceServer::new(AdminApi::new(guarded))
         .max_decoding_message_size(settings.request_bytes)
         .max_encoding_message_size(settings.response_bytes);
@@ -246,7 +258,11 @@ fn services(
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(Services { locks, routes })
+    Ok(Services {
+        locks,
+        elections,
+        routes,
+    })
 }
 
 /// Old and new clients use different versions of reflection. The details of errors are described

@@ -7,6 +7,7 @@ mod admin;
 mod bench;
 mod completions;
 mod config;
+mod election;
 mod exit;
 mod failure;
 mod inspect;
@@ -54,6 +55,10 @@ enum Command {
     Config(config::Command),
     /// Run a command under a lock
     Lock(lock::Lock),
+    /// Lead an election while a command runs
+    Campaign(election::Campaign),
+    /// Show the leader of an election, then each change
+    Observe(election::Observe),
     /// Acquire a lock and print its lease, which is not renewed
     Acquire(leases::Acquire),
     /// Renew a lease
@@ -91,6 +96,8 @@ impl Command {
     fn run(self) -> Result<ExitCode, Failure> {
         let done = match self {
             Self::Lock(lock) => return lock::run(lock),
+            Self::Campaign(campaign) => return election::campaign(campaign),
+            Self::Observe(observe) => election::observe(observe),
             Self::CheckToken(check) => return inspect::check_token(check),
             Self::Serve(overrides) => serve::run(overrides),
             Self::Config(command) => config::run(command),

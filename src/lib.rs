@@ -35,6 +35,7 @@ pub mod claim;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod elections;
 pub mod error;
 pub mod files;
 pub mod ledger;

@@ -26,6 +26,8 @@ pub const MAX_REQUEST_ID_BYTES: usize = 128;
 pub const MAX_METADATA_ENTRIES: usize = 16;
 /// The most bytes of a claim's metadata, keys and values together.
 pub const MAX_METADATA_BYTES: usize = 4096;
+/// The metadata entry that is the value of an election's leader.
+const VALUE_KEY: &str = "value";
 /// The largest limit of a semaphore.
 pub const MAX_SEMAPHORE_LIMIT: u32 = 1_000_000;
 /// The longest `lease_id`, in bytes: the longest encoded name and the fixed parts.
@@ -223,7 +225,12 @@ impl Metadata {
     pub fn new(entries: impl IntoIterator<Item = (String, String)>) -> Result<Self, InvalidField> {
         let mut entries: Vec<_> = entries.into_iter().collect();
         let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if entries.len() > MAX_METADATA_ENTRIES || bytes > MAX_METADATA_BYTES {
+        // A leader's value may have all the bytes.
+        let key_bytes = match entries.as_slice() {
+            [(key, _)] if key == VALUE_KEY => key.len(),
+            _ => 0,
+        };
+        if entries.len() > MAX_METADATA_ENTRIES || bytes - key_bytes > MAX_METADATA_BYTES {
             return Err(InvalidField::new(
                 "metadata",
                 format!(
@@ -235,6 +242,26 @@ impl Metadata {
         }
         entries.sort();
         Ok(Self(entries.into()))
+    }
+
+    /// The metadata of a candidate with this value: one entry.
+    ///
+    /// # Errors
+    /// [`InvalidField`] past [`MAX_METADATA_BYTES`].
+    pub fn of_value(value: String) -> Result<Self, InvalidField> {
+        let bytes = value.len();
+        Self::new([(VALUE_KEY.to_owned(), value)]).map_err(|_| {
+            InvalidField::new(
+                "value",
+                format!("must be at most {MAX_METADATA_BYTES} bytes, not {bytes}"),
+            )
+        })
+    }
+
+    /// The value of a candidate; empty for other claims.
+    pub fn value(&self) -> &str {
+        let entry = self.0.iter().find(|(key, _)| key == VALUE_KEY);
+        entry.map_or("", |(_, value)| value)
     }
 
     /// The entries, sorted by key.

@@ -17,7 +17,7 @@ use crate::name::{
 
 mod answer;
 
-pub(super) use answer::{Bounds, change, checked, lease, lock_state, namespace, summary, wire_duration};
+pub(super) use answer::{Bounds, change, checked, leader, lease, lock_state, namespace, summary, wire_duration};
 
 /// The longest page token, in bytes: an encoded name and the store's additions.
 const MAX_PAGE_TOKEN_BYTES: usize = 4096;

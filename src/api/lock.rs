@@ -82,7 +82,7 @@ fn answer(granted: Result<CountedGrant, Error>) -> Result<Response<proto::Acquir
 }
 
 /// The caller and the message of a request.
-fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
+pub(super) fn caller_and_message<T>(request: Request<T>) -> (Caller, T) {
     let (_, mut extensions, message) = request.into_parts();
     (Caller::of(&mut extensions), message)
 }
@@ -120,10 +120,10 @@ impl WatchEncoder {
 }
 
 /// The events until `end` is ready, and then its error.
-fn until(
+pub(super) fn until<T: 'static>(
     end: impl Future<Output = Error> + Send + 'static,
-    mut events: BoxStream<'static, Result<WatchEvent, Error>>,
-) -> impl Stream<Item = Result<WatchEvent, Error>> + Send {
+    mut events: BoxStream<'static, Result<T, Error>>,
+) -> impl Stream<Item = Result<T, Error>> + Send {
     let mut end = Some(Box::pin(end));
     stream::poll_fn(move |cx| {
         let Some(pending) = &mut end else {

@@ -136,6 +136,16 @@ async fn acquire(args: &Lock) -> Result<LockGuard, Failure> {
 }
 
 impl Lock {
+    /// A command to run under this lock.
+    pub fn of(request: LockRequest, grace: Duration, server: Server, command: Vec<OsString>) -> Self {
+        Self {
+            request,
+            grace,
+            server,
+            command,
+        }
+    }
+
     fn lost(&self, loss: Loss, consequence: &'static str) -> Failure {
         let lock = self.request.lock.to_string();
         Failure::coded(

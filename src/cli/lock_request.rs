@@ -43,6 +43,30 @@ pub fn entry(text: &str) -> Result<(String, String), &'static str> {
 }
 
 impl LockRequest {
+    /// A request for the leadership of an election, with the value that observers see.
+    pub fn of_candidate(election: LockName, candidate: Option<String>, value: String) -> Self {
+        Self {
+            lock: election,
+            wait: None,
+            ttl: None,
+            shared: false,
+            permits: None,
+            limit: None,
+            owner: candidate,
+            metadata: vec![(fencepost::client::VALUE.to_owned(), value)],
+        }
+    }
+
+    /// The same request, with this time to wait.
+    pub fn waiting(self, wait: Option<Duration>) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// The same request, for this TTL.
+    pub fn living(self, ttl: Option<Duration>) -> Self {
+        Self { ttl, ..self }
+    }
+
     /// The request, which is not sent yet.
     pub fn acquire(&self, client: &Client) -> Acquire {
         let mut acquire = client

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::stream::{self, Stream, StreamExt};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::connections::{CallChannel, Connections};
 use super::error::{Error, Failed, Retryable};
@@ -199,7 +199,6 @@ impl Calls {
         response.await
     }
 
-    /// Opens a watch. The deadline applies to the first message, the state of the lock; the others follow at each change.
     pub(super) async fn watch(
         &self,
         namespace: &str,
@@ -209,10 +208,24 @@ impl Calls {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        let channel = self.connections.channel();
         let watch = |channel, request| async move { LockServiceClient::new(channel).watch_lock(request).await };
+        self.open_stream(request, watch).await
+    }
+
+    /// Opens a stream. The deadline applies to the first message, the present state; the others follow at each change.
+    pub(super) async fn open_stream<R: Clone, M, O, F>(
+        &self,
+        request: R,
+        open: O,
+    ) -> Result<impl Stream<Item = Result<M, Error>> + Send + use<R, M, O, F>, Error>
+    where
+        M: Send + 'static,
+        O: Fn(Channel, Request<R>) -> F,
+        F: Future<Output = Result<Response<Streaming<M>>, Status>>,
+    {
+        let channel = self.connections.channel();
         let opened = tokio::time::timeout(CALL, async {
-            let response = self.send_with_credentials(None, &channel, request, watch).await?;
+            let response = self.send_with_credentials(None, &channel, request, open).await?;
             Ok::<_, Error>(match response {
                 Ok(messages) => {
                     let mut messages = messages.into_inner();

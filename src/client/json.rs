@@ -29,6 +29,7 @@ answers!(
     ListLocksResponse,
     ListNamespacesResponse,
     LockState,
+    ObserveResponse,
     ReleaseResponse,
     ForceReleaseResponse,
     UpdateMetadataResponse,

@@ -56,6 +56,8 @@ fn request(kind: &MessageDescriptor, lease: &Lease) -> Bytes {
     for (field, value) in [
         ("namespace", Value::String("jobs".into())),
         ("name", Value::String("a".into())),
+        ("election", Value::String("a".into())),
+        ("candidate", Value::String("me".into())),
         ("owner", Value::String("me".into())),
         ("lease_id", Value::String(lease.lease_id.clone())),
         ("fencing_token", Value::U64(lease.fencing_token)),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fencepost::api::proto::{WatchLockRequest, WatchLockResponse};
+use fencepost::api::proto::election_service_client::ElectionServiceClient;
+use fencepost::api::proto::{ObserveRequest, WatchLockRequest, WatchLockResponse};
 use fencepost::auth::{JwtSettings, Policy, PolicySettings, Rules, Verb};
 use fencepost::tls::ClientAuth;
 use serde_json::json;
@@ -114,4 +115,27 @@ async fn a_certificate_proves_nothing_after_its_end_on_an_open_connection_either
     );
     let refused = caller.inspect("jobs", "a").await.expect_err("it has expired");
     assert_eq!(detail(&refused, "cause"), "expired");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observation_ends_with_the_rule_that_allowed_it() {
+    let fixture = Fixture::open(access(&settings())).await;
+    let ci = fixture.caller(Some("secret-ci")).await;
+    let ask = ObserveRequest {
+        namespace: "jobs".into(),
+        election: "a".into(),
+    };
+    let mut elections = ElectionServiceClient::new(ci.channel.clone());
+    let answer = elections.observe(ci.request(ask.clone())).await;
+    let mut seen = answer.expect("it may look").into_inner();
+    seen.message().await.expect("a message").expect("a message");
+    let policy = Policy::open(&PolicySettings {
+        rules: Rules::new(vec![rule(&["token:ci"], &["other"], &[""], &[Verb::Read])]),
+        ..settings()
+    });
+    fixture.access.auth.replace(Some(policy.expect("a policy")));
+    let next = timeout(PATIENCE, seen.message()).await.expect("it goes on and on");
+    assert_eq!(reason(&next.expect_err("an error ends it")), "PERMISSION_DENIED");
+    let refused = elections.observe(ci.request(ask)).await;
+    assert_eq!(reason(&refused.expect_err("it may not look")), "PERMISSION_DENIED");
 }

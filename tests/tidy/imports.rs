@@ -58,6 +58,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
+    ("elections", &["backend", "claim", "error", "locks", "name"]),
     ("session", &["error", "name"]),
     ("namespaces", &["error", "locks", "metrics", "name"]),
     (
@@ -71,6 +72,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "backend",
             "backoff",
             "claim",
+            "elections",
             "error",
             "ledger",
             "limits",

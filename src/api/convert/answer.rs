@@ -10,6 +10,7 @@ use super::super::settings::Settings;
 use super::proto;
 use crate::backend::{Capabilities, Change, ChangeKind, Guarantee, Health, LockSummary};
 use crate::claim::{Cause, Holder, Queue, Waiter};
+use crate::elections::Leader;
 use crate::limits::Limits;
 use crate::locks::{Lease, Locks};
 use crate::name::{FencingToken, LockName, Metadata, Mode, Namespace};
@@ -80,6 +81,18 @@ pub(in crate::api) fn summary(summary: &LockSummary) -> proto::LockSummary {
             metadata: BTreeMap::new(),
             ..holder(first)
         }),
+    }
+}
+
+/// The leader of an election.
+pub(in crate::api) fn leader(leader: &Leader) -> proto::Leader {
+    proto::Leader {
+        candidate: leader.candidate.as_str().into(),
+        fencing_token: leader.token.get(),
+        value: leader.value.clone(),
+        remaining_ttl: Some(wire_duration(leader.remaining)),
+        since: Some(timestamp(leader.since)),
+        identity: leader.identity.as_str().into(),
     }
 }
 

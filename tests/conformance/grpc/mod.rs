@@ -5,6 +5,7 @@
 mod table;
 
 pub mod answers;
+pub mod elections;
 pub mod input;
 pub mod keeping;
 pub mod leases;

@@ -84,6 +84,25 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::elections {
+                    a_candidate_that_fits_leads_and_is_shown,
+                    an_election_is_the_lock_of_its_name,
+                    the_next_candidate_leads_when_the_leader_resigns,
+                    a_retried_campaign_gets_the_same_leadership: RequestMemory,
+                    a_proclamation_replaces_the_value_or_is_unsupported,
+                    a_proclamation_of_a_leader_that_was_deposed_changes_nothing: Updates,
+                    the_longest_value_is_proclaimed_and_shown: Updates,
+                    an_observer_sees_the_leader_and_then_each_change,
+                    an_observer_sees_each_proclamation: Updates,
+                    observers_never_see_an_older_leader_and_all_see_the_last,
+                    an_observer_that_reads_late_sees_the_last_leader,
+                    a_stop_ends_observers_at_once,
+                    a_field_beyond_its_bounds_is_refused_by_its_name,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::metadata {
                     an_update_is_shown_or_unsupported,
                     an_update_of_a_lost_lease_says_so: Updates,

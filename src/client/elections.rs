@@ -1,0 +1,68 @@
+//! Elections: who leads, and who wants to lead.
+
+use futures::stream::{BoxStream, StreamExt};
+
+use super::{Acquire, Client, Error};
+use crate::api::proto::election_service_client::ElectionServiceClient;
+use crate::api::proto::{GetLeaderRequest, Leader, ObserveRequest, ObserveResponse, ProclaimRequest};
+
+/// The metadata entry of a claim that is the value of a candidate.
+pub const VALUE: &str = "value";
+
+impl Client {
+    /// Requests the leadership of an election, with the value that observers see. Nothing is sent until the returned
+    /// request is awaited; its guard keeps the leadership.
+    pub fn campaign(&self, namespace: &str, election: &str, candidate: &str, value: &str) -> Acquire {
+        // A campaign is an Acquire of the exclusive lock of this name, so that it has all that an Acquire has.
+        self.acquire(namespace, election, candidate).metadata(VALUE, value)
+    }
+
+    /// Replaces the value of a leader.
+    ///
+    /// # Errors
+    /// [`Error::LeaseLost`] when the lease does not lead any more.
+    pub async fn proclaim(&self, lease_id: &str, value: &str) -> Result<(), Error> {
+        let request = ProclaimRequest {
+            lease_id: lease_id.to_owned(),
+            value: value.to_owned(),
+        };
+        let proclaimed = self.calls.call(request, |channel, request| async move {
+            ElectionServiceClient::new(channel).proclaim(request).await
+        });
+        proclaimed.await.map(drop)
+    }
+
+    /// The leader of an election, if there is one.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn leader(&self, namespace: &str, election: &str) -> Result<Option<Leader>, Error> {
+        let request = GetLeaderRequest {
+            namespace: namespace.to_owned(),
+            election: election.to_owned(),
+        };
+        let response = self.calls.call(request, |channel, request| async move {
+            ElectionServiceClient::new(channel).get_leader(request).await
+        });
+        Ok(response.await?.leader)
+    }
+
+    /// The leader of an election, then each change. The stream ends with its first error. Returns when the first
+    /// message has arrived, or fails after 5 s without it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn observe(
+        &self,
+        namespace: &str,
+        election: &str,
+    ) -> Result<BoxStream<'static, Result<ObserveResponse, Error>>, Error> {
+        let request = ObserveRequest {
+            namespace: namespace.to_owned(),
+            election: election.to_owned(),
+        };
+        let observe = |channel, request| async move { ElectionServiceClient::new(channel).observe(request).await };
+        let opened = self.calls.open_stream(request, observe).await?;
+        Ok(opened.boxed())
+    }
+}

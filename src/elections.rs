@@ -1,0 +1,276 @@
+//! Elections: an election is the exclusive lock of its name, its leader is the holder, and the leader's value is the
+//! holder's metadata.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use futures::future::FutureExt;
+use futures::stream::{self, BoxStream, StreamExt};
+use tokio::time::sleep;
+
+use crate::backend::{ChangeKind, WatchEvent};
+use crate::claim::{Cause, Holder, Queue};
+use crate::error::Error;
+use crate::locks::Locks;
+use crate::name::{FencingToken, Identity, LockName, Owner};
+
+/// How many events of a watch one read of the leader covers at most.
+const EVENTS_AT_ONCE: usize = 1_000;
+/// The pauses between reads of a leader while the store is unavailable, and their number.
+const PAUSE: Duration = Duration::from_millis(100);
+const TRIES: usize = 50;
+
+/// The leader of an election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leader {
+    /// The label that the candidate chose.
+    pub candidate: Owner,
+    /// The authenticated identity of the candidate.
+    pub identity: Identity,
+    /// The token of the leadership.
+    pub token: FencingToken,
+    /// What the leader proclaimed last.
+    pub value: String,
+    /// The time until the leadership expires without a renewal.
+    pub remaining: Duration,
+    /// When it was granted, for display only.
+    pub since: SystemTime,
+}
+
+impl From<Holder> for Leader {
+    fn from(holder: Holder) -> Self {
+        Self {
+            value: holder.metadata.value().to_owned(),
+            candidate: holder.owner,
+            identity: holder.identity,
+            token: holder.token,
+            remaining: holder.remaining,
+            since: holder.since,
+        }
+    }
+}
+
+/// The leader of an election, if there is one.
+///
+/// # Errors
+/// When the store fails.
+pub async fn leader(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Error> {
+    Ok(first(locks.inspect(election, 1).await?))
+}
+
+fn first(queue: Queue) -> Option<Leader> {
+    queue.holders.into_iter().next().map(Leader::from)
+}
+
+/// Streams the leader of an election: the present one first, then each change. Nothing happens while nobody polls the
+/// stream: changes that were missed are covered by the next read. It ends as [`Locks::watch`].
+pub fn observe(locks: Locks, election: LockName) -> BoxStream<'static, Result<Option<Leader>, Error>> {
+    let observation = Observation {
+        events: locks.watch(&election),
+        locks,
+        election,
+        shown: Shown::default(),
+        failed: VecDeque::new(),
+    };
+    stream::unfold(observation, |mut observation| async move {
+        let next = observation.next().await?;
+        Some((next, observation))
+    })
+    .boxed()
+}
+
+struct Observation {
+    locks: Locks,
+    election: LockName,
+    events: BoxStream<'static, Result<WatchEvent, Error>>,
+    shown: Shown,
+    /// An error that came after events which are not shown yet.
+    failed: VecDeque<Error>,
+}
+
+impl Observation {
+    async fn next(&mut self) -> Option<Result<Option<Leader>, Error>> {
+        loop {
+            if let Some(error) = self.failed.pop_front() {
+                return Some(Err(error));
+            }
+            let event = match self.events.next().await? {
+                Ok(event) => event,
+                Err(error) => return Some(Err(error)),
+            };
+            let news = self.with_ready(News::of(event));
+            let leader = match news {
+                News::None => continue,
+                News::Leader(leader) => leader,
+                News::Ended(token) if self.shown.is(token) => None,
+                News::Ended(_) | News::Changed => match read(&self.locks, &self.election).await {
+                    Ok(leader) => leader,
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            if let Some(leader) = self.shown.take(leader) {
+                return Some(Ok(leader));
+            }
+        }
+    }
+
+    /// Takes the events that are ready, because one read covers them all.
+    fn with_ready(&mut self, first: News) -> News {
+        let mut news = first;
+        for _ in 0..EVENTS_AT_ONCE {
+            match self.events.next().now_or_never() {
+                Some(Some(Ok(event))) => news = news.then(News::of(event)),
+                Some(Some(Err(error))) => {
+                    self.failed.push_back(error);
+                    break;
+                }
+                Some(None) | None => break,
+            }
+        }
+        news
+    }
+}
+
+/// Reads the leader; tolerates a short outage of the store.
+async fn read(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Error> {
+    let mut tries = TRIES;
+    loop {
+        match leader(locks, election).await {
+            Err(error) if error.is_transient() && tries > 0 => tries -= 1,
+            read => return read,
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// What events of a watch tell about the leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum News {
+    /// Nothing.
+    None,
+    /// Who leads.
+    Leader(Option<Leader>),
+    /// The leadership with this token has ended.
+    Ended(FencingToken),
+    /// The leader or its value changed, and must be read.
+    Changed,
+}
+
+impl News {
+    fn of(event: WatchEvent) -> Self {
+        match event {
+            WatchEvent::State(queue) => Self::Leader(first(queue)),
+            WatchEvent::Change(change) => match (change.kind, change.token) {
+                (ChangeKind::Queued | ChangeKind::Ended(Cause::Cancelled), _) => Self::None,
+                (ChangeKind::Ended(_), Some(token)) => Self::Ended(token),
+                (ChangeKind::Ended(_), None) => Self::None,
+                (ChangeKind::Granted | ChangeKind::Updated, _) => Self::Changed,
+            },
+        }
+    }
+
+    /// What this and then `later` tell together.
+    fn then(self, later: Self) -> Self {
+        match (self, later) {
+            (earlier, Self::None) => earlier,
+            (Self::None | Self::Leader(_), later @ Self::Leader(_)) | (Self::None, later) => later,
+            (Self::Ended(earlier), Self::Ended(later)) if earlier == later => Self::Ended(later),
+            (_, later @ Self::Leader(_)) => later,
+            _ => Self::Changed,
+        }
+    }
+}
+
+/// What an observer was shown.
+#[derive(Debug, Default)]
+struct Shown {
+    /// Absent before the first message.
+    last: Option<Option<Leader>>,
+    /// The largest token that was shown.
+    token: Option<FencingToken>,
+}
+
+impl Shown {
+    /// Whether the leader that was shown last has this token.
+    fn is(&self, token: FencingToken) -> bool {
+        let last = self.last.as_ref().and_then(Option::as_ref);
+        last.is_some_and(|leader| leader.token == token)
+    }
+
+    /// The message to send for what is known now; `None` if the observer knows it, or knows of a later leader.
+    fn take(&mut self, leader: Option<Leader>) -> Option<Option<Leader>> {
+        let token = leader.as_ref().map(|leader| leader.token);
+        if token.is_some() && token < self.token {
+            return None;
+        }
+        let same = |last: &Option<Leader>| match (last, &leader) {
+            (None, None) => true,
+            (Some(last), Some(now)) => (last.token, &last.value) == (now.token, &now.value),
+            _ => false,
+        };
+        if self.last.as_ref().is_some_and(same) {
+            return None;
+        }
+        self.token = self.token.max(token);
+        self.last = Some(leader.clone());
+        Some(leader)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leader(token: u64, value: &str) -> Leader {
+        Leader {
+            candidate: Owner::new("a").unwrap(),
+            identity: Identity::anonymous(),
+            token: FencingToken::new(token).unwrap(),
+            value: value.into(),
+            remaining: Duration::from_secs(1),
+            since: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn an_older_leader_is_never_shown_after_a_newer_one() {
+        let mut shown = Shown::default();
+        assert_eq!(shown.take(None), Some(None), "the first message says that nobody leads");
+        assert_eq!(shown.take(None), None);
+        for (token, value, is_news) in [
+            (5, "a", true),
+            (5, "a", false),
+            (5, "b", true),
+            (4, "c", false),
+            (6, "c", true),
+            (5, "b", false),
+        ] {
+            let now = leader(token, value);
+            let expected = is_news.then(|| Some(now.clone()));
+            assert_eq!(shown.take(Some(now)), expected, "{token} {value}");
+        }
+        assert!(shown.is(FencingToken::new(6).unwrap()));
+        assert_eq!(shown.take(None), Some(None));
+        assert_eq!(shown.take(Some(leader(5, "b"))), None, "nor after nobody led");
+        assert_eq!(shown.take(Some(leader(7, "d"))), Some(Some(leader(7, "d"))));
+    }
+
+    #[test]
+    fn events_that_came_together_are_read_once() {
+        let token = |token| FencingToken::new(token).unwrap();
+        let state = || News::Leader(Some(leader(5, "a")));
+        for (events, expected) in [
+            (vec![News::None, News::None], News::None),
+            (vec![state(), News::None], state()),
+            (vec![News::Changed, state()], state()),
+            (vec![News::Ended(token(5)), News::None], News::Ended(token(5))),
+            (vec![News::Ended(token(5)), News::Changed], News::Changed),
+            (vec![News::Ended(token(5)), News::Ended(token(6))], News::Changed),
+            (vec![News::Changed, News::Ended(token(6))], News::Changed),
+            (vec![state(), News::Changed], News::Changed),
+        ] {
+            let said = format!("{events:?}");
+            assert_eq!(events.into_iter().reduce(News::then), Some(expected), "{said}");
+        }
+    }
+}
