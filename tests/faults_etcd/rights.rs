@@ -72,8 +72,8 @@ async fn a_token_of_the_account_that_ends_is_renewed_and_no_call_fails() {
     with_accounts(&cluster, PermissionType::Readwrite).await;
     let locks = unready(Settings {
         timeout: Duration::from_secs(15),
-        // Its streams are used every 3 s, and a machine that stands still for a second or two does not break them.
-        session_ttl: Duration::from_secs(12),
+        // Its streams are used every 6 s, and a machine that stands still for a second or two does not break them.
+        session_ttl: Duration::from_secs(24),
         ..as_locks(&cluster)
     });
     health(&locks, Duration::from_secs(20), |health| *health == Health::Serving).await;
