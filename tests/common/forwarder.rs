@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,11 +24,14 @@ pub enum Answers {
     LostBeyond(usize),
 }
 
+/// Says of a part of the answers whether it is the last one that passes.
+type IsLast = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
 /// A forwarder on a port of its own. It ends when it is dropped.
-#[derive(Debug)]
 pub struct Forwarder {
     port: u16,
     answers: watch::Sender<Answers>,
+    last: watch::Sender<Option<IsLast>>,
     cuts: watch::Sender<u64>,
     stalled: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -39,17 +43,24 @@ impl Forwarder {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (answers, passing) = watch::channel(Answers::Pass);
+        let (last, ends_after) = watch::channel::<Option<IsLast>>(None);
         let (cuts, cut) = watch::channel(0);
         let (stalled, stall) = watch::channel(false);
         let task = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                tokio::spawn(forward(client, server, passing.clone(), cut.clone(), stall.clone()));
+                // Dropped: the network is down until it is let go on.
+                if ends_after.borrow().is_some() {
+                    continue;
+                }
+                let answers = (passing.clone(), ends_after.clone());
+                tokio::spawn(forward(client, server, answers, cut.clone(), stall.clone()));
             }
         });
         Self {
             port,
             answers,
+            last,
             cuts,
             stalled,
             task,
@@ -83,8 +94,14 @@ impl Forwarder {
         self.stalled.send_replace(true);
     }
 
+    /// Ends each connection with the first part of its answers of which this is true, and refuses new ones.
+    pub fn ends_after(&self, is_last: impl Fn(&[u8]) -> bool + Send + Sync + 'static) {
+        self.last.send_replace(Some(Arc::new(is_last)));
+    }
+
     /// Lets everything pass again: what was on its way goes on.
     pub fn go_on(&self) {
+        self.last.send_replace(None);
         self.stalled.send_replace(false);
     }
 }
@@ -98,7 +115,7 @@ impl Drop for Forwarder {
 async fn forward(
     client: TcpStream,
     server: u16,
-    answers: watch::Receiver<Answers>,
+    answers: (watch::Receiver<Answers>, watch::Receiver<Option<IsLast>>),
     mut cut: watch::Receiver<u64>,
     stalled: watch::Receiver<bool>,
 ) {
@@ -133,7 +150,7 @@ async fn pass_commands(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut stal
 async fn pass_answers(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    answers: watch::Receiver<Answers>,
+    (answers, last): (watch::Receiver<Answers>, watch::Receiver<Option<IsLast>>),
     cut: watch::Receiver<u64>,
     mut stalled: watch::Receiver<bool>,
 ) {
@@ -155,7 +172,9 @@ async fn pass_answers(
         if broken || cut.has_changed().unwrap_or(true) {
             continue;
         }
-        if to.write_all(&buffer[..read]).await.is_err() {
+        let is_last = last.borrow().clone();
+        let is_last = is_last.is_some_and(|is_last| is_last(&buffer[..read]));
+        if to.write_all(&buffer[..read]).await.is_err() || is_last {
             return;
         }
     }

@@ -94,6 +94,11 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// The id of its process.
+    pub fn process(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// Its configuration, data and log.
     pub fn directory(&self) -> &Path {
         self.directory.path()

@@ -20,6 +20,12 @@ const PACE: Pace = Pace {
     ttl_shrinks: true,
 };
 
+/// How long a server of a busy machine may keep silent before its connection counts as lost, which a case would notice.
+const PATIENCE: Duration = Duration::from_secs(9);
+
+/// How long a replica may take until it serves.
+const READY: Duration = Duration::from_secs(60);
+
 /// One server.
 pub async fn one() -> Result<Fixture, Missing> {
     static ENSEMBLE: OnceLock<Ensemble> = OnceLock::new();
@@ -51,8 +57,12 @@ async fn fixture(
     let stores = [0, 1].map(|first| {
         let mut addresses = ensemble.addresses();
         addresses.rotate_left(first % servers);
-        let mut settings = Settings::new(addresses);
-        settings.root.clone_from(&root);
+        let settings = Settings {
+            root: root.clone(),
+            timeout: PATIENCE,
+            session_timeout: 2 * PATIENCE,
+            ..Settings::new(addresses)
+        };
         Store::open(settings, Credentials::default())
     });
     let names = [namespace(NAMESPACE), namespace(ELSEWHERE)];
@@ -73,6 +83,6 @@ async fn fixture(
 async fn serves(replica: &dyn Backend) {
     let mut health = replica.health();
     let served = health.wait_for(|health| *health == Health::Serving);
-    let served = tokio::time::timeout(Duration::from_secs(20), served).await;
+    let served = tokio::time::timeout(READY, served).await;
     served.expect("it serves in time").expect("it says how it is");
 }

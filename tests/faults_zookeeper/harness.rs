@@ -1,20 +1,21 @@
 //! Replicas of the service over an ensemble.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use fencepost::backend::Health;
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
+use fencepost::backend::{AcquireOutcome, Backend, Health};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 use fencepost::name::{LockName, Namespace};
 
 use crate::clients::health;
 use crate::raw::Connection;
-use crate::servers::{Ensemble, program};
+use crate::servers::{Ensemble, Program, program};
 
 /// How long anything may take that nothing promises.
-pub const READY: Duration = Duration::from_secs(20);
+pub const READY: Duration = Duration::from_secs(60);
 /// The session timeout of all replicas: short, so that tests need not wait.
 pub const SESSION: Duration = Duration::from_secs(3);
 /// The path that all nodes of the replicas are under.
@@ -22,12 +23,16 @@ pub const ROOT: &str = "/fencepost/faults";
 
 /// An ensemble of its own, where this machine can have one.
 pub fn ensemble(servers: usize) -> Option<Ensemble> {
-    let ensemble = program().map(|_| Ensemble::start(servers));
-    if ensemble.is_none() {
+    found(program()).map(|_| Ensemble::start(servers))
+}
+
+/// A program that may be absent at home.
+pub fn found(program: Option<&'static Program>) -> Option<&'static Program> {
+    if program.is_none() {
         assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
         println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
     }
-    ensemble
+    program
 }
 
 /// The namespace of all replicas.
@@ -68,6 +73,26 @@ pub fn unready(settings: Settings, credentials: Credentials) -> Locks {
     Locks::new(namespace(), Limits::default(), backend)
 }
 
+/// The store below one replica: it serves when this returns.
+pub async fn backend(settings: Settings) -> Arc<dyn Backend> {
+    let backend = Store::open(settings, Credentials::default()).namespace(&namespace());
+    let mut health = backend.health();
+    let served = health.wait_for(|health| *health == Health::Serving);
+    let served = tokio::time::timeout(READY, served).await;
+    served.expect("it serves in time").expect("it says how it is");
+    backend
+}
+
+/// Whether a claim holds; it waits otherwise.
+#[track_caller]
+pub fn holds(outcome: &AcquireOutcome) -> bool {
+    match outcome {
+        AcquireOutcome::Held(_) => true,
+        AcquireOutcome::Waiting(_) => false,
+        other => panic!("it neither holds nor waits: {other:?}"),
+    }
+}
+
 /// Waits until a replica serves.
 pub async fn serves(locks: &Locks) {
     health(locks, READY, |health| *health == Health::Serving).await;
@@ -76,7 +101,8 @@ pub async fn serves(locks: &Locks) {
 /// Waits until so many wait for a lock.
 pub async fn waiters(locks: &Locks, lock: &str, wanted: usize) {
     let mut found = 0;
-    for _ in 0..500 {
+    let end = Instant::now() + READY;
+    while Instant::now() < end {
         found = locks
             .inspect(&name(lock), 1)
             .await
@@ -118,7 +144,8 @@ pub fn claims(connection: &mut Connection) -> Vec<String> {
 /// Waits until no claim is left of any lock.
 pub async fn nothing_is_left(address: &str) {
     let mut left = Vec::new();
-    for _ in 0..600 {
+    let end = Instant::now() + READY;
+    while Instant::now() < end {
         left = claims(&mut Connection::open(address));
         if left.is_empty() {
             return;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, FEW};
 use crate::harness::{READY, SESSION, ensemble, nothing_is_left, replica, replica_of};
 use crate::servers::SYNC_LIMIT;
 
 const LONG: bool = cfg!(feature = "soak");
 /// How long a lock may go without a grant: a leader that stands still is found out after the limit, then there is an
 /// election; the holder's TTL is shorter.
-const GAP: Duration = Duration::from_secs(10);
+const GAP: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_holds_beside_another_while_leaders_are_killed() {
@@ -29,7 +29,7 @@ async fn nobody_holds_beside_another_while_leaders_are_killed() {
         ensemble.servers[leader].start();
     }
     let (grants, gap) = crowd.judge().await;
-    assert!(grants > 20, "only {grants} grants");
+    assert!(grants > FEW, "only {grants} grants");
     assert!(gap < GAP, "no grant for {gap:?}");
     ensemble.wait_ready();
     nothing_is_left(&ensemble.servers[0].address()).await;
@@ -50,7 +50,7 @@ async fn nobody_holds_beside_another_while_leaders_stand_still_for_longer_than_a
         tokio::time::sleep(SESSION / 2).await;
     }
     let (grants, gap) = crowd.judge().await;
-    assert!(grants > 50, "only {grants} grants");
+    assert!(grants > FEW, "only {grants} grants");
     assert!(gap < GAP, "no grant for {gap:?}");
     nothing_is_left(&ensemble.servers[0].address()).await;
 }
@@ -72,6 +72,6 @@ async fn nobody_holds_beside_another_behind_a_follower_that_lags() {
         tokio::time::sleep(time / 2).await;
     }
     let (grants, gap) = crowd.judge().await;
-    assert!(grants > 20, "only {grants} grants");
+    assert!(grants > FEW, "only {grants} grants");
     assert!(gap < READY, "no grant for {gap:?}");
 }

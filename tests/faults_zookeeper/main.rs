@@ -8,13 +8,18 @@ mod claims;
 mod clients;
 mod crowd;
 mod ensembles;
+mod expiry;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
 mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
+mod large;
 mod leader;
+mod moved;
 mod nodes;
+mod order;
+mod outage;
 mod partition;
 #[path = "../server/mod.rs"]
 mod process;
@@ -27,3 +32,5 @@ mod rights;
 #[path = "../common/zookeeper.rs"]
 mod servers;
 mod sessions;
+mod space;
+mod unreadable;

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::Credentials;
-use fencepost::backend::{AcquireOutcome, Health};
+use fencepost::backend::{AcquireOutcome, Health, NewClaim, ReleaseTarget, Released};
 use fencepost::error::Error;
 
 use crate::claims::numbered;
 use crate::clients::{acquire, take, token};
 use crate::harness::{
-    READY, ROOT, ensemble, lock_path, name, namespace, nothing_is_left, replica, serves, settings, waiters,
+    READY, ROOT, backend, ensemble, holds, lock_path, name, namespace, nothing_is_left, replica, serves, settings,
+    waiters,
 };
 use crate::raw::Connection;
 
@@ -119,4 +120,51 @@ async fn a_call_that_acquires_again_makes_another_path() {
         paths.extend(children);
     }
     assert_ne!(paths[0], paths[1], "a path was made twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_a_base_that_was_lowered_by_hand() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let locks = replica(&ensemble).await;
+    let before = take(&locks, "a", TTL).await;
+    locks.release(&before.key).await.expect("it is held");
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let lowered = operator.write(&format!("{ROOT}/base"), &0_u64.to_be_bytes());
+    lowered.expect("it is there");
+    let after = take(&locks, "a", TTL).await;
+    assert!(token(&after) > token(&before), "{} {}", token(&after), token(&before));
+}
+
+/// A step that was judged by the record of an earlier call must not meet a new record of the same version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let backend = backend(settings(ensemble.addresses())).await;
+    let held = backend.acquire(&name("a"), &numbered(1)).await.expect("it answers");
+    assert!(holds(&held));
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let mut records = || {
+        let directory = format!("{ROOT}/c");
+        let buckets = operator.children(&directory).expect("the buckets");
+        let of_bucket = |bucket: &String| {
+            operator
+                .children(&format!("{directory}/{bucket}"))
+                .expect("its records")
+        };
+        buckets.iter().flat_map(of_bucket).count()
+    };
+    // It is undone while it waits, and once more after its retry.
+    for call in 2..4 {
+        let waiter = NewClaim {
+            id: numbered(2).id,
+            retryable: true,
+            ..numbered(call)
+        };
+        let waits = backend.acquire(&name("a"), &waiter).await.expect("it answers");
+        assert!(!holds(&waits), "{waits:?}");
+        let target = ReleaseTarget::Call(&waiter.id, waiter.call);
+        let undone = backend.release(&name("a"), target, None).await.expect("it answers");
+        assert!(matches!(undone.released, Released::Ended(_)), "{undone:?}");
+        assert_eq!(records(), 1);
+    }
 }

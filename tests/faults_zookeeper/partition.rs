@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use fencepost::backend::Health;
+use fencepost::backend::zookeeper::settings::{Credentials, Settings};
 use fencepost::error::Error;
 use fencepost::locks::Locks;
 
 use crate::clients::{acquire, take, token};
 use crate::forwarder::Forwarder;
-use crate::harness::{ensemble, name, nothing_is_left, replica, replica_of, serves, waiters};
+use crate::harness::{READY, ensemble, name, nothing_is_left, replica, replica_of, serves, settings, unready, waiters};
 
 const TTL: Duration = Duration::from_secs(60);
 /// How long a call may take that finds its store gone, and how long a waiter outlives its replica.
@@ -63,6 +65,57 @@ async fn a_replica_that_is_cut_off_grants_nothing_keeps_its_leases_and_leaves_ev
     waiters(&other, "a", 0).await;
     let free = take(&other, "free", TTL).await;
     for lease in [&next, &again, &free] {
+        other.release(&lease.key).await.expect("it is held");
+    }
+    nothing_is_left(&ensemble.servers[0].address()).await;
+}
+
+/// A replica that one server after the other goes silent for keeps its session, its leases and its places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_is_cut_off_from_its_server_goes_on_at_another() {
+    let Some(ensemble) = ensemble(3) else { return };
+    let other = replica(&ensemble).await;
+    let mut networks = Vec::new();
+    for server in &ensemble.servers {
+        networks.push(Forwarder::before(server.port()).await);
+    }
+    let patient = Settings {
+        session_timeout: 2 * LONGEST,
+        ..settings(networks.iter().map(Forwarder::address).collect())
+    };
+    let cut_off = unready(patient, Credentials::default());
+    serves(&cut_off).await;
+    let kept = take(&cut_off, "kept", TTL).await;
+    let mut held = take(&other, "a", TTL).await;
+    for (number, network) in networks.iter().enumerate() {
+        let waiting = tokio::spawn({
+            let cut_off = cut_off.clone();
+            async move { acquire(&cut_off, "a", TTL, TTL).await }
+        });
+        waiters(&other, "a", 1).await;
+        let behind = tokio::spawn({
+            let other = other.clone();
+            async move { acquire(&other, "a", TTL, TTL).await }
+        });
+        waiters(&other, "a", 2).await;
+        // It has come to this server from the one before.
+        network.stall();
+        let mut health = cut_off.health();
+        let away = health.wait_for(|health| *health != Health::Serving);
+        tokio::time::timeout(READY, away)
+            .await
+            .expect("it notices")
+            .expect("it says how it is");
+        serves(&cut_off).await;
+        network.go_on();
+        other.release(&held.key).await.expect("it is held");
+        let next = waiting.await.expect("no panic").expect("it keeps its place");
+        assert!(!behind.is_finished(), "server {number}: it was overtaken");
+        cut_off.renew(&kept.key, None).await.expect("it is held");
+        cut_off.release(&next.key).await.expect("it is held");
+        held = behind.await.expect("no panic").expect("it is next");
+    }
+    for lease in [&held, &kept] {
         other.release(&lease.key).await.expect("it is held");
     }
     nothing_is_left(&ensemble.servers[0].address()).await;

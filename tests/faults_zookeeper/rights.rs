@@ -84,3 +84,22 @@ async fn rights_that_are_taken_away_are_told_and_serve_again_when_they_are_given
         locks.release(&lease.key).await.expect("it is held");
     }
 }
+
+/// The nodes are gone, and nobody may make them again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_cannot_be_proven_again_is_told_and_serves_when_it_can() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let locks = replica(&ensemble).await;
+    let mut admin = Connection::open(&ensemble.servers[0].address());
+    admin.log_in("admin:secret");
+    admin.delete_all(ROOT);
+    admin.create(ROOT, ("auth", "")).expect("it is not there");
+    let refused = acquire(&locks, "a", TTL, Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::Backend(_))), "{refused:?}");
+    let told = |health: &Health| matches!(health, Health::Unavailable { reason } if reason.contains("account"));
+    health(&locks, READY, told).await;
+    admin.set_acl(ROOT, ("world", "anyone")).expect("it is its own");
+    serves(&locks).await;
+    let held = take(&locks, "a", TTL).await;
+    locks.release(&held.key).await.expect("it is held");
+}

@@ -102,6 +102,31 @@ struct Pending {
 #[derive(Debug, Clone)]
 pub struct Batcher {
     queue: mpsc::UnboundedSender<Pending>,
+    epochs: Arc<Epochs>,
+    max_request: usize,
+}
+
+/// A batch was answered.
+struct Answered {
+    locks: HashSet<LockName>,
+    /// Why it was not sent, if there was no connection.
+    away: Option<Failure>,
+}
+
+/// A batch that is under way; it counts as answered when this is dropped, also by a panic.
+struct UnderWay {
+    locks: HashSet<LockName>,
+    away: Option<Failure>,
+    answered: mpsc::UnboundedSender<Answered>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let _ = self.answered.send(Answered {
+            locks: std::mem::take(&mut self.locks),
+            away: self.away.take(),
+        });
+    }
 }
 
 struct Sender {
@@ -117,7 +142,7 @@ impl Batcher {
         let closed = epochs.closed().clone();
         let sender = Arc::new(Sender {
             client,
-            epochs,
+            epochs: Arc::clone(&epochs),
             max_request,
         });
         let queued = Queue {
@@ -127,7 +152,16 @@ impl Batcher {
             in_flight: 0,
         };
         tokio::spawn(queued.run(receiver, closed));
-        Self { queue }
+        Self {
+            queue,
+            epochs,
+            max_request,
+        }
+    }
+
+    /// The largest step, in bytes.
+    pub fn max_request(&self) -> usize {
+        self.max_request
     }
 
     /// Sends a step with the next batch, and waits for its answer.
@@ -137,7 +171,14 @@ impl Batcher {
     ///
     /// # Errors
     /// [`Failure::Refused`] with the index of an operation of this step that could not be applied; nothing was written.
+    /// [`Failure::TooLarge`] if the servers would cut the connection for it.
     pub async fn send(&self, step: Step) -> Result<StepDone, Failure> {
+        let size = step.size();
+        if size > self.max_request {
+            return Err(Failure::TooLarge(size));
+        }
+        // Steps that wait for a connection do so together, and not in the order of the queue.
+        self.epochs.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
         self.queue.send(Pending { step, answer }).map_err(|_| closed())?;
@@ -155,7 +196,7 @@ struct Queue {
 
 impl Queue {
     async fn run(mut self, mut steps: mpsc::UnboundedReceiver<Pending>, closed: CancellationToken) {
-        let (answered, mut answers) = mpsc::unbounded_channel::<HashSet<LockName>>();
+        let (answered, mut answers) = mpsc::unbounded_channel::<Answered>();
         let mut taken = Vec::new();
         let mut gather = 0;
         loop {
@@ -165,7 +206,7 @@ impl Queue {
                         return;
                     }
                 }
-                Some(locks) = answers.recv() => self.free(&locks),
+                Some(answered) = answers.recv() => self.free(answered),
                 () = closed.cancelled(), if self.in_flight == 0 => return,
             }
             for _ in 0..gather {
@@ -174,8 +215,8 @@ impl Queue {
             while let Ok(step) = steps.try_recv() {
                 taken.push(step);
             }
-            while let Ok(locks) = answers.try_recv() {
-                self.free(&locks);
+            while let Ok(answered) = answers.try_recv() {
+                self.free(answered);
             }
             self.waiting.extend(taken.drain(..));
             while self.in_flight < IN_FLIGHT
@@ -184,18 +225,30 @@ impl Queue {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
                 self.in_flight += 1;
                 self.busy.extend(locks.iter().cloned());
-                let (sender, answered) = (Arc::clone(&self.sender), answered.clone());
+                let sender = Arc::clone(&self.sender);
+                let under_way = UnderWay {
+                    locks,
+                    away: None,
+                    answered: answered.clone(),
+                };
                 tokio::spawn(async move {
-                    sender.send(batch, TRIES).await;
-                    let _ = answered.send(locks);
+                    // All of it, for its end is the answer.
+                    let mut under_way = under_way;
+                    under_way.away = sender.send(batch, TRIES).await;
                 });
             }
         }
     }
 
-    fn free(&mut self, locks: &HashSet<LockName>) {
+    fn free(&mut self, answered: Answered) {
         self.in_flight -= 1;
-        self.busy.retain(|lock| !locks.contains(lock));
+        self.busy.retain(|lock| !answered.locks.contains(lock));
+        // What waits behind a batch that found no connection in time has waited as long.
+        if let Some(away) = answered.away
+            && self.sender.epochs.current().borrow().is_none()
+        {
+            answer_all(self.waiting.drain(..).collect(), &away);
+        }
     }
 
     /// The steps of the next batch with their locks, if any can go.
@@ -236,37 +289,43 @@ impl Queue {
 }
 
 impl Sender {
-    /// Sends a batch, and again what another step refused.
-    fn send(&self, batch: Vec<Pending>, tries: usize) -> BoxFuture<'_, ()> {
+    /// Sends a batch, and again what another step refused. Returns the failure if there was no connection.
+    fn send(&self, batch: Vec<Pending>, tries: usize) -> BoxFuture<'_, Option<Failure>> {
         async move {
             // A call that has ended meanwhile must not take effect.
             let (left, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(has_left);
             answer_all(left, &Failure::CallEnded);
             if batch.is_empty() {
-                return;
+                return None;
             }
             let epoch = match self.epochs.ready().await {
                 Ok(epoch) => epoch,
-                Err(failure) => return answer_all(batch, &failure),
+                Err(failure) => {
+                    answer_all(batch, &failure);
+                    return Some(failure);
+                }
             };
             let (ops, first) = self.ops(&epoch, &batch);
             let sent = Instant::now();
             match self.client.multi(epoch.generation, &ops).await {
-                Ok(done) => deliver(batch, done.split_at(first), &epoch, sent),
+                Ok(done) => deliver(batch, done.split_at_checked(first), &epoch, sent),
                 Err(Failure::Refused { index, code }) if index < first => {
                     if tries == 0 || !is_check_failure(code) || self.epochs.renew(&epoch).await.is_err() {
-                        return answer_all(batch, &Failure::NotSent(code.meaning().into()));
+                        answer_all(batch, &Failure::NotSent(code.meaning().into()));
+                        return None;
                     }
-                    self.send(batch, tries - 1).await;
+                    return self.send(batch, tries - 1).await;
                 }
                 Err(Failure::Refused { index, code }) => {
                     let rest = answer_refused(batch, index - first, code);
                     let mut first_half = rest;
                     let second_half = first_half.split_off(first_half.len().div_ceil(2));
-                    tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
+                    let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
+                    return one.or(other);
                 }
                 Err(failure) => answer_all(batch, &failure),
             }
+            None
         }
         .boxed()
     }
@@ -306,7 +365,11 @@ fn answer_all(batch: Vec<Pending>, failure: &Failure) {
     }
 }
 
-fn deliver(batch: Vec<Pending>, (checks, mut done): (&[Done], &[Done]), epoch: &Arc<Epoch>, sent: Instant) {
+/// Answers each step with its part of the answers, which follow those of the checks. `None`: there are too few.
+fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, epoch: &Arc<Epoch>, sent: Instant) {
+    let Some((checks, mut done)) = done else {
+        return answer_all(batch, &Failure::malformed());
+    };
     let mint = checks.iter().find_map(|done| match done {
         Done::Set(stat) => Some(stat.modified),
         _ => None,
@@ -341,4 +404,26 @@ fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pend
         rest.push(pending);
     }
     rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_batch_whose_task_panics_counts_as_answered() {
+        let (answered, mut answers) = mpsc::unbounded_channel();
+        let locks = HashSet::from([LockName::new("a").unwrap()]);
+        let under_way = UnderWay {
+            locks: locks.clone(),
+            away: None,
+            answered,
+        };
+        let task = tokio::spawn(async move {
+            let _under_way = under_way;
+            panic!("a fault");
+        });
+        assert!(task.await.is_err());
+        assert_eq!(answers.recv().await.unwrap().locks, locks);
+    }
 }

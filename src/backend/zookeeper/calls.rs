@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::backend::MARKS_KEPT;
+use crate::backend::{AcquireOutcome, MARKS_KEPT};
 use crate::name::CallId;
 
 /// See the module.
@@ -103,6 +103,13 @@ impl Calls {
         self.0.lock().in_doubt.contains(&id)
     }
 
+    /// A call has this outcome. Unless it waits, nothing more is sent for it but an undo.
+    pub fn has_outcome(&self, id: CallId, outcome: &AcquireOutcome) {
+        if !matches!(outcome, AcquireOutcome::Waiting(_)) {
+            self.is_settled(id);
+        }
+    }
+
     /// This call has an outcome that was answered.
     pub fn is_settled(&self, id: CallId) {
         self.0.lock().in_doubt.remove(&id);
@@ -135,5 +142,25 @@ impl State {
             self.calls.remove(id);
             self.left.pop_front();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::QueuePosition;
+
+    #[test]
+    fn a_doubt_about_a_call_is_forgotten_with_its_outcome() {
+        let (calls, call) = (Calls::default(), CallId::from_bytes([1; 16]));
+        calls.doubt(call);
+        let waits = QueuePosition {
+            position: 0,
+            frees_in: None,
+        };
+        calls.has_outcome(call, &AcquireOutcome::Waiting(waits));
+        assert!(calls.is_in_doubt(call));
+        calls.has_outcome(call, &AcquireOutcome::Superseded);
+        assert!(!calls.is_in_doubt(call));
     }
 }

@@ -51,6 +51,9 @@ pub enum Failure {
     /// Nothing with an effect was sent.
     #[error("zookeeper: {0}")]
     NotSent(String),
+    /// A step is larger than a request may be; it was not sent.
+    #[error("zookeeper: a step of {0} bytes is larger than a request may be")]
+    TooLarge(usize),
     /// A node's data, or an answer, cannot be read.
     #[error("zookeeper: {0}")]
     Damaged(String),
@@ -89,7 +92,7 @@ impl From<Failure> for BackendError {
         match failure {
             Failure::NotSent(reason) => Self::NotSent { reason },
             Failure::CallEnded => Self::NotSent { reason },
-            Failure::Damaged(_) => Self::Broken { reason },
+            Failure::Damaged(_) | Failure::TooLarge(_) => Self::Broken { reason },
             Failure::Refused { .. } | Failure::Error { .. } | Failure::Unavailable(_) | Failure::Contended => {
                 Self::Unavailable { reason }
             }
@@ -156,8 +159,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Begins to connect. The events of watches are sent to `events`. The session ends when the client is dropped or
-    /// closed. Must be called within a tokio runtime.
+    /// Begins to connect. The events of watches are sent to `events`. The session ends when the client is closed; that of
+    /// a client that is only dropped ends after its timeout. Must be called within a tokio runtime.
     pub fn open(settings: &Settings, credentials: Credentials, events: mpsc::UnboundedSender<Event>) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
         let (state_sender, state) = watch::channel(State::Away("not connected yet".into()));
@@ -329,11 +332,8 @@ impl Client {
 
     /// Ends the session, and with it its ephemeral nodes and watches. Waits for the answer no longer than `within`.
     pub async fn close(&self, within: Duration) {
-        let generation = match &*self.state.borrow() {
-            State::Connected(connected) => connected.generation,
-            State::Away(_) => 0,
-        };
-        let closing = self.send(generation, opcode::CLOSE, Vec::new());
+        const ANY_CONNECTION: u64 = 0;
+        let closing = self.send(ANY_CONNECTION, opcode::CLOSE, Vec::new());
         let _ = tokio::time::timeout(within, closing).await;
     }
 }

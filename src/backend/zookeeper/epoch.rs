@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use futures::future::try_join_all;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +26,8 @@ use crate::backend::Health;
 use crate::backoff::Backoff;
 use crate::name::FencingToken;
 
+/// How often the nodes of the namespace are created again because they have changed.
+const TRIES: usize = 16;
 /// The pauses between the attempts to prove a connection.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
@@ -61,6 +64,8 @@ pub struct Epochs {
     health: watch::Sender<Health>,
     /// Only one proof runs at a time.
     proving: tokio::sync::Mutex<Option<i64>>,
+    /// A connection that was proven could not be proven again.
+    unproven: Notify,
     /// The largest token that this replica has seen.
     largest: AtomicU64,
     timeout: Duration,
@@ -91,6 +96,7 @@ impl Epochs {
             current: watch::Sender::new(None),
             health: watch::Sender::new(unavailable),
             proving: tokio::sync::Mutex::new(None),
+            unproven: Notify::new(),
             largest: AtomicU64::new(0),
             timeout,
             closed: CancellationToken::new(),
@@ -159,8 +165,13 @@ impl Epochs {
                         }
                     }
                 }
-                if state.changed().await.is_err() {
-                    return;
+                tokio::select! {
+                    changed = state.changed() => {
+                        if changed.is_err() {
+                            return;
+                        }
+                    }
+                    () = self.unproven.notified() => {}
                 }
             }
         };
@@ -202,11 +213,16 @@ impl Epochs {
         let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
         let read = read.transpose()?;
         drop(proving);
-        // It was the fence, or the nodes of the namespace were deleted by hand.
-        let Some((base, stat)) =
-            read.filter(|(base, stat)| (*base, stat.version) != (failed.base, failed.base_version))
-        else {
-            return self.prove(failed.generation, failed.session).await;
+        // Otherwise it was the fence, the nodes of the namespace were deleted by hand, or the base was lowered: whoever
+        // did that does not know this replica's largest token.
+        let is_raised =
+            |base: u64, stat: &Stat| base >= failed.base && (base, stat.version) != (failed.base, failed.base_version);
+        let Some((base, stat)) = read.filter(|(base, stat)| is_raised(*base, stat)) else {
+            let proven = self.prove(failed.generation, failed.session).await;
+            if proven.is_err() {
+                self.unproven.notify_one();
+            }
+            return proven;
         };
         let epoch = Epoch {
             base,
@@ -258,12 +274,24 @@ impl Epochs {
         let zero = || 0_u64.to_be_bytes().to_vec();
         let directories = self.paths.directories().into_iter().map(|path| (path, Vec::new()));
         let numbers = [(self.paths.base(), zero()), (self.paths.mint(), zero())];
-        for (path, data) in directories.chain(numbers) {
-            if self.client.get(generation, &path).await?.is_none() {
-                self.ensure(generation, &path, data).await?;
+        let nodes: Vec<_> = directories.chain(numbers).collect();
+        for _ in 0..TRIES {
+            let reads = nodes.iter().map(|(path, _)| self.client.get(generation, path));
+            let found = try_join_all(reads).await?;
+            let absent = nodes.iter().zip(found).filter(|(_, found)| found.is_none());
+            let creates: Vec<_> = absent
+                .map(|((path, data), _)| Op::create(path.clone(), data.clone()))
+                .collect();
+            if creates.is_empty() {
+                return Ok(());
+            }
+            match self.client.multi(generation, &creates).await {
+                // Another replica creates them, too, or somebody deletes them.
+                Err(failure) if failure.is_node_exists() || failure.is_no_node() => {}
+                created => return created.map(drop),
             }
         }
-        Ok(())
+        Err(Failure::Contended)
     }
 
     /// Creates a persistent node unless it is there.
@@ -280,12 +308,12 @@ impl Epochs {
     /// The first write over a connection.
     async fn raise_fence(&self, generation: u64, session: i64, fenced: Option<i64>) -> Result<Stat, Failure> {
         let path = self.paths.fence(session);
-        let raise = [Op::set(path.clone(), Vec::new(), ANY)];
-        let create = [Op::Create {
+        let raise = Op::set(path.clone(), Vec::new(), ANY);
+        let create = Op::Create {
             path,
             data: Vec::new(),
             kind: NodeKind::Ephemeral,
-        }];
+        };
         // The old session may live on: nothing that was sent under it takes effect without its fence.
         if let Some(old) = fenced.filter(|old| *old != session) {
             let gone = self.client.multi(generation, &[Op::delete(self.paths.fence(old), ANY)]);
@@ -294,14 +322,11 @@ impl Epochs {
                 _ => {}
             }
         }
-        let done = match self.client.multi(generation, &raise).await {
-            Err(failure) if failure.is_no_node() => {
-                self.client.multi(generation, &create).await?;
-                self.client.multi(generation, &raise).await?
-            }
+        let done = match self.client.multi(generation, std::slice::from_ref(&raise)).await {
+            Err(failure) if failure.is_no_node() => self.client.multi(generation, &[create, raise]).await?,
             done => done?,
         };
-        match done.into_iter().next() {
+        match done.into_iter().next_back() {
             Some(Done::Set(stat)) => Ok(stat),
             _ => Err(Failure::malformed()),
         }

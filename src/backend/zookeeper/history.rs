@@ -40,6 +40,8 @@ struct State {
     ends: VecDeque<(Instant, String)>,
     /// Those that are about to be deleted, and are remembered no more.
     forgotten: HashSet<String>,
+    /// How many the namespace remembers, as the last call said.
+    limit: u32,
 }
 
 /// How a step writes the record of its request.
@@ -57,16 +59,23 @@ impl History {
             paths,
             client,
             epochs,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                limit: u32::MAX,
+                ..State::default()
+            }),
             changed: Notify::new(),
         }
     }
 
     /// Writes the record of a call with a request id: this call has its place. `claim` is the claim that it is in.
     pub fn begin(&self, name: &LockName, new: &NewClaim, claim: ClaimId, slot: RequestSlot) -> Option<Op> {
+        if !new.retryable {
+            return None;
+        }
+        self.state.lock().limit = new.limits.finished;
         let path = self.paths.request(name, new.id);
         let data = live(name, claim, new.call).encode();
-        new.retryable.then(|| match slot {
+        Some(match slot {
             RequestSlot::Absent => Op::create(path, data),
             RequestSlot::Replaced(version) => Op::set(path, data, version),
         })
@@ -78,20 +87,34 @@ impl History {
         Op::set(self.paths.request(name, claim), data, ANY)
     }
 
-    /// Forgets a request that ended without a grant.
+    /// Forgets a request that ended without a grant. Its record stays for a while: were it deleted and made again, it
+    /// would have a version that a step of another call was judged by.
     pub fn forget(&self, name: &LockName, id: ClaimId) -> Op {
-        Op::delete(self.paths.request(name, id), ANY)
+        Op::set(self.paths.request(name, id), Memory::Forgotten.encode(), ANY)
+    }
+
+    /// Notes that the request of a call was forgotten, if it has one.
+    pub fn forgot(&self, name: &LockName, new: &NewClaim) {
+        if new.retryable {
+            self.forgot_request(name, new.id);
+        }
+    }
+
+    /// Notes that a request was forgotten.
+    pub fn forgot_request(&self, name: &LockName, id: ClaimId) {
+        let limit = self.state.lock().limit;
+        self.ended(&[self.forget(name, id)], limit);
     }
 
     /// Remembers how holds of a claim ended; those that were undone are forgotten.
     pub fn end(&self, name: &LockName, (claim, token): (&Claim, FencingToken), gone: &[Hold], cause: Cause) -> Vec<Op> {
         let mut ops = Vec::new();
         for hold in gone {
-            let request = self.paths.request(name, hold.id);
             if cause == Cause::Undone {
-                ops.extend(hold.retryable.then(|| Op::delete(request, ANY)));
+                ops.extend(hold.retryable.then(|| self.forget(name, hold.id)));
                 continue;
             }
+            let request = self.paths.request(name, hold.id);
             let end = End {
                 cause,
                 token,
@@ -133,14 +156,18 @@ impl History {
         }
     }
 
-    /// The record at a path, with its version. An end that is remembered no more is `None` with its version.
+    /// The record at a path, with its version. What is remembered no more is `None` with its version.
     pub async fn read(&self, generation: u64, path: &str) -> Result<Option<(Option<Memory>, i32)>, Failure> {
         let Some((data, stat)) = self.client.get(generation, path).await? else {
             return Ok(None);
         };
         let memory = Some(Memory::decode(&data)?);
         let is_forgotten = self.state.lock().forgotten.contains(path);
-        let memory = memory.filter(|memory| !(is_forgotten && matches!(memory, Memory::Ended(_))));
+        let memory = memory.filter(|memory| match memory {
+            Memory::Live { .. } => true,
+            Memory::Ended(_) => !is_forgotten,
+            Memory::Forgotten => false,
+        });
         Ok(Some((memory, stat.version)))
     }
 
@@ -247,12 +274,12 @@ impl History {
         }
     }
 
-    /// Deletes these records, as far as they are there and of ended holds.
+    /// Deletes these records, as far as they are there and of nothing that lives.
     async fn delete(&self, paths: &[String]) -> Result<(), Failure> {
         let epoch = self.epochs.ready().await?;
         let reads = paths.iter().map(|path| async {
             let read = self.client.get(epoch.generation, path).await?;
-            let ended = read.filter(|(data, _)| matches!(Memory::decode(data), Ok(Memory::Ended(_))));
+            let ended = read.filter(|(data, _)| Memory::decode(data).is_ok_and(|memory| !memory.is_live()));
             Ok::<_, Failure>(ended.map(|(_, stat)| Op::delete(path.clone(), stat.version)))
         });
         let mut ops: Vec<Op> = futures::future::try_join_all(reads)

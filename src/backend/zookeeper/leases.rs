@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::client::Failure;
+use super::client::wire::Stat;
 use super::data::child::Child;
 use super::data::record::Claim;
 use crate::clock::{since_boot, sleep_until};
@@ -26,24 +27,25 @@ pub struct Lease {
     pub claim: Arc<Claim>,
     pub token: FencingToken,
     pub version: i32,
+    /// The zxid of the transaction that wrote this version.
+    pub modified: i64,
+    /// This replica wrote this version. Otherwise another one renews it, and may have done so since.
+    pub is_own: bool,
     /// When this version was first seen.
     pub seen: Duration,
 }
 
 impl Lease {
-    /// A holder that was just read or written, with the zxid of its grant and its version.
-    pub fn seen_now(
-        lock: &LockName,
-        child: &Child,
-        claim: Claim,
-        (granted, version): (i64, i32),
-    ) -> Result<Self, Failure> {
+    /// A holder that was just read or written.
+    pub fn seen_now(lock: &LockName, child: &Child, claim: Claim, stat: &Stat) -> Result<Self, Failure> {
         Ok(Self {
             lock: lock.clone(),
             child: child.clone(),
-            token: claim.token(granted)?,
+            token: claim.token(stat.created)?,
             claim: Arc::new(claim),
-            version,
+            version: stat.version,
+            modified: stat.modified,
+            is_own: false,
             seen: since_boot(),
         })
     }
@@ -144,9 +146,20 @@ impl Leases {
         }
     }
 
-    /// Forgets everything: an old copy of the store may have been put back.
-    pub fn forget_all(&self) {
-        *self.state.lock() = State::default();
+    /// Forgets everything, and returns what was known: an old copy of the store may have been put back.
+    pub fn take_all(&self) -> Vec<Lease> {
+        let known = std::mem::take(&mut *self.state.lock());
+        known.by_child.into_values().collect()
+    }
+
+    /// Notes a holder that was read again over a new connection. A version that was written by the same transaction is
+    /// the one that was `known`, and counts from when that was seen.
+    pub fn note_again(&self, known: &Lease, read: Lease) {
+        let is_same = |one: &Lease, other: &Lease| {
+            (one.token, one.version, one.modified) == (other.token, other.version, other.modified)
+        };
+        let seen = if is_same(known, &read) { known.seen } else { read.seen };
+        self.note(Lease { seen, ..read });
     }
 
     /// Waits for the next leases that have ended, at most `count`. They stay known.
@@ -189,7 +202,31 @@ mod tests {
         let mut claim = Claim::of(&new);
         claim.life = life;
         let child = Child::parse(&Child::holder_name(&new, 0)).unwrap();
-        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, (7, version)).unwrap()
+        let stat = Stat {
+            version,
+            modified: i64::from(version) + 7,
+            ..Stat::of_new(7)
+        };
+        Lease::seen_now(&LockName::new("a").unwrap(), &child, claim, &stat).unwrap()
+    }
+
+    #[test]
+    fn a_version_that_another_transaction_wrote_counts_anew_over_a_new_connection() {
+        let leases = Leases::default();
+        let long = Duration::from_secs(60);
+        let known = leases.note(lease(3, long));
+        let again = |modified| {
+            assert_eq!(leases.take_all().len(), 1);
+            let read = Lease {
+                modified,
+                seen: known.seen + Duration::from_secs(1),
+                ..known.clone()
+            };
+            leases.note_again(&known, read);
+            leases.of_claim(&known.lock, known.claim.id).unwrap().seen
+        };
+        assert_eq!(again(known.modified), known.seen);
+        assert_eq!(again(known.modified - 1), known.seen + Duration::from_secs(1));
     }
 
     #[tokio::test]

@@ -133,11 +133,23 @@ impl Replica {
             return Ok(());
         }
         let epoch = self.epochs.ready().await?;
-        for path in [self.paths.locks(bucket), self.paths.memory(bucket)] {
-            self.epochs.ensure(epoch.generation, &path, Vec::new()).await?;
+        match self.make_bucket(&epoch, bucket).await {
+            // The namespace was deleted by hand.
+            Err(failure) if failure.is_no_node() => {
+                self.epochs.renew(&epoch).await?;
+                let epoch = self.epochs.ready().await?;
+                self.make_bucket(&epoch, bucket).await?;
+            }
+            made => made?,
         }
         self.buckets.lock().insert(bucket);
         Ok(())
+    }
+
+    async fn make_bucket(&self, epoch: &Epoch, bucket: u16) -> Result<(), Failure> {
+        let [locks, memory] = [self.paths.locks(bucket), self.paths.memory(bucket)];
+        let ensure = |path: String| async move { self.epochs.ensure(epoch.generation, &path, Vec::new()).await };
+        tokio::try_join!(ensure(locks), ensure(memory)).map(drop)
     }
 
     /// Reads a holder and watches over its lease; `None` if it is gone.
@@ -147,8 +159,7 @@ impl Replica {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
-        let version = (stat.created, stat.version);
-        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, version)?;
+        let lease = Lease::seen_now(lock, child, Claim::decode(&data)?, &stat)?;
         Ok(Some(self.leases.note(lease)))
     }
 
@@ -157,6 +168,14 @@ impl Replica {
         match self.leases.get(lock, &child.name) {
             Some(lease) => Ok(Some(lease)),
             None => self.read_holder(epoch, lock, child).await,
+        }
+    }
+
+    /// The same for what is only shown: `None` also if its record cannot be read, such as one of a later release.
+    async fn shown_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+        match self.known_holder(epoch, lock, child).await {
+            Err(Failure::Damaged(_)) => Ok(None),
+            known => known,
         }
     }
 
@@ -196,7 +215,11 @@ impl Replica {
             base: done.epoch.base(),
             ..claim.clone()
         };
-        let lease = self.leases.note(Lease::seen_now(lock, &child, claim, (granted, 0))?);
+        let granted = Lease::seen_now(lock, &child, claim, &Stat::of_new(granted))?;
+        let lease = self.leases.note(Lease {
+            is_own: true,
+            ..granted
+        });
         self.epochs.saw(lease.token);
         self.table.granted(lock, &child);
         Ok(lease)

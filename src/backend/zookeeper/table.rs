@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::state::{LockState, Own, Seen};
+use self::state::{LockState, Own};
+use self::watchers::{Events, Seen, Watcher};
 use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
@@ -22,6 +23,7 @@ use crate::backend::notifications::NotificationSender;
 use crate::name::{CallId, ClaimId, LockName};
 
 pub mod state;
+pub mod watchers;
 
 /// How often locks without waiters are unwatched.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -35,7 +37,22 @@ pub struct LockTable {
     epochs: Arc<Epochs>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
-    locks: Mutex<HashMap<LockName, LockState>>,
+    locks: Mutex<Locks>,
+}
+
+#[derive(Debug, Default)]
+struct Locks {
+    states: HashMap<LockName, LockState>,
+    /// The number of the last list.
+    lists: u64,
+}
+
+impl Locks {
+    fn state(&mut self, name: &LockName) -> &mut LockState {
+        let number = self.lists;
+        let new = || LockState::new(number);
+        self.states.entry(name.clone()).or_insert_with(new)
+    }
 }
 
 impl LockTable {
@@ -55,22 +72,29 @@ impl LockTable {
     }
 
     fn with<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> T {
+        self.with_number(name, |state, _| change(state))
+    }
+
+    /// The same with the number of the last list, which the change may raise.
+    fn with_number<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState, &mut u64) -> T) -> T {
         let mut locks = self.locks.lock();
-        let state = locks.entry(name.clone()).or_default();
-        let value = change(state);
+        let mut lists = locks.lists;
+        let state = locks.state(name);
+        let value = change(state, &mut lists);
         if state.is_unused() && state.watched.is_none() {
-            locks.remove(name);
+            locks.states.remove(name);
         }
+        locks.lists = lists;
         value
     }
 
     fn with_known<T>(&self, name: &LockName, change: impl FnOnce(&mut LockState) -> T) -> Option<T> {
-        self.locks.lock().get_mut(name).map(change)
+        self.locks.lock().states.get_mut(name).map(change)
     }
 
     /// Waits for the calls on this lock that came before, which keeps their order.
     pub async fn admit(&self, name: &LockName) -> OwnedMutexGuard<()> {
-        let admission = Arc::clone(&self.locks.lock().entry(name.clone()).or_default().admission);
+        let admission = Arc::clone(&self.locks.lock().state(name).admission);
         admission.lock_owned().await
     }
 
@@ -89,8 +113,9 @@ impl LockTable {
     /// When ZooKeeper does not answer.
     pub async fn list(&self, name: &LockName, epoch: &Epoch) -> Result<View, Failure> {
         let path = self.paths.lock(name);
-        let (number, watching, listing) = self.with(name, |state| {
-            state.asked += 1;
+        let (number, watching, listing) = self.with_number(name, |state, lists| {
+            *lists += 1;
+            state.asked = *lists;
             let generation = epoch.generation;
             let needs_watch = state.is_watched() && state.watched != Some(generation);
             // Sent one after the other, so that the watch reports everything that the list does not show.
@@ -114,12 +139,12 @@ impl LockTable {
 
     /// Registers a waiter that was just enqueued. The next list shows it.
     pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
-        self.with(name, |state| {
+        self.with_number(name, |state, lists| {
             let own = Own {
                 claim,
                 name: waiter.to_owned(),
                 session,
-                since: state.asked,
+                since: *lists,
                 notified: false,
             };
             state.own.insert(call, own);
@@ -199,10 +224,10 @@ impl LockTable {
     }
 
     /// Reports the changes of a lock to a watcher, from the next list on.
-    pub fn watch(&self, name: &LockName) -> mpsc::UnboundedReceiver<Seen> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.with(name, |state| state.watchers.push(sender));
-        receiver
+    pub fn watch(&self, name: &LockName) -> Events {
+        let (watcher, events) = Watcher::new();
+        self.with(name, |state| state.watchers.push(watcher));
+        events
     }
 
     /// Applies the events of watches, and keeps the lists current, until the namespace is closed.
@@ -232,7 +257,7 @@ impl LockTable {
             }
         };
         closed.run_until_cancelled(run).await;
-        self.locks.lock().clear();
+        self.locks.lock().states.clear();
     }
 
     fn apply(self: &Arc<Self>, event: &Event) {
@@ -246,13 +271,17 @@ impl LockTable {
                 EventKind::Changed => state.tell(&Seen::Changed(child.clone())),
                 EventKind::Children => {}
             }
-            let child = Child::parse(&child)?;
-            if state.apply(event.kind, &child) {
+            let must_list = match Child::parse(&child) {
+                Some(child) => state.apply(event.kind, &child),
+                // It has kept all others waiting.
+                None => event.kind == EventKind::Deleted && !state.own.is_empty(),
+            };
+            if must_list {
                 self.list_soon(&name, state);
             }
-            Some(state.due())
+            state.due()
         });
-        self.notify(&name, due.flatten().unwrap_or_default());
+        self.notify(&name, due.unwrap_or_default());
     }
 
     /// Lists a lock in a task, once for all that happened before.
@@ -288,20 +317,12 @@ impl LockTable {
     fn is_connected(self: &Arc<Self>, epoch: &Epoch) {
         let mut has_lost = false;
         let mut locks = self.locks.lock();
-        for (name, state) in locks.iter_mut() {
+        for (name, state) in &mut locks.states {
             let waiting = state.own.len();
-            state.own.retain(|_, own| own.session == epoch.session);
-            has_lost |= state.own.len() < waiting;
-            // It was listed over this connection already.
-            if state.watched == Some(epoch.generation) {
-                continue;
-            }
-            state.tell(&Seen::Gap);
-            if state.is_watched() {
+            if state.is_connected(epoch.generation, epoch.session) {
                 self.list_soon(name, state);
-            } else {
-                state.watched = None;
             }
+            has_lost |= state.own.len() < waiting;
         }
         drop(locks);
         if has_lost {
@@ -312,7 +333,7 @@ impl LockTable {
     /// Ends the watches of locks that have no waiters and no watchers, and lists the others from time to time.
     fn tidy(self: &Arc<Self>) {
         let mut locks = self.locks.lock();
-        for (name, state) in locks.iter_mut() {
+        for (name, state) in &mut locks.states {
             state.watchers.retain(|watcher| !watcher.is_closed());
             if !state.own.is_empty() && state.listed_at.is_some_and(|at| at.elapsed() > LIST_AGAIN) {
                 self.list_soon(name, state);
@@ -324,6 +345,8 @@ impl LockTable {
                 tokio::spawn(self.client.unwatch(generation, &self.paths.lock(name)));
             }
         }
-        locks.retain(|_, state| !state.is_unused() || state.watched.is_some());
+        locks
+            .states
+            .retain(|_, state| !state.is_unused() || state.watched.is_some());
     }
 }

@@ -209,7 +209,8 @@ impl Connection {
     }
 
     fn request(&mut self, request: Request, generation: u64) {
-        if request.generation != generation {
+        // The end of the session is meant for whichever connection it has.
+        if request.generation != generation && request.code != opcode::CLOSE {
             let gone = Failure::NotSent("its connection was replaced".into());
             let _ = request.answer.send(Err(gone));
             return;

@@ -127,6 +127,18 @@ pub struct Stat {
     pub children: i32,
 }
 
+impl Stat {
+    /// The state of a node that the transaction with this zxid has created.
+    pub fn of_new(zxid: i64) -> Self {
+        Self {
+            created: zxid,
+            modified: zxid,
+            version: 0,
+            children: 0,
+        }
+    }
+}
+
 /// Who may do what with a new node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acl {

@@ -193,9 +193,16 @@ pub enum Memory {
         lock: String,
     },
     Ended(End),
+    /// A request that ended while it waited, or was undone.
+    Forgotten,
 }
 
 impl Memory {
+    /// Whether its claim may be there.
+    pub fn is_live(&self) -> bool {
+        matches!(self, Self::Live { .. })
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         write(&match self {
             Self::Live { claim, call, lock } => MemoryRecord::Live {
@@ -215,11 +222,13 @@ impl Memory {
                 secret: *end.secret.as_bytes(),
                 lock: end.lock.clone(),
             },
+            Self::Forgotten => MemoryRecord::Forgotten,
         })
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         Ok(match read(bytes)? {
+            MemoryRecord::Forgotten => Self::Forgotten,
             MemoryRecord::Live { claim, call, lock } => Self::Live {
                 claim: ClaimId::from_bytes(claim),
                 call: CallId::from_bytes(call),
@@ -327,6 +336,7 @@ enum MemoryRecord {
         secret: [u8; 16],
         lock: String,
     },
+    Forgotten,
 }
 
 fn write(record: &impl Serialize) -> Vec<u8> {
@@ -368,7 +378,7 @@ mod tests {
             call: new.call,
             lock: "a".into(),
         };
-        for memory in [Memory::Ended(end), live] {
+        for memory in [Memory::Ended(end), live, Memory::Forgotten] {
             assert_eq!(Memory::decode(&memory.encode()), Ok(memory));
         }
         assert!(Claim::decode(&[2, 0]).is_err() && Memory::decode(&[]).is_err());

@@ -14,15 +14,21 @@ pub struct View {
     holders: Vec<Child>,
     /// In the order of the queue.
     waiters: Vec<Child>,
+    /// How many other children there are. Each may be a claim of a later release, so no claim fits beside it.
+    unknown: usize,
 }
 
 impl View {
-    /// The view of these names. Names that are not of a child are passed over.
+    /// The view of these names.
     pub fn of(names: &[String]) -> Self {
         let children = names.iter().filter_map(|name| Child::parse(name));
         let (holders, mut waiters): (Vec<_>, Vec<_>) = children.partition(Child::holds);
         waiters.sort_by_key(|waiter| waiter.place());
-        Self { holders, waiters }
+        Self {
+            unknown: names.len() - holders.len() - waiters.len(),
+            holders,
+            waiters,
+        }
     }
 
     pub fn holders(&self) -> &[Child] {
@@ -34,7 +40,7 @@ impl View {
     }
 
     pub fn len(&self) -> usize {
-        self.holders.len() + self.waiters.len()
+        self.holders.len() + self.waiters.len() + self.unknown
     }
 
     pub fn is_empty(&self) -> bool {
@@ -66,8 +72,17 @@ impl View {
         modes.find(|other| !other.mixes(mode))
     }
 
+    /// The same for what is ahead of the waiter of this name.
+    pub fn mismatch_ahead(&self, waiter: &str, mode: Mode) -> Option<Mode> {
+        let ahead = self.children().take_while(|child| child.name != waiter);
+        ahead.map(|child| child.mode).find(|other| !other.mixes(mode))
+    }
+
     /// Whether a claim of this mode would fit behind all others.
     pub fn admits(&self, mode: Mode) -> bool {
+        if self.unknown > 0 {
+            return false;
+        }
         let mut prefix = Prefix::default();
         for child in self.children() {
             if !prefix.admits(child.mode) {
@@ -83,8 +98,9 @@ impl View {
         let mut prefix = Prefix::default();
         let staying = self.holders.iter().filter(|holder| Some(holder.name.as_str()) != gone);
         staying.for_each(|holder| prefix.push(holder.mode));
+        let is_known = self.unknown == 0;
         self.waiters.iter().take_while(move |waiter| {
-            let fits = prefix.admits(waiter.mode);
+            let fits = is_known && prefix.admits(waiter.mode);
             prefix.push(waiter.mode);
             fits
         })
@@ -134,7 +150,7 @@ mod tests {
     #[test]
     fn a_waiter_that_disappears_stays_until_it_is_known_that_it_does_not_hold() {
         let (a, b, c) = (holder(1), waiter(2, 5), waiter(3, 4));
-        let mut view = View::of(&[b.clone(), a.clone(), c.clone(), "lost".into()]);
+        let mut view = View::of(&[b.clone(), a.clone(), c.clone()]);
         assert_eq!(view.len(), 3);
         assert!(view.is_next(&c, Some(&a)) && !view.is_next(&c, None) && !view.is_next(&b, Some(&a)));
         // The next one is granted: first its holder appears, then its waiter and the old holder disappear.
@@ -144,5 +160,29 @@ mod tests {
         assert!(view.ended(&holder(3)) && view.is_next(&b, None));
         view.granted(&Child::parse(&holder(9)).unwrap());
         assert_eq!(view.len(), 1, "an unknown holder is behind every waiter");
+    }
+
+    #[test]
+    fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
+        let a = waiter(1, 1);
+        let view = View::of(&["h-of-a-later-release".into(), a.clone()]);
+        assert!(!view.is_next(&a, None) && !view.admits(Mode::Shared) && view.len() == 2);
+        assert!(!View::of(&["x".into()]).is_empty());
+    }
+
+    #[test]
+    fn only_claims_ahead_keep_a_waiter_of_another_kind_from_the_queue() {
+        let of = |number: u8, sequence: i32, mode| {
+            let new = NewClaim {
+                mode,
+                ..NewClaim::numbered(number)
+            };
+            Child::waiter_prefix(&new, None) + &format!("{sequence:010}")
+        };
+        let semaphore = Mode::semaphore(1, 2).unwrap();
+        let (first, second) = (of(1, 1, Mode::Shared), of(2, 2, semaphore));
+        let view = View::of(&[second.clone(), first.clone()]);
+        assert_eq!(view.mismatch_ahead(&first, Mode::Shared), None);
+        assert_eq!(view.mismatch_ahead(&second, semaphore), Some(Mode::Shared));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Replica, changed, created, grant_of, name_in};
+use super::{Replica, TRIES, changed, created, grant_of, name_in};
 use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
@@ -41,6 +41,14 @@ impl From<AcquireOutcome> for Attempt {
     }
 }
 
+/// The outcome of a try that was enqueued. If its session ended, and its waiter with it, the try is decided anew.
+fn of_try(outcome: AcquireOutcome) -> Attempt {
+    match outcome {
+        AcquireOutcome::Gone => Attempt::Changed,
+        outcome => outcome.into(),
+    }
+}
+
 /// A step that was not sent may follow one that made a waiter, which the undo of the call must remove.
 fn may_have_effect(failure: Failure) -> Failure {
     match failure {
@@ -53,18 +61,24 @@ impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
         let epoch = self.epochs.ready().await?;
-        self.ensure_bucket(lock).await?;
         if new.wait_policy == WaitPolicy::NoWait {
-            return self.acquire_now(lock, new, &epoch).await.map_err(may_have_effect);
+            self.ensure_bucket(lock).await?;
+            let outcome = self.acquire_now(lock, new, &epoch).await.map_err(may_have_effect)?;
+            self.calls.has_outcome(new.call, &outcome);
+            return Ok(outcome);
         }
-        // A call that may have to wait is sent when the one before has its place.
+        // A call that may have to wait is sent when the one before has its place. Nothing may come before this await: it
+        // keeps the order of arrival.
         let admitted = self.table.admit(lock).await;
+        self.ensure_bucket(lock).await?;
         if self.epochs.current().borrow().is_none() {
             return Err(Failure::NotSent("the connection was lost".into()));
         }
         let outcome = self.acquire_now(lock, new, &epoch).await;
         drop(admitted);
-        outcome.map_err(may_have_effect)
+        let outcome = outcome.map_err(may_have_effect)?;
+        self.calls.has_outcome(new.call, &outcome);
+        Ok(outcome)
     }
 
     async fn acquire_now(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> Result<AcquireOutcome, Failure> {
@@ -282,20 +296,23 @@ impl Replica {
         let epoch = self.epochs.ready().await?;
         let view = self.table.list(lock, &epoch).await?;
         // Another replica may have enqueued one of another kind at the same moment.
-        if let Some(existing) = view.mismatch(new.mode)
+        if let Some(existing) = view.mismatch_ahead(waiter, new.mode)
             && self.withdraw(lock, new, waiter).await?
         {
             return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
         }
         let outcome = self.stand(lock, new, &epoch, view).await?;
-        if new.wait_policy == WaitPolicy::NoWait && matches!(outcome, AcquireOutcome::Waiting(_)) {
+        if new.wait_policy == WaitPolicy::Wait {
+            return Ok(outcome.into());
+        }
+        if matches!(outcome, AcquireOutcome::Waiting(_)) {
             if !self.withdraw(lock, new, waiter).await? {
                 return Ok(Attempt::Changed);
             }
             let view = self.table.list(lock, &epoch).await?;
             return Ok(AcquireOutcome::Busy(self.first_holder(&epoch, lock, &view).await?).into());
         }
-        Ok(outcome.into())
+        Ok(of_try(outcome))
     }
 
     /// Removes the waiter of a call again. Whether it was there.
@@ -309,6 +326,7 @@ impl Replica {
         };
         let gone = changed(self.batcher.send(step).await)?.is_some();
         if gone {
+            self.history.forgot(lock, new);
             self.table.part(lock, new.call);
             self.table.left(lock, waiter);
         }
@@ -325,7 +343,7 @@ impl Replica {
         let Some(first) = view.holders().first() else {
             return Ok(None);
         };
-        let lease = self.known_holder(epoch, lock, first).await?;
+        let lease = self.shown_holder(epoch, lock, first).await?;
         Ok(lease.map(|lease| Box::new(super::inspect::show_holder(&lease))))
     }
 }
@@ -341,4 +359,14 @@ enum Entered {
     },
 }
 
-use super::TRIES;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_try_whose_waiter_ended_with_its_session_is_decided_anew() {
+        assert!(matches!(of_try(AcquireOutcome::Gone), Attempt::Changed));
+        let superseded = of_try(AcquireOutcome::Superseded);
+        assert!(matches!(superseded, Attempt::Done(AcquireOutcome::Superseded)));
+    }
+}

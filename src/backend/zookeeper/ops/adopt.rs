@@ -26,7 +26,7 @@ impl Replica {
         let claim = match &snapshot.memory {
             Some(Memory::Ended(end)) => return Ok(Some(AcquireOutcome::Finished(end.cause).into())),
             Some(Memory::Live { claim, .. }) => *claim,
-            None => new.id,
+            Some(Memory::Forgotten) | None => new.id,
         };
         match snapshot.view.of_claim(&claim) {
             Some(holder) if holder.holds() => self.adopt_hold(lock, new, snapshot, holder).await,
@@ -66,6 +66,7 @@ impl Replica {
             if changed(self.batcher.send(step).await)?.is_none() {
                 return Ok(Attempt::Changed);
             }
+            self.history.forgot(lock, new);
             let first = self.first_holder(&snapshot.epoch, lock, &snapshot.view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }
@@ -152,6 +153,11 @@ impl Replica {
         claim.life = lease.remaining().max(new.ttl.get());
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
+        // It is rewritten as a whole by each renewal.
+        if claim.size() > self.batcher.max_request() / 2 {
+            let limit = u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX);
+            return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
+        }
         let request = self.history.begin(lock, new, claim.id, slot);
         self.rewrite(lock, new, (lease, claim), &hold, request).await
     }
@@ -175,7 +181,7 @@ impl Replica {
             self.leases.is_outdated(lease);
             return Ok(Attempt::Changed);
         };
-        let lease = self.note_rewritten(lease, claim, set(&done, 0)?.version);
+        let lease = self.note_rewritten(lease, claim, set(&done, 0)?);
         let grant = grant_of(&lease, hold, lease.claim.life, Duration::ZERO);
         Ok(AcquireOutcome::Held(grant).into())
     }

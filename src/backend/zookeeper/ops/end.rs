@@ -6,7 +6,7 @@ use super::{Replica, changed, grant_of, set};
 use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::{ANY, Op};
+use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
 use crate::backend::zookeeper::data::record::{Claim, Hold};
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
@@ -46,17 +46,53 @@ impl Replica {
         let holds = lease.claim.holds.iter().cloned();
         let (gone, left): (Vec<Hold>, Vec<Hold>) =
             holds.partition(|known| ending.hold.is_none_or(|hold| known.secret == hold));
-        let ends = self
+        let mut ends = self
             .history
             .end(&lease.lock, (&lease.claim, lease.token), &gone, ending.cause);
+        let later = self.split_off_later(&mut ends);
         let outcome = match left.is_empty() {
             true => self.end_claim(&ending, ends, next).await?,
             false => self.end_holds(&ending, ends, left).await?,
         };
-        if outcome.is_none() {
-            self.leases.is_outdated(lease);
+        match outcome {
+            Some(_) => self.remember(lease, later).await,
+            None => self.leases.is_outdated(lease),
         }
         Ok(outcome)
+    }
+
+    /// Splits off the records that do not fit into half a request.
+    fn split_off_later(&self, ends: &mut Vec<Op>) -> Vec<Op> {
+        let mut size = 0;
+        let fits = |end: &&Op| {
+            size += end.size();
+            size <= self.batcher.max_request() / 2
+        };
+        let count = ends.iter().take_while(fits).count();
+        ends.split_off(count)
+    }
+
+    /// Writes the records that did not fit into the step of their end. No safety rests on them, so a failure is passed
+    /// over.
+    async fn remember(&self, lease: &Lease, mut ends: Vec<Op>) {
+        while !ends.is_empty() {
+            let later = self.split_off_later(&mut ends);
+            loop {
+                let ops = ends.iter().cloned().map(StepOp::Op).collect();
+                match self.step(&lease.lock, ops).await {
+                    Ok(_) => {
+                        self.history.ended(&ends, lease.claim.finished_limit);
+                        break;
+                    }
+                    Err(Failure::Refused { index, .. }) if index < ends.len() => repair(&mut ends, index),
+                    Err(failure) => {
+                        tracing::debug!(%failure, "the ends of some holds are not remembered");
+                        return;
+                    }
+                }
+            }
+            ends = later;
+        }
     }
 
     /// Ends holds of a claim that keeps others.
@@ -78,15 +114,17 @@ impl Replica {
         let Some(done) = self.send_end(lease, rewrite, extras).await? else {
             return Ok(None);
         };
-        self.note_rewritten(lease, claim, set(&done, 0)?.version);
+        self.note_rewritten(lease, claim, set(&done, 0)?);
         Ok(Some(outcome(ending.cause, None)))
     }
 
     /// Notes a holder that a step of this replica has rewritten.
-    pub fn note_rewritten(&self, lease: &Lease, claim: Claim, version: i32) -> Lease {
+    pub fn note_rewritten(&self, lease: &Lease, claim: Claim, stat: &Stat) -> Lease {
         self.leases.note(Lease {
             claim: Arc::new(claim),
-            version,
+            version: stat.version,
+            modified: stat.modified,
+            is_own: true,
             seen: crate::clock::since_boot(),
             ..lease.clone()
         })

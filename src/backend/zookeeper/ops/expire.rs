@@ -8,6 +8,8 @@ use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
+use crate::backend::zookeeper::data::record::Claim;
+use crate::backend::zookeeper::epoch::Epoch;
 use crate::backend::zookeeper::leases::Lease;
 use crate::claim::Cause;
 
@@ -21,7 +23,7 @@ impl Replica {
     pub async fn expire_all(self: Arc<Self>) {
         let closed = self.epochs.closed().clone();
         let mut epochs = self.epochs.current();
-        let mut session = None;
+        let mut connected = None;
         let run = async {
             loop {
                 let ended = tokio::select! {
@@ -30,13 +32,11 @@ impl Replica {
                         if changed.is_err() {
                             return;
                         }
-                        let now = epochs.borrow_and_update().as_ref().map(|epoch| epoch.session);
-                        if let Some(now) = now {
-                            // An old copy of the store may have been put back.
-                            if session.replace(now).is_some_and(|before| before != now) {
-                                self.leases.forget_all();
-                                self.buckets.lock().clear();
-                            }
+                        let now = epochs.borrow_and_update().clone();
+                        if let Some(epoch) = now.filter(|epoch| connected != Some(epoch.generation))
+                            && connected.replace(epoch.generation).is_some()
+                        {
+                            self.read_again(&epoch).await;
                         }
                         continue;
                     }
@@ -51,9 +51,40 @@ impl Replica {
         closed.run_until_cancelled(run).await;
     }
 
-    /// Ends a lease whose version was seen for its whole life, or reads the version that replaced it.
+    /// Reads all known holders again over a new connection: an old copy of the store may have been put back, and a
+    /// version may have been written twice. What is not read for a failure is left to the sweep.
+    async fn read_again(&self, epoch: &Epoch) {
+        self.buckets.lock().clear();
+        let known = self.leases.take_all();
+        for some in known.chunks(AT_ONCE) {
+            join_all(some.iter().map(|lease| self.read_lease_again(epoch, lease))).await;
+        }
+    }
+
+    async fn read_lease_again(&self, epoch: &Epoch, known: &Lease) {
+        let path = self.child(&known.lock, &known.child.name);
+        let Ok(Some((data, stat))) = self.client.get(epoch.generation, &path).await else {
+            return;
+        };
+        let claim = Claim::decode(&data);
+        if let Ok(read) = claim.and_then(|claim| Lease::seen_now(&known.lock, &known.child, claim, &stat)) {
+            self.leases.note_again(known, read);
+        }
+    }
+
+    /// Reads a holder, and notes the version that has replaced this one, if any.
+    async fn is_unchanged(&self, epoch: &Epoch, lease: &Lease) -> Result<bool, Failure> {
+        let now = self.read_holder(epoch, &lease.lock, &lease.child).await?;
+        Ok(now.is_some_and(|now| (now.version, now.modified) == (lease.version, lease.modified)))
+    }
+
+    /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
         let epoch = self.epochs.ready().await?;
+        // A deletion that is refused would take the other steps of its multi along.
+        if !lease.is_own && !self.is_unchanged(&epoch, lease).await? {
+            return Ok(());
+        }
         if !self.end_all(&lease.lock, lease, Cause::Expired).await? {
             self.leases.forget(&lease.lock, &lease.child.name);
             self.read_holder(&epoch, &lease.lock, &lease.child).await?;

@@ -36,7 +36,9 @@ impl Replica {
         }
         // What another replica released before this call makes room.
         let view = self.list_now(&epoch, lock).await?;
-        self.stand(lock, new, &epoch, view).await
+        let outcome = self.stand(lock, new, &epoch, view).await?;
+        self.calls.has_outcome(new.call, &outcome);
+        Ok(outcome)
     }
 
     /// Makes a waiter a holder. None if the lock has changed.
@@ -90,7 +92,11 @@ impl Replica {
                     }
                 }
                 Some(waiter) if !view.is_next(&waiter.name, None) => {
-                    return self.wait(lock, new, epoch, (waiter, &view)).await;
+                    let own = self.table.own(lock, new.call);
+                    if own.is_some_and(|own| own.session == epoch.session) {
+                        return self.wait(lock, new, epoch, (waiter, &view)).await;
+                    }
+                    self.move_waiter(lock, new, epoch, waiter).await?;
                 }
                 Some(waiter) => {
                     if let Some(grant) = self.take(lock, new, &waiter.name).await? {
@@ -103,6 +109,21 @@ impl Replica {
         Err(Failure::Contended)
     }
 
+    /// Moves a waiter that an earlier session of this replica has enqueued to the present one, with its place: it would
+    /// end with that session, and its call would not be notified. The lock may have changed before.
+    async fn move_waiter(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch, waiter: &Child) -> Result<(), Failure> {
+        let Some(known) = self.read_waiter(epoch, lock, waiter).await? else {
+            return Ok(());
+        };
+        let claim = Claim {
+            since: known.since,
+            ..Claim::of(new)
+        };
+        let old = vec![Op::delete(self.child(lock, &waiter.name), ANY).into()];
+        self.put_waiter(lock, new, (&claim, waiter.place()), old).await?;
+        Ok(())
+    }
+
     async fn wait(
         &self,
         lock: &LockName,
@@ -112,7 +133,7 @@ impl Replica {
     ) -> Result<AcquireOutcome, Failure> {
         let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
         for holder in view.holders().iter().take(READ) {
-            reads.push(self.known_holder(epoch, lock, holder).boxed());
+            reads.push(self.shown_holder(epoch, lock, holder).boxed());
         }
         let leases = try_join_all(reads).await?;
         let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();

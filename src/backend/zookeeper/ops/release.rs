@@ -133,6 +133,9 @@ impl Replica {
             sent => changed(sent)?.is_some(),
         };
         if gone {
+            if waiter.retryable {
+                self.history.forgot_request(lock, waiter.claim);
+            }
             self.table.part(lock, waiter.call);
             self.table.left(lock, &waiter.name);
         }

@@ -29,6 +29,11 @@ impl Replica {
 
     /// Writes the longer of what is asked and what may still be promised. None if the holder has changed.
     async fn prolong(&self, held: &Lease, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<Option<RenewOutcome>, Failure> {
+        if held.remaining().is_zero() {
+            // It is about to be ended, unless another replica has renewed it.
+            self.expire(held).await?;
+            return Ok(None);
+        }
         let mut claim = Claim::clone(&held.claim);
         let Some(hold) = claim.holds.iter_mut().find(|hold| hold.secret == lease.secret) else {
             return Ok(None);
@@ -42,7 +47,7 @@ impl Replica {
             self.leases.is_outdated(held);
             return Ok(None);
         };
-        let held = self.note_rewritten(held, claim, set(&done, 0)?.version);
+        let held = self.note_rewritten(held, claim, set(&done, 0)?);
         let grant = grant_of(&held, &hold, held.claim.life, Duration::ZERO);
         Ok(Some(RenewOutcome::Renewed(grant)))
     }

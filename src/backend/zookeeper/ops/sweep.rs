@@ -1,7 +1,7 @@
 //! Looks slowly through all nodes of the namespace: for leases and ends of dead replicas, and for nodes of locks that
 //! nobody uses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,10 +47,10 @@ impl Replica {
             .client
             .children(epoch.generation, &self.paths.locks(bucket))
             .await?;
-        for lock in locks.map(|(names, _)| names).unwrap_or_default() {
-            if let Some(lock) = decode_name(&lock) {
-                self.sweep_lock(&epoch, &lock, seen).await?;
-            }
+        let names = locks.map(|(names, _)| names).unwrap_or_default();
+        keep_listed(seen, &self.paths.locks(bucket), &names);
+        for lock in names.iter().filter_map(|name| decode_name(name)) {
+            self.sweep_lock(&epoch, &lock, seen).await?;
         }
         self.sweep_memory(&epoch, bucket, seen).await
     }
@@ -63,7 +63,8 @@ impl Replica {
         };
         let view = View::of(&names);
         for holder in view.holders() {
-            self.known_holder(epoch, lock, holder).await?;
+            // One that cannot be read, such as one of a later release, is left to others.
+            self.shown_holder(epoch, lock, holder).await?;
         }
         if !names.is_empty() {
             seen.remove(&path);
@@ -82,15 +83,9 @@ impl Replica {
     async fn sweep_memory(&self, epoch: &Epoch, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
         let directory = self.paths.memory(bucket);
         let children = self.client.children(epoch.generation, &directory).await?;
-        let paths: Vec<_> = children
-            .map(|(names, _)| names)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|name| format!("{directory}/{name}"))
-            .collect();
-        let prefix = format!("{directory}/");
-        seen.retain(|path, _| !path.starts_with(&prefix) || paths.contains(path));
-        for path in paths {
+        let names = children.map(|(names, _)| names).unwrap_or_default();
+        keep_listed(seen, &directory, &names);
+        for path in names.iter().map(|name| format!("{directory}/{name}")) {
             let known = seen.get(&path).copied();
             if known.is_some_and(|(_, since)| since.elapsed() < 2 * FINISHED_KEPT) {
                 continue;
@@ -115,12 +110,37 @@ impl Replica {
     /// Whether a record is of an ended hold, or of a request whose claim is gone.
     async fn is_over(&self, epoch: &Epoch, data: &[u8]) -> Result<bool, Failure> {
         let (claim, lock) = match Memory::decode(data) {
-            Ok(Memory::Ended(_)) => return Ok(true),
-            Ok(Memory::Live { claim, lock, .. }) => (claim, LockName::new(&lock)?),
+            Ok(Memory::Ended(_) | Memory::Forgotten) => return Ok(true),
+            Ok(Memory::Live { claim, lock, .. }) => (claim, LockName::new(&lock)),
             // It is of a later release.
             Err(_) => return Ok(false),
         };
+        let Ok(lock) = lock else { return Ok(false) };
         let view = self.list_now(epoch, &lock).await?;
         Ok(view.of_claim(&claim).is_none())
+    }
+}
+
+/// Forgets the nodes of a directory that are not there any more.
+fn keep_listed(seen: &mut FirstSeen, directory: &str, names: &[String]) {
+    let names: HashSet<_> = names.iter().map(String::as_str).collect();
+    seen.retain(|path, _| match path.rsplit_once('/') {
+        Some((parent, name)) if parent == directory => names.contains(name),
+        _ => true,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_others_have_deleted_are_forgotten() {
+        let paths = ["/l/00/a", "/l/00/b", "/l/01/a"];
+        let mut seen: FirstSeen = paths.map(|path| (path.to_owned(), (0, Instant::now()))).into();
+        keep_listed(&mut seen, "/l/00", &["b".to_owned(), "c".to_owned()]);
+        let mut left: Vec<_> = seen.into_keys().collect();
+        left.sort();
+        assert_eq!(left, paths[1..]);
     }
 }

@@ -4,14 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::epoch::Epoch;
-use crate::backend::zookeeper::table::state::Seen;
+use crate::backend::zookeeper::table::watchers::{Events, Seen};
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
 use crate::name::{FencingToken, LockName, Metadata, Owner};
@@ -26,7 +25,9 @@ const TRIES: usize = 50;
 pub struct Watching {
     replica: Arc<Replica>,
     lock: LockName,
-    events: mpsc::UnboundedReceiver<Seen>,
+    events: Events,
+    /// The connection over which the last full state was read.
+    generation: u64,
     /// The claims of the last state and the changes since; None if a full state follows.
     known: Option<Vec<Known>>,
     ready: VecDeque<WatchEvent>,
@@ -47,6 +48,7 @@ impl Watching {
             events: replica.table.watch(&lock),
             replica,
             lock,
+            generation: 0,
             known: None,
             ready: VecDeque::new(),
         }
@@ -78,10 +80,12 @@ impl Watching {
             return self.begin().await;
         }
         let closed = || Failure::NotSent("the namespace is closed".into());
-        let event = self.events.recv().await.ok_or_else(closed)?;
+        let event = self.events.next().await.ok_or_else(closed)?;
         let epoch = self.replica.epochs.ready().await?;
         match event {
-            Seen::Gap => self.known = None,
+            // The state was read over this connection, or a later one.
+            Seen::Connected(generation) if generation <= self.generation => {}
+            Seen::Connected(_) | Seen::Lost => self.known = None,
             Seen::Created(name) => {
                 if let Some(child) = Child::parse(&name) {
                     self.created(&epoch, child).await?;
@@ -96,7 +100,7 @@ impl Watching {
     /// Reads the full state. Events that it includes already are recognised by their names.
     async fn begin(&mut self) -> Result<(), Failure> {
         let epoch = self.replica.epochs.ready().await?;
-        while self.events.try_recv().is_ok() {}
+        self.events.clear();
         let view = self.replica.list_now(&epoch, &self.lock).await?;
         let limit = InspectLimit::of_each(LISTED);
         let state = self.replica.show(&epoch, &self.lock, &view, limit).await?;
@@ -112,6 +116,7 @@ impl Watching {
             }
         }
         self.known = Some(known);
+        self.generation = epoch.generation;
         self.ready.push_back(WatchEvent::State(state));
         Ok(())
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::watchers::{Seen, Watcher};
 use crate::backend::zookeeper::client::EventKind;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
@@ -28,20 +28,8 @@ pub struct LockState {
     pub is_listing: bool,
     pub is_outdated: bool,
     pub own: HashMap<CallId, Own>,
-    pub watchers: Vec<mpsc::UnboundedSender<Seen>>,
+    pub watchers: Vec<Watcher>,
     pub admission: Arc<tokio::sync::Mutex<()>>,
-}
-
-/// What a watcher of a lock is told.
-#[derive(Debug, Clone)]
-pub enum Seen {
-    /// A child of this name was created or deleted.
-    Created(String),
-    Deleted(String),
-    /// The data of a holder of this name was changed.
-    Changed(String),
-    /// Events may have been lost.
-    Gap,
 }
 
 /// A waiter of this replica.
@@ -58,6 +46,15 @@ pub struct Own {
 }
 
 impl LockState {
+    /// The state of a lock that nothing is known of. Lists up to this number were asked for another state of it.
+    pub fn new(number: u64) -> Self {
+        Self {
+            listed: number,
+            asked: number,
+            ..Self::default()
+        }
+    }
+
     /// Whether it has waiters or watchers.
     pub fn is_watched(&self) -> bool {
         !self.own.is_empty() || !self.watchers.is_empty()
@@ -125,13 +122,29 @@ impl LockState {
         }
     }
 
+    /// A new connection has no watches. Whether the lock must be listed over it.
+    pub fn is_connected(&mut self, generation: u64, session: i64) -> bool {
+        self.own.retain(|_, own| own.session == session);
+        // Also if it was listed over this connection already: that list tells its watchers nothing.
+        self.tell(&Seen::Connected(generation));
+        if self.watched == Some(generation) {
+            return false;
+        }
+        if !self.is_watched() {
+            self.watched = None;
+        }
+        self.is_watched()
+    }
+
     /// Applies an event. Whether the lock must be listed again.
     pub fn apply(&mut self, kind: EventKind, child: &Child) -> bool {
         match (kind, child.holds()) {
             (EventKind::Created, true) => self.granted(child),
             (EventKind::Deleted, true) => self.ended(&child.name),
             (EventKind::Deleted, false) => {
-                let is_known = self.view.as_ref().is_none_or(|view| view.has(&child.name));
+                // A list that is under way may show it.
+                let is_listing = self.asked > self.listed;
+                let is_known = is_listing || self.view.as_ref().is_none_or(|view| view.has(&child.name));
                 return is_known && !self.own.is_empty();
             }
             _ => {}
@@ -140,6 +153,76 @@ impl LockState {
     }
 
     pub fn tell(&mut self, seen: &Seen) {
-        self.watchers.retain(|watcher| watcher.send(seen.clone()).is_ok());
+        self.watchers.retain(|watcher| watcher.tell(seen));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::NewClaim;
+
+    const SESSION: i64 = 1;
+
+    fn waiter(number: u8) -> Child {
+        let name = Child::waiter_prefix(&NewClaim::numbered(number), None) + &format!("{number:010}");
+        Child::parse(&name).unwrap()
+    }
+
+    fn view(children: &[&Child]) -> View {
+        let names: Vec<_> = children.iter().map(|child| child.name.clone()).collect();
+        View::of(&names)
+    }
+
+    /// A state with an own waiter.
+    fn waiting(child: &Child) -> LockState {
+        let mut state = LockState::new(3);
+        let own = Own {
+            claim: child.claim,
+            name: child.name.clone(),
+            session: SESSION,
+            since: 3,
+            notified: false,
+        };
+        state.own.insert(child.call, own);
+        state
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_while_a_list_is_under_way_is_listed_again() {
+        let (ahead, own) = (waiter(1), waiter(2));
+        let mut state = waiting(&own);
+        state.asked = 4;
+        state.take(4, view(&[&own]));
+        state.asked = 5;
+        assert!(state.apply(EventKind::Deleted, &ahead), "the list may show it");
+        state.take(5, view(&[&ahead, &own]));
+        assert!(state.due().is_empty());
+        state.take(6, view(&[&own]));
+        assert_eq!(state.due(), [own.claim]);
+        assert!(!state.apply(EventKind::Deleted, &ahead), "no list shows it");
+    }
+
+    #[test]
+    fn a_list_that_was_asked_for_an_earlier_state_is_not_taken() {
+        let own = waiter(1);
+        let mut state = waiting(&own);
+        state.take(3, view(&[]));
+        assert!(state.view.is_none());
+        state.asked = 4;
+        state.take(4, view(&[&own]));
+        assert_eq!(state.due(), [own.claim]);
+    }
+
+    #[tokio::test]
+    async fn watchers_are_told_of_a_connection_over_which_the_lock_was_listed_already() {
+        let mut state = waiting(&waiter(1));
+        let (watcher, mut events) = Watcher::new();
+        state.watchers.push(watcher);
+        state.watched = Some(7);
+        assert!(!state.is_connected(7, SESSION) && state.own.len() == 1);
+        assert_eq!(events.next().await, Some(Seen::Connected(7)));
+        assert!(state.is_connected(8, SESSION + 1), "it has a watcher");
+        assert!(state.own.is_empty(), "its session has ended");
     }
 }

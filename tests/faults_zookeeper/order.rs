@@ -1,0 +1,81 @@
+//! The order of calls that arrive together.
+
+use std::time::Duration;
+
+use fencepost::backend::{AcquireOutcome, NewClaim, Refusal};
+use fencepost::name::Mode;
+
+use crate::claims::numbered;
+use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{backend, ensemble, holds, name, settings};
+
+/// Locks, most of which are the first of their bucket, and calls on each.
+const LOCKS: u128 = 60;
+const CALLS: u128 = 24;
+
+#[tokio::test]
+async fn calls_on_the_first_lock_of_a_bucket_keep_their_order() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let backend = backend(settings(ensemble.addresses())).await;
+    for lock in 0..LOCKS {
+        let mut calls = Vec::new();
+        for call in 0..CALLS {
+            let backend = backend.clone();
+            calls.push(tokio::spawn(async move {
+                let claim = numbered(lock * CALLS + call + 1);
+                backend.acquire(&name(&format!("l{lock}")), &claim).await
+            }));
+            // It is polled before the next one is made; the store's tasks run, too.
+            for _ in 0..lock % 7 + 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut last = None;
+        for (call, outcome) in calls.into_iter().enumerate() {
+            let outcome = outcome.await.expect("no panic").expect("it answers");
+            assert_eq!(holds(&outcome), call == 0, "lock {lock}, call {call}: {outcome:?}");
+            if let AcquireOutcome::Waiting(queued) = outcome {
+                assert!(last < Some(queued.position), "lock {lock}: call {call} has overtaken");
+                last = Some(queued.position);
+            }
+        }
+    }
+}
+
+/// Each is enqueued before the other is seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_two_claims_of_kinds_that_do_not_mix_waits() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let direct = backend(settings(ensemble.addresses())).await;
+    let held = direct.acquire(&name("a"), &numbered(1)).await.expect("it answers");
+    assert!(holds(&held));
+    let (mut networks, mut calls) = (Vec::new(), Vec::new());
+    let modes = [Mode::Shared, Mode::semaphore(1, 2).expect("a semaphore")];
+    for (number, mode) in (2..).zip(modes) {
+        let network = Forwarder::before(ensemble.servers[0].port()).await;
+        let backend = backend(settings(vec![network.address()])).await;
+        networks.push(network);
+        calls.push((
+            backend,
+            NewClaim {
+                mode,
+                ..numbered(number)
+            },
+        ));
+    }
+    for network in &networks {
+        network.answers(Answers::Late(Duration::from_millis(40)));
+    }
+    let calls = calls
+        .into_iter()
+        .map(|(backend, claim)| tokio::spawn(async move { backend.acquire(&name("a"), &claim).await }));
+    let (mut waiting, mut refused) = (0, 0);
+    for call in calls.collect::<Vec<_>>() {
+        match call.await.expect("no panic").expect("it answers") {
+            AcquireOutcome::Waiting(_) => waiting += 1,
+            AcquireOutcome::Refused(Refusal::LimitMismatch { .. }) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((waiting, refused), (1, 1));
+}

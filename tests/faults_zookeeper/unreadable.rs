@@ -1,0 +1,76 @@
+//! Nodes that this release cannot read, as a later one would make them.
+
+use std::time::Duration;
+
+use crate::clients::{acquire, take};
+use crate::harness::{READY, ROOT, ensemble, lock_path, nothing_is_left, replica};
+use crate::raw::Connection;
+
+const TTL: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_that_cannot_be_read_keeps_all_others_waiting() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let locks = replica(&ensemble).await;
+    let held = take(&locks, "a", TTL).await;
+    let mut later = Connection::open(&address);
+    let child = format!("{}/h-of-a-later-release", lock_path(&mut later, "a"));
+    later.create(&child, ("world", "anyone")).expect("it is not there");
+    locks.release(&held.key).await.expect("it is held");
+    let tried = acquire(&locks, "a", TTL, Duration::ZERO).await;
+    assert!(
+        matches!(tried, Err(fencepost::error::Error::LockHeld { .. })),
+        "{tried:?}"
+    );
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { acquire(&locks, "a", TTL, READY).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished());
+    later.delete(&child).expect("it is there");
+    let next = waiting.await.expect("no panic").expect("it is free");
+    locks.release(&next.key).await.expect("it is held");
+    nothing_is_left(&address).await;
+}
+
+/// The bucket of a lock: every release chooses the same one.
+fn bucket_of(lock: &str) -> u64 {
+    let hash = lock.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash % 256
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_read_keeps_no_lease_of_a_dead_replica_from_its_end() {
+    const SHORT: Duration = Duration::from_secs(2);
+    /// A bucket that is swept early.
+    const BUCKET: u64 = 1;
+    let Some(ensemble) = ensemble(1) else { return };
+    let address = ensemble.servers[0].address();
+    let dead = replica(&ensemble).await;
+    let mut names = (0..).map(|n| format!("l{n}")).filter(|lock| bucket_of(lock) == BUCKET);
+    let mut later = Connection::open(&address);
+    for lock in names.by_ref().take(12) {
+        take(&dead, &lock, TTL).await;
+        let path = lock_path(&mut later, &lock);
+        let children = later.children(&path).expect("the lock");
+        later
+            .write(&format!("{path}/{}", children[0]), b"later")
+            .expect("it is there");
+    }
+    let lock = names.next().expect("names do not end");
+    take(&dead, &lock, SHORT).await;
+    dead.close().await;
+    let path = format!("{ROOT}/l/{BUCKET:02x}/{lock}");
+    assert_eq!(later.children(&path).map(|children| children.len()), Ok(1));
+    let _living = replica(&ensemble).await;
+    let ended = async {
+        while later.children(&path).is_ok_and(|children| !children.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(READY, ended).await.expect("its lease ends");
+}
