@@ -14,6 +14,8 @@ mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
 mod leader;
+#[path = "../common/moved.rs"]
+mod moved;
 mod nodes;
 mod partition;
 #[path = "../server/mod.rs"]
