@@ -1,7 +1,8 @@
 //! A client that acquires locks, keeps their leases alive, and reports when a lease is or may be lost.
 //!
-//! [`Client::connect`] → [`Client::acquire`] → a [`LockGuard`]. The guard renews its lease after a third of the TTL and
-//! can release it. The guard considers the lease valid until `sent + waited + ttl`, on the time since boot, which
+//! [`Client::connect`] → [`Client::acquire`] → a [`LockGuard`]. The guard's lease is renewed after a third of the TTL until
+//! the guard releases it. A client keeps all its leases over one KeepAlive stream, on which the server tells at once
+//! when one is lost; with a server that does not offer the stream, it renews each by a call. The guard considers the lease valid until `sent + waited + ttl`, on the time since boot, which
 //! includes suspends. A program that stops when [`LockGuard::lost`] resolves has therefore stopped before another claim
 //! holds the lock.
 //!
@@ -43,13 +44,12 @@ mod address;
 mod calls;
 mod connections;
 mod credentials;
-mod doubt;
 mod elections;
 mod error;
 mod guard;
-mod held;
 mod json;
 mod keep_alive;
+mod lease_term;
 mod metadata;
 pub mod raw;
 
@@ -65,10 +65,11 @@ pub use self::elections::VALUE;
 pub use self::error::Error;
 pub use self::guard::LockGuard;
 pub use self::json::{Answer, NoJson, json};
-pub use self::keep_alive::Loss;
+pub use self::lease_term::Loss;
 
 use self::calls::{Calls, duration};
 use self::connections::Connections;
+use self::keep_alive::KeepAlive;
 use crate::api::proto;
 
 /// Connections to the servers of one service. Clones share them.
@@ -78,6 +79,7 @@ use crate::api::proto;
 #[derive(Debug, Clone)]
 pub struct Client {
     calls: Arc<Calls>,
+    keep_alive: Arc<KeepAlive>,
 }
 
 impl Client {
@@ -96,14 +98,14 @@ impl Client {
     /// [`Error::Unreachable`] when no address accepts.
     pub async fn connect_as(addresses: &[Address], credentials: Credentials) -> Result<Self, Error> {
         let connections = Connections::open(addresses, credentials).await?;
-        Ok(Self {
-            calls: Arc::new(Calls::new(connections)),
-        })
+        let calls = Arc::new(Calls::new(connections));
+        let keep_alive = Arc::new(KeepAlive::new(Arc::clone(&calls)));
+        Ok(Self { calls, keep_alive })
     }
 
     /// Requests a lock for `owner`, a label for operators. Nothing is sent until the returned value is awaited.
     pub fn acquire(&self, namespace: &str, name: &str, owner: &str) -> Acquire {
-        Acquire::new(Arc::clone(&self.calls), namespace, name, owner)
+        Acquire::new(Arc::clone(&self.keep_alive), namespace, name, owner)
     }
 
     /// Extends a lease to `ttl`; absent: the TTL last requested.

@@ -101,8 +101,7 @@ pub struct Acquire {
 impl Acquire {
     /// The claim id that the request id determines, if there is a request id.
     pub fn claim(&self) -> Option<ClaimId> {
-        let request_id = self.request_id.as_ref()?;
-        Some(ids::of_request(self, request_id))
+        self.request_id.as_ref().map(|request| ids::of_request(self, request))
     }
 }
 

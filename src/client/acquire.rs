@@ -8,10 +8,11 @@ use futures::future::BoxFuture;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::calls::{BACKOFF, CALL, Calls, duration, incomplete, wire};
+use super::calls::{BACKOFF, CALL, duration, incomplete, wire};
 use super::error::{Error, Failed, Retryable};
 use super::guard::LockGuard;
-use super::keep_alive::LeaseTerm;
+use super::keep_alive::KeepAlive;
+use super::lease_term::LeaseTerm;
 use crate::api::proto::lock_service_client::LockServiceClient;
 use crate::api::proto::mode::{Exclusive, Kind, Semaphore, Shared};
 use crate::api::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
@@ -32,16 +33,15 @@ const MAX_SENDS: u32 = 3;
 /// # Cancellation safety
 /// When dropped while it waits, its claim is removed from the queue. A grant that the server has already sent remains
 /// until its TTL expires.
-/// to live is over.
 #[derive(Debug, Clone)]
 pub struct Acquire {
-    calls: Arc<Calls>,
+    keep_alive: Arc<KeepAlive>,
     request: AcquireRequest,
     wait: Duration,
 }
 
 impl Acquire {
-    pub(super) fn new(calls: Arc<Calls>, namespace: &str, name: &str, owner: &str) -> Self {
+    pub(super) fn new(keep_alive: Arc<KeepAlive>, namespace: &str, name: &str, owner: &str) -> Self {
         let request = AcquireRequest {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -49,7 +49,7 @@ impl Acquire {
             ..AcquireRequest::default()
         };
         Self {
-            calls,
+            keep_alive,
             request,
             wait: Duration::ZERO,
         }
@@ -122,11 +122,9 @@ impl Acquire {
     }
 
     async fn guard(self) -> Result<LockGuard, Error> {
-        let calls = Arc::clone(&self.calls);
-        let kind = self.request.mode.as_ref().and_then(|mode| mode.kind);
-        let alone = matches!(kind, None | Some(Kind::Exclusive(_)));
+        let keep_alive = Arc::clone(&self.keep_alive);
         let (lease, term) = self.granted().await?;
-        Ok(LockGuard::new(calls, lease, alone, term))
+        Ok(LockGuard::new(keep_alive, lease, term))
     }
 
     /// Acquires the lease. Also returns the term for which the client may rely on it.
@@ -154,7 +152,7 @@ impl Acquire {
             }
             // With no wait left the call would be a try, whose error is not that of a wait.
             if !may_resend && (!may_wait || clock::since_boot() >= end) {
-                return Err(self.calls.error(failed));
+                return Err(self.keep_alive.calls().error(failed));
             }
         }
     }
@@ -164,7 +162,7 @@ impl Acquire {
             wait: (!wait.is_zero()).then(|| wire(wait)),
             ..self.request.clone()
         };
-        let response = self.calls.once(wait + MARGIN, request, acquire).await?;
+        let response = self.keep_alive.calls().once(wait + MARGIN, request, acquire).await?;
         response.lease.ok_or_else(incomplete)
     }
 }

@@ -53,16 +53,44 @@ impl Calls {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let channel = self.connections.channel();
-        let response =
-            tokio::time::timeout(limit, self.send_with_credentials(Some(limit), &channel, request, send)).await;
-        let failed = match response {
+        let response = self.send_with_credentials(Some(limit), &channel, request, send);
+        self.response(&channel, limit, response).await
+    }
+
+    /// Opens a stream on this channel, like [`Calls::once`]. The deadline of a call applies to what `send` awaits, not
+    /// to the stream.
+    pub(super) async fn open<R: Clone, A, F>(
+        &self,
+        channel: &CallChannel,
+        request: R,
+        send: impl Fn(Channel, Request<R>) -> F,
+    ) -> Result<A, Failed>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let response = self.send_with_credentials(None, channel, request, send);
+        self.response(channel, CALL, response).await
+    }
+
+    async fn response<A>(
+        &self,
+        channel: &CallChannel,
+        limit: Duration,
+        response: impl Future<Output = Result<Result<Response<A>, Status>, Error>>,
+    ) -> Result<A, Failed> {
+        let failed = match tokio::time::timeout(limit, response).await {
             Ok(Ok(Ok(response))) => return Ok(response.into_inner()),
             Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),
             Ok(Err(unusable)) => return Err(unusable.into()),
             Err(_) => channel.no_response(limit),
         };
-        self.replace_channel(&channel, &failed);
+        self.replace_channel(channel, &failed);
         Err(failed)
+    }
+
+    /// The channel in use.
+    pub(super) fn channel(&self) -> CallChannel {
+        self.connections.channel()
     }
 
     /// Sends a request, and once more if the credentials are rejected and there is another bearer token.
@@ -101,7 +129,7 @@ impl Calls {
     }
 
     /// Replaces the channel after a failure. If a server has answered, only if there is another address.
-    fn replace_channel(&self, channel: &CallChannel, failed: &Failed) {
+    pub(super) fn replace_channel(&self, channel: &CallChannel, failed: &Failed) {
         let elsewhere = match failed.retry {
             Retryable::Elsewhere => true,
             Retryable::Later => self.connections.count() > 1,
@@ -224,28 +252,16 @@ impl Calls {
         F: Future<Output = Result<Response<Streaming<M>>, Status>>,
     {
         let channel = self.connections.channel();
-        let opened = tokio::time::timeout(CALL, async {
-            let response = self.send_with_credentials(None, &channel, request, open).await?;
-            Ok::<_, Error>(match response {
-                Ok(messages) => {
-                    let mut messages = messages.into_inner();
-                    Ok((messages.next().await, messages))
-                }
-                Err(status) => Err(status),
-            })
-        });
-        let failed = match opened.await {
-            Ok(Ok(Ok((first, messages)))) => {
-                let address = channel.address;
-                let messages = stream::iter(first).chain(messages);
-                return Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &address).error)));
+        let opened = self.open(&channel, request, |channel, request| {
+            let opening = open(channel, request);
+            async {
+                let mut messages = opening.await?.into_inner();
+                Ok(Response::new((messages.next().await, messages)))
             }
-            Ok(Ok(Err(status))) => Failed::of(&status, &channel.address),
-            Ok(Err(unusable)) => return Err(unusable),
-            Err(_) => channel.no_response(CALL),
-        };
-        self.replace_channel(&channel, &failed);
-        Err(self.error(failed))
+        });
+        let (first, messages) = opened.await.map_err(|failed| self.error(failed))?;
+        let messages = stream::iter(first).chain(messages);
+        Ok(messages.map(move |event| event.map_err(|status| Failed::of(&status, &channel.address).error)))
     }
 
     pub(super) async fn check_token(

@@ -60,6 +60,7 @@ struct Current {
 }
 
 /// The channel for a call, and its address for errors.
+#[derive(Clone)]
 pub(super) struct CallChannel {
     pub channel: Channel,
     pub address: Address,

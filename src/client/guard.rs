@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::calls::Calls;
 use super::error::{Error, Failed};
-use super::held::Held;
-use super::keep_alive::{LeaseState, LeaseTerm, Loss, keep};
+use super::keep_alive::{KeepAlive, KeptLease};
+use super::lease_term::{LeaseState, LeaseTerm, Loss};
 use crate::api::proto::Lease;
 use crate::clock;
 
@@ -19,28 +18,24 @@ use crate::clock;
 pub struct LockGuard {
     lease: Lease,
     state: watch::Receiver<LeaseState>,
-    /// Dropping it makes the keep-alive task release the lease.
+    /// Dropping it makes the task release the lease.
     stop: oneshot::Sender<()>,
-    keep_alive_task: JoinHandle<Result<(), Error>>,
+    release_task: JoinHandle<Result<(), Error>>,
 }
 
 impl LockGuard {
-    pub(super) fn new(calls: Arc<Calls>, lease: Lease, alone: bool, term: LeaseTerm) -> Self {
-        let (state_sender, state) = watch::channel(LeaseState::Held(term));
+    pub(super) fn new(keep_alive: Arc<KeepAlive>, lease: Lease, term: LeaseTerm) -> Self {
+        let (sender, state) = watch::channel(LeaseState::Held(term));
         let (stop, stopped) = oneshot::channel();
-        let held = Held {
-            lease_id: lease.lease_id.clone(),
-            namespace: lease.namespace.clone(),
-            name: lease.name.clone(),
-            token: lease.fencing_token,
-            alone,
-        };
-        let keep_alive_task = tokio::spawn(keep(calls, held, term, state_sender, stopped));
+        let sender = Arc::new(sender);
+        let kept = keep_alive.keep(&lease.lease_id, term, Arc::clone(&sender));
+        let lease_id = lease.lease_id.clone();
+        let release_task = tokio::spawn(release_when_stopped(stopped, keep_alive, kept, lease_id, sender));
         Self {
             lease,
             state,
             stop,
-            keep_alive_task,
+            release_task,
         }
     }
 
@@ -125,9 +120,41 @@ impl LockGuard {
     /// When dropped, the lock is released in the background.
     pub async fn release(self) -> Result<(), Error> {
         drop(self.stop);
-        match self.keep_alive_task.await {
+        match self.release_task.await {
             Ok(released) => released,
             Err(ended) => Err(Failed::refused("RUNTIME_ENDED", &ended.to_string()).error),
         }
+    }
+}
+
+/// Keeps the lease until its guard stops it, then releases it.
+///
+/// # Errors
+/// The errors of the Release.
+async fn release_when_stopped(
+    stopped: oneshot::Receiver<()>,
+    keep_alive: Arc<KeepAlive>,
+    kept: KeptLease,
+    lease_id: String,
+    state: Arc<watch::Sender<LeaseState>>,
+) -> Result<(), Error> {
+    // It fails when the guard is dropped, which stops this task too.
+    let _ = stopped.await;
+    drop(kept);
+    let mut cause = None;
+    state.send_if_modified(|current| match current {
+        LeaseState::Held(_) => {
+            *current = LeaseState::Lost(Loss::GivenBack);
+            true
+        }
+        LeaseState::Lost(Loss::Gone { cause: known }) => {
+            cause = Some(known.clone());
+            false
+        }
+        LeaseState::Lost(_) => false,
+    });
+    match cause {
+        Some(cause) => Err(Error::LeaseLost { cause }),
+        None => keep_alive.calls().release(&lease_id).await,
     }
 }

@@ -180,6 +180,22 @@ fn a_lease_that_is_taken_by_force_ends_the_command_with_the_next_renewal() {
 }
 
 #[test]
+fn a_lease_of_any_mode_that_is_taken_by_force_ends_the_command_at_once() {
+    let fixture = Fixture::start();
+    let modes: [&[&str]; 3] = [&[], &["--shared"], &["--permits", "1", "--limit", "2"]];
+    for (number, mode) in modes.into_iter().enumerate() {
+        let (lock, file) = (format!("default/{number}"), fixture.path(&number.to_string()));
+        let line = format!("echo ready > {}; exec sleep 1000", file.display());
+        let command = [&["lock", &lock, "--ttl", "1h"], mode, &["--", "sh", "-c", &line]].concat();
+        let mut running = fixture.begin(&command);
+        until_written(&file);
+        let token = fixture.json(&["get", &lock])["holders"][0]["fencingToken"].clone();
+        fixture.said(&["force-release", &lock, token.as_str().expect("a token")]);
+        assert_eq!(running.end(), Some(122), "{mode:?}");
+    }
+}
+
+#[test]
 fn a_keeper_that_is_killed_takes_the_command_with_it() {
     let fixture = Fixture::start();
     let clockwork = Clockwork::start(&fixture, &fixture.server.address, Temper::Stubborn);

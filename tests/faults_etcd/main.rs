@@ -23,6 +23,8 @@ mod late;
 mod later;
 mod leader;
 mod leases;
+#[path = "../common/moved.rs"]
+mod moved;
 mod outage;
 mod partition;
 #[path = "../server/mod.rs"]

@@ -2,6 +2,7 @@
 
 use crate::harness::cluster;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
+use crate::moved::guards_move_to_another_server;
 use crate::servers::Cluster;
 
 /// How a namespace of this etcd is configured.
@@ -28,4 +29,10 @@ async fn clients_of_a_killed_server_go_on_at_another() {
 async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_another() {
     let Some(cluster) = cluster(1, &[]) else { return };
     leases_of_the_killed_run_out(&namespace(&cluster)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    guards_move_to_another_server(&namespace(&cluster)).await;
 }

@@ -12,6 +12,8 @@ mod keeping;
 mod killed;
 mod lost;
 mod memory;
+#[path = "../common/moved.rs"]
+mod moved;
 mod names;
 #[path = "../server/mod.rs"]
 mod process;

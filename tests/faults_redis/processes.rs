@@ -2,6 +2,7 @@
 
 use crate::harness::best_of_three;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
+use crate::moved::guards_move_to_another_server;
 use crate::servers::{RedisServer, available};
 
 /// How a namespace of this Redis is configured.
@@ -42,4 +43,13 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
     }
     let redis = RedisServer::start(&[]);
     leases_of_the_killed_run_out(&namespace(&redis)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    guards_move_to_another_server(&namespace(&redis)).await;
 }

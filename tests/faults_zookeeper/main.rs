@@ -11,11 +11,13 @@ mod ensembles;
 mod expiry;
 #[path = "../common/forwarder.rs"]
 mod forwarder;
+mod given_up;
 mod harness;
 #[path = "../common/killed.rs"]
 mod killed;
 mod large;
 mod leader;
+#[path = "../common/moved.rs"]
 mod moved;
 mod nodes;
 mod order;

@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 
 use crate::harness::ensemble;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
+use crate::moved::guards_move_to_another_server;
 use crate::process::Server;
 use crate::servers::Ensemble;
 
@@ -121,4 +122,10 @@ async fn leases_of_a_server_that_stands_still_end_and_it_finds_out_when_it_goes_
     if let Ok(waited) = waited {
         assert!(last.fencing_token > waited.fencing_token);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
+    let Some(ensemble) = ensemble(1) else { return };
+    guards_move_to_another_server(&namespace(&ensemble)).await;
 }

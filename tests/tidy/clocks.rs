@@ -295,7 +295,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "tells a client until when it may count on its lease",
     ),
     (
-        "src/client/keep_alive.rs",
+        "src/client/keep_alive/task.rs",
         Clock::Running,
         "renews in time, and ends a client's trust in a lease that was not renewed",
     ),

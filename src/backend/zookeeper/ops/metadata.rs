@@ -23,7 +23,7 @@ impl Replica {
             let path = self.child(&held.lock, &held.child.name);
             let write = Op::set(path, claim.encode(), held.version);
             if let Some(done) = changed(self.step(&held.lock, vec![write.into()]).await)? {
-                self.note_rewritten(&held, claim, set(&done, 0)?.version);
+                self.note_rewritten(&held, claim, set(&done, 0)?);
                 return Ok(UpdateOutcome::Updated);
             }
             self.leases.is_outdated(&held);

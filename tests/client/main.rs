@@ -2,20 +2,23 @@
 
 #![cfg(feature = "embedded")]
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fencepost::client::{Address, Client, Error, LockGuard, Loss, time};
+use fencepost::clock;
 use tempfile::TempDir;
 
 use self::forwarder::{Answers, Forwarder};
 use self::server::{PATIENCE, Server, until};
+use self::silence::silent_server;
 
-#[path = "common/forwarder.rs"]
+#[path = "../common/forwarder.rs"]
 mod forwarder;
+mod gateway;
+mod keeping;
+#[path = "../server/mod.rs"]
 mod server;
+mod silence;
 
 const NAMESPACE: &str = "default";
 const TTL: Duration = Duration::from_millis(1500);
@@ -55,6 +58,13 @@ impl Fixture {
         let id = self.server.id().to_string();
         let sent = std::process::Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.expect("kill runs").success());
+        if name == "STOP" {
+            until("it stands still", || {
+                let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("a process");
+                let (_, state) = stat.rsplit_once(") ").expect("a state");
+                state.starts_with('T').then_some(())
+            });
+        }
     }
 }
 
@@ -295,10 +305,13 @@ async fn a_guard_goes_on_over_another_address_of_the_same_service() {
     let client = connect(&[&fixture.forwarder.address(), &socket])
         .await
         .expect("a server");
-    let guard = hold(&client, "a").await;
+    let ttl = TTL * 4;
+    let mut guard = client.acquire(NAMESPACE, "a", "me").ttl(ttl).await.expect("granted");
     fixture.forwarder.answers(Answers::Lost);
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_held());
+    let all_lost = clock::since_boot() + ttl;
+    while guard.end() <= all_lost {
+        guard.renewed().await.expect("it is held");
+    }
     guard.release().await.expect("released");
 }
 
@@ -327,49 +340,6 @@ async fn a_call_to_a_server_that_hangs_ends() {
     until("it answers again", || {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(client.get(NAMESPACE, "a"))).ok()
     });
-}
-
-/// A body without any message.
-#[derive(Default)]
-struct Silence;
-
-impl http_body::Body for Silence {
-    type Data = bytes::Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
-        Poll::Pending
-    }
-}
-
-#[derive(Clone)]
-struct Spawned;
-
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawned {
-    fn execute(&self, call: F) {
-        tokio::spawn(call);
-    }
-}
-
-/// The address of a server that answers each call with headers, and then says nothing.
-async fn silent_server() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address").to_string();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let answer = hyper::service::service_fn(|_| async {
-                let response = http::Response::builder().header("content-type", "application/grpc");
-                response.body(Silence)
-            });
-            let connection = hyper::server::conn::http2::Builder::new(Spawned)
-                .serve_connection(hyper_util::rt::TokioIo::new(socket), answer);
-            tokio::spawn(connection);
-        }
-    });
-    address
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,163 @@
+//! A client keeps the leases of all its guards by one stream, and by calls where that does not work.
+
+use std::time::Duration;
+
+use fencepost::client::{Acquire, Client, LockGuard, Loss};
+use fencepost::clock;
+use futures::future::join_all;
+
+use crate::forwarder::Answers;
+use crate::gateway::{Gateway, KeepAlive};
+use crate::server::PATIENCE;
+use crate::{Fixture, NAMESPACE, connect};
+
+/// Longer than any test waits for the end of a lease.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Takes a lock in some mode.
+async fn take(client: &Client, name: &str, ttl: Duration, mode: impl Fn(Acquire) -> Acquire) -> LockGuard {
+    let acquire = mode(client.acquire(NAMESPACE, name, "me").ttl(ttl));
+    acquire.await.expect("granted")
+}
+
+/// Waits for the next renewal; the end of the lease's time then.
+async fn renewed(guard: &mut LockGuard) -> Duration {
+    let end = tokio::time::timeout(PATIENCE, guard.renewed()).await;
+    end.expect("a renewal in time").expect("it is held")
+}
+
+async fn lost(guard: &LockGuard) -> Loss {
+    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    lost.expect("a loss in time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_of_each_mode_tells_at_once_that_its_lease_was_taken() {
+    let fixture = Fixture::start().await;
+    let (client, other) = (fixture.client().await, fixture.client().await);
+    let mut guards = [
+        take(&client, "exclusive", LONG, Acquire::exclusive).await,
+        take(&client, "shared", LONG, Acquire::shared).await,
+        take(&client, "semaphore", LONG, |ask| ask.semaphore(1, 2)).await,
+        take(&client, "reentrant", LONG, Acquire::reentrant).await,
+    ];
+    join_all(guards.iter_mut().map(renewed)).await;
+    for guard in &guards {
+        let lease = guard.lease();
+        let forced = other.force_release(NAMESPACE, &lease.name, lease.fencing_token).await;
+        forced.expect("it holds");
+        assert_eq!(
+            lost(guard).await,
+            Loss::Gone { cause: "forced".into() },
+            "{}",
+            lease.name
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leases_of_a_client_share_one_stream() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    let mut guards = Vec::new();
+    for number in 0..50 {
+        guards.push(take(&client, &number.to_string(), LONG, |ask| ask).await);
+    }
+    // A retry finds the lease of its request: two guards hold it.
+    for _ in 0..2 {
+        guards.push(take(&client, "twice", LONG, |ask| ask.request_id("once")).await);
+    }
+    assert_eq!(guards[50].lease().lease_id, guards[51].lease().lease_id);
+    let ends: Vec<Duration> = guards.iter().map(LockGuard::end).collect();
+    let renewed = join_all(guards.iter_mut().map(renewed)).await;
+    assert!(renewed.iter().zip(ends).all(|(renewed, end)| *renewed > end));
+    assert_eq!((gateway.count("KeepAlive"), gateway.count("Renew")), (1, 0));
+    // One guard gives the lease back, and the other is told.
+    let (first, second) = (guards.swap_remove(50), guards.pop().expect("the other"));
+    let held = [first, second].map(|guard| (guard.lease().name.clone(), guard));
+    let [(_, first), (_, second)] = held;
+    let told = second.lost();
+    first.release().await.expect("released");
+    let told = tokio::time::timeout(PATIENCE, told).await.expect("a loss in time");
+    assert!(matches!(told, Loss::Gone { .. }), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_whose_ids_do_not_fit_in_one_request_have_several_streams() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    let mut guards = Vec::new();
+    // Each id is longer than 1,500 bytes, and a server takes 64 KiB.
+    for number in 0..50 {
+        let name = format!("{number}{}", "\u{e9}".repeat(254));
+        guards.push(take(&client, &name, LONG, |ask| ask).await);
+    }
+    join_all(guards.iter_mut().map(renewed)).await;
+    assert_eq!((gateway.count("KeepAlive"), gateway.count("Renew")), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_is_renewed_by_calls_where_the_server_offers_no_stream() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Unimplemented).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    let mut guard = take(&client, "a", Duration::from_secs(6), |ask| ask).await;
+    let end = guard.end();
+    for _ in 0..2 {
+        assert!(renewed(&mut guard).await > end);
+    }
+    assert!(gateway.count("Renew") >= 2);
+    assert_eq!(gateway.count("KeepAlive"), 1, "it is not asked again soon");
+    guard.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_is_renewed_by_calls_where_the_stream_brings_nothing() {
+    let fixture = Fixture::start().await;
+    let ways = [KeepAlive::Silent, KeepAlive::Unanswered].map(async |way| {
+        let gateway = Gateway::before(&fixture.server.address, way).await;
+        let client = connect(&[gateway.address()]).await.expect("a server");
+        let mut guard = take(&client, &format!("{way:?}"), Duration::from_secs(6), |ask| ask).await;
+        let end = guard.end();
+        for _ in 0..2 {
+            assert!(renewed(&mut guard).await > end, "{way:?}");
+        }
+        assert!(gateway.count("KeepAlive") >= 1, "{way:?}");
+        guard.release().await.expect("released");
+    });
+    join_all(ways).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_counts_from_the_sending_of_its_beat() {
+    let fixture = Fixture::start().await;
+    let client = fixture.forwarded().await;
+    let (ttl, late) = (Duration::from_secs(20), Duration::from_secs(1));
+    let mut guard = take(&client, "a", ttl, |ask| ask).await;
+    fixture.forwarder.answers(Answers::Late(late));
+    let end = renewed(&mut guard).await;
+    let left = end.saturating_sub(clock::since_boot());
+    assert!(left <= ttl - late, "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_released_lease_is_not_kept() {
+    let fixture = Fixture::start().await;
+    let gateway = Gateway::before(&fixture.server.address, KeepAlive::Passes).await;
+    let client = connect(&[gateway.address()]).await.expect("a server");
+    // Short holds cost no stream.
+    for _ in 0..5 {
+        let guard = take(&client, "a", LONG, |ask| ask).await;
+        guard.release().await.expect("released");
+    }
+    assert_eq!(gateway.count("KeepAlive"), 0);
+    // A stream ends with its last lease, and the next lease has another.
+    for streams in 1..=2 {
+        let mut guard = take(&client, "a", LONG, |ask| ask).await;
+        renewed(&mut guard).await;
+        guard.release().await.expect("released");
+        assert_eq!(gateway.count("KeepAlive"), streams);
+    }
+}

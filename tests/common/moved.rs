@@ -1,0 +1,119 @@
+//! Guards of a client that knows two servers on one store, of which the one in use is killed, stopped or cut off. What is
+//! asked for is how the namespace `faults` is configured.
+
+#![allow(dead_code, reason = "each test binary uses its share")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use fencepost::client::{Acquire, Client, LockGuard, Loss};
+use fencepost::clock;
+use futures::future::{join_all, try_join_all};
+use tempfile::TempDir;
+
+use crate::forwarder::Forwarder;
+use crate::process::{PATIENCE, Server};
+
+const NAMESPACE: &str = "faults";
+/// Long enough that a machine that stands still for a second or two loses no lease.
+const TTL: Duration = Duration::from_secs(9);
+/// How many guards of each mode.
+const GUARDS: usize = 5;
+
+/// What becomes of the server in use.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Killed,
+    /// It accepts, and answers nothing.
+    Stopped,
+    /// Nothing passes between it and the client, and no connection ends.
+    CutOff,
+}
+
+fn start(namespace: &str) -> (TempDir, Server) {
+    let home = tempfile::tempdir().expect("a directory");
+    let config = format!("[namespaces.{NAMESPACE}]\n{namespace}\n");
+    std::fs::write(home.path().join("config.toml"), config).expect("a file");
+    let server = Server::start_with(&home, &["--listen", "127.0.0.1:0", "--config", "config.toml"]);
+    (home, server)
+}
+
+fn signal(server: &Server, name: &str) {
+    let sent = Command::new("kill")
+        .args(["-s", name, &server.id().to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
+}
+
+async fn take(ask: Acquire) -> LockGuard {
+    take_for(ask, TTL).await
+}
+
+async fn take_for(ask: Acquire, ttl: Duration) -> LockGuard {
+    let end = clock::since_boot() + PATIENCE;
+    loop {
+        // A store that was just opened may not serve yet.
+        match ask.clone().ttl(ttl).wait(PATIENCE).await {
+            Ok(guard) => return guard,
+            Err(error) => assert!(clock::since_boot() < end, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until a guard's lease was renewed beyond this time.
+async fn renewed_beyond(guard: &mut LockGuard, time: Duration) -> Result<(), Loss> {
+    while guard.end() <= time {
+        let renewed = tokio::time::timeout(TTL * 2, guard.renewed()).await;
+        if renewed.expect("a renewal or a loss in time").is_none() {
+            return Err(guard.lost().await);
+        }
+    }
+    Ok(())
+}
+
+/// No guard loses its lease, and each is told of its later loss by the other server.
+pub async fn guards_move_to_another_server(namespace: &str) {
+    let (_home, other) = start(namespace);
+    let faults = [Fault::Killed, Fault::Stopped, Fault::CutOff];
+    join_all(faults.map(|fault| guards_move(fault, namespace, &other))).await;
+}
+
+async fn guards_move(fault: Fault, namespace: &str, other: &Server) {
+    let (_home, first) = start(namespace);
+    let port = first.address.rsplit_once(':').expect("a port").1;
+    let forwarder = Forwarder::before(port.parse().expect("a port")).await;
+    let addresses = [forwarder.address(), other.address.clone()].map(|text| text.parse().expect("an address"));
+    let client = Client::connect(&addresses).await.expect("a server");
+    let direct = Client::connect(&addresses[1..]).await.expect("a server");
+    let mut guards = Vec::new();
+    for number in 0..GUARDS {
+        let ask = |mode: &str| client.acquire(NAMESPACE, &format!("{fault:?}-{mode}-{number}"), "me");
+        guards.push(take(ask("exclusive")).await);
+        guards.push(take(ask("shared").shared()).await);
+        guards.push(take(ask("semaphore").semaphore(1, 2)).await);
+    }
+    // The stream keeps them by then.
+    let now = clock::since_boot();
+    let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
+    kept.expect("nobody loses a lease");
+    match fault {
+        Fault::Killed => signal(&first, "KILL"),
+        Fault::Stopped => signal(&first, "STOP"),
+        Fault::CutOff => forwarder.stall(),
+    }
+    let now = clock::since_boot();
+    let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + TTL))).await;
+    kept.unwrap_or_else(|loss| panic!("{fault:?}: {loss}"));
+    for guard in &guards {
+        let (name, token) = (&guard.lease().name, guard.fencing_token());
+        let checked = direct.check_token(NAMESPACE, name, token).await.expect("an answer");
+        assert!(guard.is_held() && checked.held, "{fault:?}: {name}");
+        direct.force_release(NAMESPACE, name, token).await.expect("it holds");
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        assert_eq!(lost, Ok(Loss::Gone { cause: "forced".into() }), "{fault:?}: {name}");
+    }
+    if matches!(fault, Fault::Stopped) {
+        signal(&first, "CONT");
+    }
+}
