@@ -15,7 +15,7 @@ fn is_item(line: &str) -> bool {
     let begins = ["service ", "rpc ", "message ", "enum ", "oneof "]
         .iter()
         .any(|word| line.starts_with(word));
-    let is_header = ["syntax ", "package ", "import "]
+    let is_header = ["syntax ", "package ", "import ", "option "]
         .iter()
         .any(|word| line.starts_with(word));
     begins || (line.ends_with(';') && line.contains(" = ") && !is_header)
