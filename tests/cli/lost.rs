@@ -12,6 +12,8 @@ use crate::program::{Fixture, Running, asking, content, signal, until_written};
 use crate::server::until;
 
 const TTL: Duration = Duration::from_secs(3);
+/// The time between two lines of a command that runs, in seconds, at most.
+const USUAL_GAP: f64 = 0.1;
 
 /// Seconds since 1970, as `date` has them.
 fn now() -> f64 {
@@ -59,11 +61,11 @@ impl Clockwork {
         *self.times().last().expect("a line")
     }
 
-    /// How long it lived after `cut`, less the longest time for which the machine let nobody run.
+    /// How long it lived after `cut`, less the times for which the machine did not let it run.
     fn lived_since(&self, cut: f64) -> f64 {
         let times = self.times();
-        let gaps = times.windows(2).map(|two| two[1] - two[0]);
-        times.last().expect("a line") - cut - gaps.fold(0.0, f64::max)
+        let gaps = times.windows(2).map(|two| two[1] - two[0] - USUAL_GAP);
+        times.last().expect("a line") - cut - gaps.filter(|gap| *gap > 0.0).sum::<f64>()
     }
 
     /// Waits for its end: it must be said with the code for a lost lease, and the command must have
