@@ -247,7 +247,7 @@ fn json_has_the_fields_of_the_api() {
     );
     let namespace = under(
         "namespaces[]",
-        "name backend guarantee limits health reason modes reentry remembersRequests nodes",
+        "name backend guarantee limits health reason modes reentry remembersRequests updatesMetadata nodes",
     );
     let limits = under(
         "namespaces[].limits",
