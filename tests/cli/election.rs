@@ -17,7 +17,10 @@ fn the_command_runs_while_its_candidate_leads_and_shows_its_value() {
     let (state, last) = said.trim_end().rsplit_once('\n').expect("two lines");
     let state: serde_json::Value = serde_json::from_str(state).expect("one answer in JSON");
     let holder = &state["holders"][0];
-    assert_eq!((holder["owner"].as_str(), holder["metadata"]["value"].as_str()), (Some("me"), Some("10.0.0.1:80")));
+    assert_eq!(
+        (holder["owner"].as_str(), holder["metadata"]["value"].as_str()),
+        (Some("me"), Some("10.0.0.1:80"))
+    );
     assert_eq!(last, format!("{} e", holder["fencingToken"].as_str().expect("a token")));
     assert_eq!(fixture.count("default/e", "holderCount"), 0, "it resigned");
 }
@@ -27,7 +30,10 @@ fn a_candidate_that_does_not_wait_exits_as_the_lock_is_held() {
     let fixture = Fixture::start();
     fixture.held("default/e", "other");
     assert_eq!(fixture.run(&leading(&[], "true")).status.code(), Some(120));
-    assert_eq!(fixture.run(&leading(&["--wait", "1s"], "true")).status.code(), Some(121));
+    assert_eq!(
+        fixture.run(&leading(&["--wait", "1s"], "true")).status.code(),
+        Some(121)
+    );
 }
 
 #[test]
@@ -51,7 +57,10 @@ fn observers_are_shown_each_leader() {
     let line = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
     let mut leads = fixture.begin(&leading(&["--value", "first", "--candidate", "a"], &line));
     let leader = seen(2);
-    assert_eq!((leader["candidate"].as_str(), leader["value"].as_str()), (Some("a"), Some("first")));
+    assert_eq!(
+        (leader["candidate"].as_str(), leader["value"].as_str()),
+        (Some("a"), Some("first"))
+    );
     std::fs::write(&go, "").expect("a file");
     assert_eq!(leads.end(), Some(0));
     assert!(seen(3).is_null());

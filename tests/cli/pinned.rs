@@ -247,7 +247,8 @@ fn json_has_the_fields_of_the_api() {
     );
     let namespace = under(
         "namespaces[]",
-        "name backend guarantee limits health reason modes reentry remembersRequests nodes",
+        "name backend guarantee limits health reason modes reentry remembersRequests nodes \
+         updatesMetadata",
     );
     let limits = under(
         "namespaces[].limits",
