@@ -67,6 +67,7 @@ mod log_throttle;
 mod peer;
 mod request_log;
 mod settings;
+mod several;
 pub mod status;
 mod traced;
 mod transport;

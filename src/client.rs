@@ -52,6 +52,7 @@ mod keep_alive;
 mod lease_term;
 mod metadata;
 pub mod raw;
+mod several;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +67,7 @@ pub use self::error::Error;
 pub use self::guard::LockGuard;
 pub use self::json::{Answer, NoJson, json};
 pub use self::lease_term::Loss;
+pub use self::several::AcquireAll;
 
 use self::calls::{Calls, duration};
 use self::connections::Connections;
@@ -106,6 +108,12 @@ impl Client {
     /// Requests a lock for `owner`, a label for operators. Nothing is sent until the returned value is awaited.
     pub fn acquire(&self, namespace: &str, name: &str, owner: &str) -> Acquire {
         Acquire::new(Arc::clone(&self.keep_alive), namespace, name, owner)
+    }
+
+    /// Requests several exclusive locks of a namespace, all or none, for `owner`. Nothing is sent until
+    /// [`AcquireAll::guards`] is awaited.
+    pub fn acquire_all(&self, namespace: &str, names: &[&str], owner: &str) -> AcquireAll {
+        AcquireAll::new(Arc::clone(&self.keep_alive), namespace, names, owner)
     }
 
     /// Extends a lease to `ttl`; absent: the TTL last requested.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::auth::{Denied, Unproven};
 use crate::backend::{BackendError, Refusal};
 use crate::claim::{Cause, Holder};
-use crate::name::{InvalidField, Mode};
+use crate::name::{InvalidField, LockName, Mode};
 use crate::quota::OverLimit;
 
 /// Why a call failed.
@@ -86,6 +86,14 @@ pub enum Error {
     /// The server is shutting down.
     #[error("the server is shutting down")]
     Draining,
+    /// What happened to one lock of several.
+    #[error("{:?}: {error}", name.as_str())]
+    OfLock {
+        /// The lock.
+        name: LockName,
+        /// What happened.
+        error: Box<Self>,
+    },
 }
 
 impl Error {
@@ -94,6 +102,27 @@ impl Error {
         match self {
             Self::Backend(error) => error.is_transient(),
             Self::Overloaded { .. } | Self::OverLimit(_) | Self::Draining => true,
+            Self::OfLock { error, .. } => error.is_transient(),
+            _ => false,
+        }
+    }
+}
+
+impl Error {
+    /// This error of one lock of several.
+    pub fn of_lock(self, name: LockName) -> Self {
+        Self::OfLock {
+            name,
+            error: Box::new(self),
+        }
+    }
+
+    /// Whether the store answered that one of several locks is not held by their call.
+    pub fn is_of_a_lock_that_is_not_held(&self) -> bool {
+        match self {
+            Self::OfLock { error, .. } => {
+                matches!(**error, Self::LockHeld { .. } | Self::WaitTimeout { .. })
+            }
             _ => false,
         }
     }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::acquire::AcquireCall;
+pub use self::granted::Granted;
 use self::local_waiters::{LocalWaiters, Waiter, WaiterMessage};
 use self::undo::Undo;
 use crate::backend::{
@@ -36,6 +37,7 @@ use crate::telemetry::traces::carried;
 
 mod acquire;
 mod bytes_in_use;
+mod granted;
 mod ids;
 mod local_waiters;
 mod metadata;
@@ -120,24 +122,6 @@ pub struct Lease {
     pub guarantee: Guarantee,
     /// The number of holds of the claim.
     pub holds: u32,
-}
-
-/// A granted lease that was not yet delivered to the client.
-///
-/// Dropping it before [`Granted::delivered`] releases the grant, unless a retry has adopted it.
-#[derive(Debug)]
-pub struct Granted {
-    /// The lease.
-    pub lease: Lease,
-    undo: Undo,
-}
-
-impl Granted {
-    /// Keeps the grant, because its response was delivered.
-    pub fn delivered(self) -> Lease {
-        self.undo.disarm();
-        self.lease
-    }
 }
 
 impl Locks {

@@ -48,12 +48,50 @@ pub(super) struct GuardedNamespaces {
 pub(super) struct CountedGrant {
     granted: Granted,
     quota: AcquireQuota,
+    locks: Locks,
+    /// Other grants of the same answer.
+    others: Vec<Self>,
 }
 
 impl CountedGrant {
+    fn new(granted: Granted, quota: AcquireQuota, locks: Locks) -> Self {
+        let others = Vec::new();
+        Self {
+            granted,
+            quota,
+            locks,
+            others,
+        }
+    }
+
     /// The lease.
     pub(super) fn lease(&self) -> &Lease {
         &self.granted.lease
+    }
+
+    /// The same grant, with others that are delivered by the same answer.
+    pub(super) fn with(self, others: Vec<Self>) -> Self {
+        Self { others, ..self }
+    }
+
+    /// Renews the lease for the TTL that it was last given, and returns its time.
+    pub(super) async fn renewed(&self) -> Result<Duration, Error> {
+        let key = &self.granted.lease.key;
+        let renewed = self.locks.renew(key, None).await;
+        renewed
+            .map(|lease| lease.ttl)
+            .map_err(|error| error.of_lock(key.lock.name.clone()))
+    }
+
+    /// Sets the time that the answer tells.
+    pub(super) fn set_time(&mut self, ttl: Duration, waited: Duration) {
+        (self.granted.lease.ttl, self.granted.lease.waited) = (ttl, waited);
+    }
+
+    /// Gives the grant back, as [`Granted::give_back`].
+    pub(super) async fn give_back(self, adopted_too: bool) {
+        // An undo that failed continues in the background.
+        let _ = self.granted.give_back(adopted_too).await;
     }
 }
 
@@ -61,6 +99,7 @@ impl Deliver for CountedGrant {
     fn deliver(self) {
         let lease = self.granted.delivered();
         self.quota.holds(&lease.key, lease.ttl);
+        self.others.into_iter().for_each(Self::deliver);
     }
 }
 
@@ -77,6 +116,26 @@ impl GuardedNamespaces {
             guarded: self.clone(),
             caller,
         })
+    }
+
+    /// [`Self::to_acquire`] of several locks. The call counts once against the call rates.
+    pub(super) fn to_acquire_all(
+        &self,
+        caller: Caller,
+        namespace: &str,
+        names: &[&str],
+    ) -> Result<NamespaceToAcquire, Error> {
+        let first = names.first().copied().unwrap_or_default();
+        let allowed = self.to_acquire(caller, namespace, first)?;
+        for name in names {
+            self.check(&allowed.caller, Verb::Acquire, namespace, Reach::Names(name))?;
+        }
+        Ok(allowed)
+    }
+
+    /// Checks that a caller may release leases of some namespace. Each lease is checked by [`Self::lease`].
+    pub(super) fn to_release(&self, caller: &Caller) -> Result<(), Error> {
+        self.opened(caller).map(drop)
     }
 
     /// Checks that the caller may use the lease, and returns its namespace. The lease id proves
@@ -185,13 +244,18 @@ impl GuardedNamespaces {
 
     /// All namespaces in which the caller has any permission.
     pub(super) fn all(&self, caller: &Caller) -> Result<Vec<Locks>, Error> {
+        self.quotas.call(&caller.identity)?;
+        self.opened(caller)
+    }
+
+    /// [`Self::all`], for a call that no limit refuses.
+    fn opened(&self, caller: &Caller) -> Result<Vec<Locks>, Error> {
         let mut all = self.namespaces.all();
         all.retain(|locks| {
             let name = locks.namespace().as_str();
             let policy = caller.policy.as_ref();
             policy.is_none_or(|policy| policy.opens(&caller.identity, name))
         });
-        self.quotas.call(&caller.identity)?;
         if all.is_empty() && caller.policy.is_some() {
             return Err(Error::PermissionDenied(Box::new(Denied {
                 identity: caller.identity.clone(),
@@ -242,7 +306,7 @@ impl GuardedNamespaces {
 }
 
 /// A namespace in which a caller may acquire.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct NamespaceToAcquire {
     locks: Locks,
     guarded: GuardedNamespaces,
@@ -253,6 +317,38 @@ impl NamespaceToAcquire {
     /// The limits of the namespace.
     pub(super) fn limits(&self) -> Arc<Limits> {
         self.locks.limits()
+    }
+
+    /// The caller.
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Whether the caller still has its identity and its permission for these locks.
+    pub(super) async fn still_allowed(&self, names: &[LockName]) -> Result<(), Error> {
+        if self.caller.policy.is_none() {
+            return Ok(());
+        }
+        let current = GuardedNamespaces::current(&self.caller).await?;
+        let namespace = self.locks.namespace().as_str();
+        for name in names {
+            self.guarded
+                .check(&current, Verb::Acquire, namespace, Reach::Names(name.as_str()))?;
+        }
+        Ok(())
+    }
+
+    /// Ready when the caller may not have one of these locks any more. Checked every [`RECHECK_INTERVAL`].
+    pub(super) async fn until_denied(&self, names: &[LockName]) -> Error {
+        if self.caller.policy.is_none() {
+            return std::future::pending().await;
+        }
+        loop {
+            sleep(RECHECK_INTERVAL).await;
+            if let Err(error) = self.still_allowed(names).await {
+                return error;
+            }
+        }
     }
 
     /// Tries to acquire the lock, without waiting.
@@ -268,7 +364,8 @@ impl NamespaceToAcquire {
     ) -> Result<impl Future<Output = Result<CountedGrant, Error>> + Send, Error> {
         let quota = self.quota(&request)?;
         let granted = self.locks.try_acquire(request)?;
-        Ok(granted.map_ok(|granted| CountedGrant { granted, quota }))
+        let locks = self.locks;
+        Ok(granted.map_ok(|granted| CountedGrant::new(granted, quota, locks)))
     }
 
     /// Acquires the lock, or waits for it. The permission of a waiting caller is checked at intervals, and before
@@ -294,7 +391,7 @@ impl NamespaceToAcquire {
             } else {
                 acquired.await?
             };
-            Ok(CountedGrant { granted, quota })
+            Ok(CountedGrant::new(granted, quota, self.locks))
         })
     }
 

@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Acquire,
     /// A stream that lasts until one side ends it.
     Stream,
-    /// Renew, Release and Resign, with which clients keep or end their leases.
+    /// Renew, Release, ReleaseAll and Resign, with which clients keep or end their leases.
     Finishing,
     /// A health check, possibly unauthenticated.
     Health,
@@ -49,8 +49,8 @@ impl Kind {
     /// The kind of the method at a path such as `/fencepost.v1.LockService/Acquire`.
     pub(super) fn of(path: &str) -> Self {
         match path {
-            path::ACQUIRE | path::CAMPAIGN => Self::Acquire,
-            path::RENEW | path::RELEASE | path::RESIGN => Self::Finishing,
+            path::ACQUIRE | path::ACQUIRE_ALL | path::CAMPAIGN => Self::Acquire,
+            path::RENEW | path::RELEASE | path::RELEASE_ALL | path::RESIGN => Self::Finishing,
             "/grpc.health.v1.Health/Check" => Self::Health,
             "/grpc.health.v1.Health/Watch" => Self::OpenStream,
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

@@ -19,6 +19,7 @@ use super::proto;
 use super::proto::lock_service_server::LockService;
 use super::request_log::{CallName, bug};
 use super::settings::Settings;
+use super::several::{self, AcquireAllCall};
 use super::{deadline, status};
 use crate::backend::WatchEvent;
 use crate::error::Error;
@@ -33,7 +34,7 @@ pub(super) struct LockApi {
     guarded: GuardedNamespaces,
     bounds: Bounds,
     pages: Pages,
-    /// For streams that keep leases.
+    /// For calls that keep leases.
     permits: Arc<Permits>,
     request_bytes: usize,
 }
@@ -154,6 +155,35 @@ impl LockService for LockApi {
             Ok(namespace.wait_for(acquire)?.map(answer).boxed())
         });
         begun.unwrap_or_else(|error| ready(Err(status::of(error))).boxed())
+    }
+
+    async fn acquire_all(
+        &self,
+        request: Request<proto::AcquireAllRequest>,
+    ) -> Result<Response<proto::AcquireAllResponse>, Status> {
+        let (headers, mut extensions, message) = request.into_parts();
+        let caller = Caller::of(&mut extensions);
+        let call = AcquireAllCall::new(&self.guarded, &self.permits, caller, &headers, message);
+        let mut granted = call.map_err(status::of)?.run().await.map_err(status::of)?;
+        let leases = granted.iter().map(|granted| convert::lease(granted.lease()));
+        let mut response = Response::new(proto::AcquireAllResponse {
+            leases: leases.collect(),
+        });
+        if let Some(last) = granted.pop() {
+            response.extensions_mut().insert(Undelivered::new(last.with(granted)));
+        }
+        Ok(response)
+    }
+
+    async fn release_all(
+        &self,
+        request: Request<proto::ReleaseAllRequest>,
+    ) -> Result<Response<proto::ReleaseAllResponse>, Status> {
+        let (caller, message) = caller_and_message(request);
+        let results = several::release_all(&self.guarded, &caller, message.lease_ids).await;
+        Ok(Response::new(proto::ReleaseAllResponse {
+            results: results.map_err(status::of)?,
+        }))
     }
 
     async fn renew(&self, request: Request<proto::RenewRequest>) -> Result<Response<proto::RenewResponse>, Status> {

@@ -42,7 +42,11 @@ struct StatusDetails {
 /// The status of an error, with everything that a caller may know about it.
 pub fn of(error: impl Into<Error>) -> Status {
     let error = error.into();
-    if let Error::Backend(BackendError::Broken { .. }) = error {
+    let cause = match &error {
+        Error::OfLock { error, .. } => &**error,
+        error => error,
+    };
+    if let Error::Backend(BackendError::Broken { .. }) = cause {
         return internal(error);
     }
     let parts = parts_of(&error);
@@ -56,7 +60,7 @@ pub fn of(error: impl Into<Error>) -> Status {
     if parts.retry.is_some() {
         details.set_retry_info(parts.retry);
     }
-    if let Error::InvalidField(InvalidField { field, problem }) = &error {
+    if let Error::InvalidField(InvalidField { field, problem }) = cause {
         details.add_bad_request_violation(*field, shortened(problem.clone()));
     }
     Status::with_error_details(parts.code, shortened(error.to_string()), details)
@@ -93,6 +97,7 @@ pub fn reason(status: &Status) -> Option<String> {
 pub fn reason_and_cause(error: &Error) -> (&'static str, &'static str) {
     let cause = match error {
         Error::LeaseLost { cause } => cause_word(*cause),
+        Error::OfLock { error, .. } => return reason_and_cause(error),
         _ => "",
     };
     (parts_of(error).reason, cause)
@@ -130,6 +135,11 @@ fn parts_of(error: &Error) -> StatusDetails {
         Error::PermissionDenied(denied) => parts(Code::PermissionDenied, reason::PERMISSION_DENIED, denial(denied)),
         Error::Backend(store) => parts_of_store_error(store),
         Error::Draining => unavailable(reason::DRAINING, vec![]).retry_in(RETRY_LATER),
+        Error::OfLock { name, error } => {
+            let mut details = parts_of(error);
+            details.metadata.push(("name", name.as_str().to_owned()));
+            details
+        }
     }
 }
 

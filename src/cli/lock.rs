@@ -5,6 +5,7 @@
 //! [`watchdog`] kills the group.
 
 mod child;
+mod held;
 mod signal_forwarding;
 mod terminal;
 mod watchdog;
@@ -13,15 +14,17 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fencepost::client::{Client, Error, LockGuard, Loss, time};
+use fencepost::client::{Client, Error, Loss};
 use fencepost::clock;
 use nix::sys::signal::Signal;
 
 use self::child::{Child, ChildEvent};
+use self::held::HeldLocks;
 use self::signal_forwarding::SignalForwarding;
 use self::terminal::Terminal;
 use self::watchdog::Watchdog;
 pub use self::watchdog::watchdog;
+use super::lock_name::LockName;
 use super::lock_request::LockRequest;
 use super::output::print_line;
 use super::server::{Server, block_on};
@@ -41,9 +44,9 @@ const MIN_RELEASE_TIME: Duration = Duration::from_millis(500);
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 const HELP: &str = "\
-The command gets FENCEPOST_TOKEN, the fencing token to send with every write, and
-FENCEPOST_LEASE_ID, FENCEPOST_NAMESPACE, FENCEPOST_LOCK and FENCEPOST_ADDR, with the variables of
-the files that were given. Signals are forwarded
+The command gets FENCEPOST_TOKEN, the fencing token to send with every write,
+FENCEPOST_LEASE_ID, FENCEPOST_LOCK, FENCEPOST_NAMESPACE and FENCEPOST_ADDR, with the variables of
+the files that were given; with several locks, the first three have one line for each. Signals are forwarded
 to it and its whole process group. Processes that it leaves in that group are ended before the
 lock is released.
 
@@ -60,7 +63,8 @@ Exit codes: the command's own, 128 and the number of the signal that ended it, a
 Examples:
   fencepost lock default/reports -- ./make-reports
   fencepost lock default/deploy --wait 10m --ttl 1m -- sh -c 'deploy --token \"$FENCEPOST_TOKEN\"'
-  fencepost lock default/gpu --permits 1 --limit 4 --wait 1h -- ./train";
+  fencepost lock default/gpu --permits 1 --limit 4 --wait 1h -- ./train
+  fencepost lock default/accounts/a default/accounts/b --wait 10s -- ./transfer";
 
 /// Run a command under a lock.
 #[derive(Debug, clap::Args)]
@@ -68,6 +72,9 @@ Examples:
 pub struct Lock {
     #[command(flatten)]
     request: LockRequest,
+    /// Other locks of the same namespace: the command runs when all are held, and none is held before
+    #[arg(value_name = "NAMESPACE/NAME", conflicts_with_all = ["shared", "permits", "limit"])]
+    others: Vec<LockName>,
     /// The time between TERM and KILL when the command must end; at most a quarter of the TTL
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     grace: Duration,
@@ -129,10 +136,32 @@ async fn run_locked(args: &Lock) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn acquire(args: &Lock) -> Result<LockGuard, Failure> {
+async fn acquire(args: &Lock) -> Result<HeldLocks, Failure> {
+    let namespace = &args.request.lock.namespace;
+    if let Some(other) = args.others.iter().find(|other| other.namespace != *namespace) {
+        let (first, other) = (args.request.lock.clone(), other.clone());
+        return Err(Failure::usage(TwoNamespaces { first, other }));
+    }
     let client: Client = args.server.connect().await?;
+    if !args.others.is_empty() {
+        let acquire = args.request.acquire_all(&client, &args.others).guards();
+        let granted = waiting::with_progress(&client, &args.request, acquire).await;
+        return granted
+            .map(HeldLocks::from)
+            .map_err(|error| args.request.failure(error));
+    }
     let granted = waiting::with_progress(&client, &args.request, args.request.acquire(&client)).await;
-    granted.map_err(|error| args.request.failure(error))
+    granted
+        .map(HeldLocks::from)
+        .map_err(|error| args.request.failure(error))
+}
+
+/// Locks of several namespaces, which may be in several stores.
+#[derive(Debug, thiserror::Error)]
+#[error("{first} and {other} are in different namespaces, so they cannot be acquired together")]
+struct TwoNamespaces {
+    first: LockName,
+    other: LockName,
 }
 
 impl Lock {
@@ -140,6 +169,7 @@ impl Lock {
     pub fn of(request: LockRequest, grace: Duration, server: Server, command: Vec<OsString>) -> Self {
         Self {
             request,
+            others: Vec::new(),
             grace,
             server,
             command,
@@ -147,7 +177,8 @@ impl Lock {
     }
 
     fn lost(&self, loss: Loss, consequence: &'static str) -> Failure {
-        let lock = self.request.lock.to_string();
+        let locks = [&self.request.lock].into_iter().chain(&self.others);
+        let lock = locks.map(ToString::to_string).collect::<Vec<_>>().join(", ");
         Failure::coded(
             exit::LOST,
             Lost {
@@ -167,16 +198,8 @@ impl Lock {
     }
 
     /// The environment variables of the command.
-    fn environment(&self, guard: &LockGuard) -> impl Iterator<Item = (&'static str, OsString)> {
-        let lease = guard.lease();
-        let variables = [
-            ("FENCEPOST_TOKEN", lease.fencing_token.to_string()),
-            ("FENCEPOST_LEASE_ID", lease.lease_id.clone()),
-            ("FENCEPOST_NAMESPACE", lease.namespace.clone()),
-            ("FENCEPOST_LOCK", lease.name.clone()),
-        ];
-        let variables = variables.map(|(name, value)| (name, value.into()));
-        variables.into_iter().chain(self.server.environment())
+    fn environment(&self, held: &HeldLocks) -> impl Iterator<Item = (&'static str, OsString)> {
+        held.environment().into_iter().chain(self.server.environment())
     }
 }
 
@@ -190,8 +213,8 @@ struct EndLimits {
 }
 
 impl EndLimits {
-    fn of(guard: &LockGuard, grace: Duration) -> Self {
-        let max_grace = time(guard.lease().ttl) / MAX_FRACTION;
+    fn of(held: &HeldLocks, grace: Duration) -> Self {
+        let max_grace = held.ttl() / MAX_FRACTION;
         Self {
             grace: grace.min(max_grace),
             margin: KILL_MARGIN.min(max_grace / MAX_FRACTION),
@@ -200,7 +223,7 @@ impl EndLimits {
 }
 
 /// Runs the command while the lease is held. None of its processes remains.
-async fn run_child(guard: &mut LockGuard, args: &Lock, signals: &mut SignalForwarding) -> Result<Ended, Failure> {
+async fn run_child(guard: &mut HeldLocks, args: &Lock, signals: &mut SignalForwarding) -> Result<Ended, Failure> {
     let limits = EndLimits::of(guard, args.grace);
     let before = limits.grace + limits.margin;
     if guard.remaining() <= before {

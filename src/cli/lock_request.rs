@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::client::{Acquire, Client};
+use fencepost::client::{Acquire, AcquireAll, Client};
 
 use super::Failure;
 use super::lock_name::LockName;
@@ -82,6 +82,21 @@ impl LockRequest {
             (Some(permits), Some(limit)) => acquire.semaphore(permits, limit),
             _ if self.shared => acquire.shared(),
             _ => acquire,
+        }
+    }
+
+    /// The request for this lock and others of its namespace, which is not sent yet.
+    pub fn acquire_all(&self, client: &Client, others: &[LockName]) -> AcquireAll {
+        let names = [&self.lock].into_iter().chain(others).map(|lock| lock.name.as_str());
+        let mut acquire = client
+            .acquire_all(&self.lock.namespace, &names.collect::<Vec<_>>(), &self.owner())
+            .wait(self.wait.unwrap_or_default());
+        for (key, value) in &self.metadata {
+            acquire = acquire.metadata(key, value);
+        }
+        match self.ttl {
+            Some(ttl) => acquire.ttl(ttl),
+            None => acquire,
         }
     }
 

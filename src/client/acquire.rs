@@ -19,9 +19,9 @@ use crate::api::proto::{AcquireRequest, AcquireResponse, Lease, Mode};
 use crate::clock;
 
 /// How much longer than its wait a call may take.
-const MARGIN: Duration = CALL;
+pub(super) const MARGIN: Duration = CALL;
 /// How often a call without a wait is sent if no server answers.
-const MAX_SENDS: u32 = 3;
+pub(super) const MAX_SENDS: u32 = 3;
 
 /// A request for a lock. Awaiting it returns a [`LockGuard`], which keeps the lease alive; [`Acquire::lease`] returns
 /// only the lease.
@@ -181,7 +181,7 @@ async fn acquire(channel: Channel, request: Request<AcquireRequest>) -> Result<R
 }
 
 /// A unique id: 128 random bits.
-fn fresh_id() -> Result<String, Error> {
+pub(super) fn fresh_id() -> Result<String, Error> {
     let mut bits = [0_u8; 16];
     getrandom::fill(&mut bits).map_err(|error| Failed::refused("NO_RANDOM", &error.to_string()).error)?;
     Ok(format!("{:032x}", u128::from_be_bytes(bits)))

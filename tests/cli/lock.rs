@@ -142,3 +142,43 @@ fn shared_locks_and_semaphores_run_side_by_side() {
         assert_eq!(first.end(), Some(143));
     }
 }
+
+#[test]
+fn the_command_runs_under_several_locks_or_under_none() {
+    let fixture = Fixture::start();
+    let locks = ["lock", "default/b", "default/a", "--wait", "30s"];
+    let line = "echo \"$FENCEPOST_LOCK\"; for lock in b a; do \"$0\" get default/$lock -o json; done; echo \"$FENCEPOST_TOKEN\"";
+    let said = fixture.said(&[&locks[..], &["--", "sh", "-c", line, crate::program::PROGRAM]].concat());
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["b", "a"], "in the order of the arguments");
+    for (state, token) in lines[2..4].iter().zip(&lines[4..]) {
+        let state: serde_json::Value = serde_json::from_str(state).expect("one answer in JSON");
+        assert_eq!(state["holders"][0]["fencingToken"].as_str(), Some(*token));
+    }
+    for lock in ["default/a", "default/b"] {
+        assert_eq!(fixture.count(lock, "holderCount"), 0);
+    }
+    fixture.held("default/b", "other");
+    let tried = fixture.run(&["lock", "default/a", "default/b", "--", "touch", "never"]);
+    assert_eq!(tried.status.code(), Some(120), "{}", text(&tried.stderr));
+    assert_eq!(fixture.count("default/a", "holderCount"), 0);
+    let two = fixture.run(&["lock", "default/a", "other/b", "--", "true"]);
+    assert_eq!(two.status.code(), Some(2), "{}", text(&two.stderr));
+}
+
+#[test]
+fn the_loss_of_one_of_several_locks_ends_the_command() {
+    let fixture = Fixture::start();
+    let started = fixture.path("started");
+    let line = format!("echo \"$FENCEPOST_TOKEN\" >{}; exec sleep 600", started.display());
+    let mut running = fixture.begin(&["lock", "default/a", "default/b", "--ttl", "6s", "--", "sh", "-c", &line]);
+    until("it runs", || {
+        let tokens = std::fs::read_to_string(&started).unwrap_or_default();
+        (tokens.lines().count() == 2).then_some(())
+    });
+    let tokens = until_written(&started);
+    let second = tokens.lines().nth(1).expect("two tokens");
+    fixture.said(&["force-release", "default/b", second]);
+    assert_eq!(running.end(), Some(122));
+    assert_eq!(fixture.count("default/a", "holderCount"), 0);
+}

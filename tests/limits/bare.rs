@@ -119,6 +119,14 @@ impl LockService for Waits {
         Err(not_here())
     }
 
+    async fn acquire_all(&self, _: Request<AcquireAllRequest>) -> Result<Response<AcquireAllResponse>, Status> {
+        Err(not_here())
+    }
+
+    async fn release_all(&self, _: Request<ReleaseAllRequest>) -> Result<Response<ReleaseAllResponse>, Status> {
+        Err(not_here())
+    }
+
     async fn update_metadata(
         &self,
         _: Request<UpdateMetadataRequest>,

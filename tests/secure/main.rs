@@ -19,6 +19,7 @@ mod revoked;
 mod rules;
 #[path = "../server/mod.rs"]
 mod server;
+mod several;
 mod signed;
 mod signer;
 mod tls;

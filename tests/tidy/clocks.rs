@@ -9,6 +9,11 @@ use crate::source::{Source, place, tokens};
 const READERS: &[(&str, Clock, &str)] = &[
     ("src/clock.rs", Clock::Running, "is the clock since boot of those below"),
     (
+        "src/api/several.rs",
+        Clock::Running,
+        "ends the wait of a call for several locks, and times when those that it holds are renewed",
+    ),
+    (
         "src/api/keep_alive.rs",
         Clock::Running,
         "times when a client is asked for its next beat, and when the store is asked about a lease",
@@ -273,6 +278,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "src/locks/acquire.rs",
         Clock::Running,
         "ends the caller's own wait, and the riding out of a store that is away",
+    ),
+    (
+        "src/client/several.rs",
+        Clock::Running,
+        "notes when an AcquireAll was sent, and ends the caller's own wait",
     ),
     (
         "src/client/acquire.rs",

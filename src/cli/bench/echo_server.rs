@@ -7,9 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use fencepost::api::proto::lock_service_server::{LockService, LockServiceServer};
 use fencepost::api::proto::{
-    AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse, GetLockRequest, GetLockResponse, Guarantee,
-    KeepAliveRequest, KeepAliveResponse, Lease, ListLocksRequest, ListLocksResponse, ReleaseRequest, ReleaseResponse,
-    RenewRequest, RenewResponse, UpdateMetadataRequest, UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
+    AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse, CheckTokenRequest, CheckTokenResponse,
+    GetLockRequest, GetLockResponse, Guarantee, KeepAliveRequest, KeepAliveResponse, Lease, ListLocksRequest,
+    ListLocksResponse, ReleaseAllRequest, ReleaseAllResponse, ReleaseRequest, ReleaseResponse, RenewRequest,
+    RenewResponse, UpdateMetadataRequest, UpdateMetadataResponse, WatchLockRequest, WatchLockResponse,
 };
 use fencepost::api::{CONNECTION_WINDOW, LOCAL_RESETS, PENDING_RESETS, Settings};
 use futures::stream::Empty;
@@ -107,6 +108,14 @@ impl LockService for EchoService {
     }
 
     async fn renew(&self, _: Request<RenewRequest>) -> Result<Response<RenewResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn acquire_all(&self, _: Request<AcquireAllRequest>) -> Result<Response<AcquireAllResponse>, Status> {
+        Err(not_echoed())
+    }
+
+    async fn release_all(&self, _: Request<ReleaseAllRequest>) -> Result<Response<ReleaseAllResponse>, Status> {
         Err(not_echoed())
     }
 

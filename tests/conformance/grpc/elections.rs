@@ -236,8 +236,9 @@ pub async fn an_observer_sees_each_proclamation(fixture: &Fixture) {
 
 pub async fn observers_never_see_an_older_leader_and_all_see_the_last(fixture: &Fixture) {
     let service = Service::start(fixture).await;
+    let (observers, rounds) = if cfg!(feature = "soak") { (100, 50) } else { (8, 20) };
     let mut watchers = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..observers {
         let mut observer = Observer::begin(&service).await;
         watchers.push(tokio::spawn(async move {
             let mut last = 0;
@@ -253,14 +254,14 @@ pub async fn observers_never_see_an_older_leader_and_all_see_the_last(fixture: &
         }));
     }
     let mut last = 0;
-    for round in 0..20 {
-        let value = if round == 19 { "the last" } else { "another" };
+    for round in 1..=rounds {
+        let value = if round == rounds { "the last" } else { "another" };
         let leads = lead(&service, "a", value).await;
         assert!(leads.fencing_token > last);
         last = leads.fencing_token;
         match round {
-            19 => {}
-            round if round % 2 == 0 => resign(&service, &leads).await.expect("resigned"),
+            _ if round == rounds => {}
+            _ if round % 2 == 0 => resign(&service, &leads).await.expect("resigned"),
             _ => service.try_force(last).await.expect("deposed"),
         }
     }

@@ -13,5 +13,6 @@ pub mod looking;
 pub mod metadata;
 pub mod refused;
 pub mod service;
+pub mod several;
 pub mod stopping;
 pub mod waiting;

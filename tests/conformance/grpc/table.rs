@@ -103,6 +103,24 @@ macro_rules! service_suite {
             conformance_theme!(
                 $open,
                 $flags,
+                grpc::several {
+                    all_are_granted_in_the_order_of_the_request,
+                    one_that_is_held_leaves_none_held,
+                    a_wait_that_ends_gives_all_back,
+                    those_that_are_held_live_while_it_waits_for_the_rest,
+                    the_loss_of_one_ends_the_call_and_gives_the_rest_back,
+                    a_call_that_is_dropped_gives_all_back,
+                    a_retry_finds_what_its_first_call_was_given: RequestMemory,
+                    calls_that_cross_never_deadlock_and_exclude_each_other,
+                    each_lock_has_its_mode: Sharing,
+                    release_all_answers_for_each_lease,
+                    a_set_beyond_its_bounds_is_refused,
+                    a_stop_ends_the_wait_and_gives_all_back,
+                }
+            );
+            conformance_theme!(
+                $open,
+                $flags,
                 grpc::metadata {
                     an_update_is_shown_or_unsupported,
                     an_update_of_a_lost_lease_says_so: Updates,

@@ -1,0 +1,280 @@
+//! `AcquireAll` and `ReleaseAll`: several locks of a namespace at once, all or none.
+//!
+//! The locks are acquired one after the other in the order of their names, so that no two of these calls wait for each
+//! other. Those that are held are renewed while the call waits for the rest, and all of them once more before the answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt, join_all};
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::metadata::MetadataMap;
+
+use super::access::{CountedGrant, GuardedNamespaces, NamespaceToAcquire};
+use super::authenticate::Caller;
+use super::concurrency_limit::{Permit, Permits};
+use super::{convert, deadline, proto, status};
+use crate::error::Error;
+use crate::locks::Acquire;
+use crate::name::{InvalidField, LeaseKey, LockName};
+
+/// How many locks one call acquires at most, and how many leases one call releases.
+const LOCKS: usize = 64;
+/// How many times in its TTL a held lease is renewed while the call waits.
+const RENEWALS_IN_TTL: u32 = 3;
+/// When a renewal that failed is tried again.
+const RENEW_AGAIN: Duration = Duration::from_millis(500);
+/// How long a call that failed waits until its locks are given back; the rest continues in the background.
+const GIVE_BACK_WAIT: Duration = Duration::from_millis(300);
+/// The shortest wait for a lock, so that a call that waits ends with the error of a wait.
+const MIN_WAIT: Duration = Duration::from_millis(1);
+
+/// An AcquireAll call.
+pub(super) struct AcquireAllCall {
+    namespace: NamespaceToAcquire,
+    /// With the position of each in the request, in the order of the names.
+    requests: Vec<(usize, Acquire)>,
+    names: Vec<LockName>,
+    wait: Duration,
+    arrived: Instant,
+    /// For the leases that are kept while the call waits.
+    _permit: Permit,
+}
+
+impl AcquireAllCall {
+    /// The call of a request that may proceed.
+    pub(super) fn new(
+        guarded: &GuardedNamespaces,
+        permits: &Arc<Permits>,
+        caller: Caller,
+        headers: &MetadataMap,
+        message: proto::AcquireAllRequest,
+    ) -> Result<Self, Error> {
+        let arrived = Instant::now();
+        let identity = caller.identity.clone();
+        let names: Vec<&str> = message.locks.iter().map(|lock| lock.name.as_str()).collect();
+        let namespace = guarded.to_acquire_all(caller, &message.namespace, &names)?;
+        check_number("locks", names.len(), 2)?;
+        if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
+            return Err(InvalidField::new("locks", "must have distinct names").into());
+        }
+        let permit = permits.keep(names.len(), namespace.caller())?;
+        let mut requests = Vec::with_capacity(message.locks.len());
+        for (at, lock) in message.locks.into_iter().enumerate() {
+            let request = proto::AcquireRequest {
+                namespace: message.namespace.clone(),
+                name: lock.name,
+                mode: lock.mode,
+                owner: message.owner.clone(),
+                ttl: message.ttl,
+                wait: message.wait,
+                request_id: message.request_id.clone(),
+                metadata: message.metadata.clone(),
+                reentrant: false,
+            };
+            requests.push((at, convert::acquire(request, identity.clone())?));
+        }
+        requests.sort_by(|(_, one), (_, other)| one.lock.as_str().cmp(other.lock.as_str()));
+        let asked = requests.first().map_or(Duration::ZERO, |(_, request)| request.wait);
+        // Checked before the deadline shortens it: the limit does not depend on the deadline.
+        namespace.limits().wait(asked)?;
+        Ok(Self {
+            namespace,
+            names: requests.iter().map(|(_, request)| request.lock.clone()).collect(),
+            requests,
+            wait: deadline::shortened(asked, headers),
+            arrived,
+            _permit: permit,
+        })
+    }
+
+    /// Acquires all locks, and returns their grants in the order of the request.
+    ///
+    /// # Cancellation safety
+    /// When dropped at any moment, all locks are given back, except holds that a retry has found.
+    ///
+    /// # Errors
+    /// [`Error::OfLock`] with the lock that was not acquired or kept. The others were given back.
+    pub(super) async fn run(self) -> Result<Vec<CountedGrant>, Error> {
+        let mut held = HeldLocks::default();
+        let denied = self.namespace.until_denied(&self.names);
+        let acquired = tokio::select! {
+            biased;
+            acquired = self.acquire(&mut held) => acquired,
+            // A rule may be gone for a lock that is held already.
+            error = denied => Err(error),
+        };
+        match acquired {
+            Ok(()) => Ok(held.in_order()),
+            Err(error) => {
+                held.give_back(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn acquire(&self, held: &mut HeldLocks) -> Result<(), Error> {
+        for (at, request) in &self.requests {
+            let lock = request.lock.clone();
+            let granted = held.while_kept(self.acquire_one(request.clone())).await;
+            match granted {
+                Ok(Ok(grant)) => held.add(*at, grant),
+                Ok(Err(error)) => return Err(error.of_lock(lock)),
+                Err(lost) => return Err(lost),
+            }
+        }
+        self.namespace.still_allowed(&self.names).await?;
+        held.confirm(self.arrived).await
+    }
+
+    /// Acquires one lock within what is left of the wait.
+    async fn acquire_one(&self, request: Acquire) -> Result<CountedGrant, Error> {
+        let namespace = self.namespace.clone();
+        if self.wait.is_zero() {
+            let wait = Duration::ZERO;
+            return namespace.try_acquire(Acquire { wait, ..request })?.await;
+        }
+        let wait = self.wait.saturating_sub(self.arrived.elapsed()).max(MIN_WAIT);
+        match namespace.wait_for(Acquire { wait, ..request })?.await {
+            Err(Error::WaitTimeout { .. }) => Err(Error::WaitTimeout {
+                waited: self.arrived.elapsed(),
+            }),
+            outcome => outcome,
+        }
+    }
+}
+
+/// The locks that a call holds already, with the position of each in its request.
+#[derive(Default)]
+struct HeldLocks {
+    grants: Vec<(usize, CountedGrant)>,
+    /// When they are due to be renewed.
+    renew_at: Option<Instant>,
+}
+
+impl HeldLocks {
+    fn add(&mut self, at: usize, grant: CountedGrant) {
+        let due = Instant::now() + grant.lease().ttl / RENEWALS_IN_TTL;
+        self.renew_at = Some(self.renew_at.map_or(due, |at| at.min(due)));
+        self.grants.push((at, grant));
+    }
+
+    fn in_order(mut self) -> Vec<CountedGrant> {
+        self.grants.sort_by_key(|(at, _)| *at);
+        self.grants.into_iter().map(|(_, grant)| grant).collect()
+    }
+
+    /// Awaits something and keeps the held leases meanwhile. An error is that of a lease that was lost.
+    async fn while_kept<T>(&mut self, step: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::pin!(step);
+        loop {
+            let due = self.renew_at;
+            let is_due = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                done = &mut step => return Ok(done),
+                () = is_due => {}
+            }
+            // The step goes on while the leases are renewed.
+            tokio::select! {
+                biased;
+                done = &mut step => return Ok(done),
+                renewed = self.renew() => renewed?,
+            }
+        }
+    }
+
+    /// Renews all, and sets when that is due again. Only the loss of a lease is an error.
+    async fn renew(&mut self) -> Result<(), Error> {
+        let mut next = None;
+        for outcome in self.renewals().await {
+            let pause = match outcome {
+                Ok(ttl) => ttl / RENEWALS_IN_TTL,
+                Err(error) if error.is_transient() => RENEW_AGAIN,
+                Err(error) => return Err(error),
+            };
+            let due = Instant::now() + pause;
+            next = Some(next.map_or(due, |next: Instant| next.min(due)));
+        }
+        self.renew_at = next;
+        Ok(())
+    }
+
+    async fn renewals(&self) -> Vec<Result<Duration, Error>> {
+        // Boxed, because the compiler cannot prove that a borrowing future per grant is `Send`.
+        let mut renewals: Vec<BoxFuture<'_, _>> = Vec::with_capacity(self.grants.len());
+        for (_, grant) in &self.grants {
+            renewals.push(grant.renewed().boxed());
+        }
+        join_all(renewals).await
+    }
+
+    /// Renews all once more, so that each lives for its TTL from a moment that they share.
+    async fn confirm(&mut self, arrived: Instant) -> Result<(), Error> {
+        let waited = arrived.elapsed();
+        let ttls = self.renewals().await;
+        for ((_, grant), ttl) in self.grants.iter_mut().zip(ttls) {
+            grant.set_time(ttl?, waited);
+        }
+        Ok(())
+    }
+
+    /// Gives all back because of an error. What takes longer continues in the background.
+    async fn give_back(self, error: &Error) {
+        let is_answer = error.is_of_a_lock_that_is_not_held();
+        let all = self.grants.into_iter().map(|(_, grant)| grant.give_back(is_answer));
+        let all = tokio::spawn(join_all(all.collect::<Vec<_>>()));
+        // What was not given back is undone in the background.
+        let _ = timeout(GIVE_BACK_WAIT, all).await;
+    }
+}
+
+/// Releases leases that the caller may use, all at the same time. Each has its own result.
+///
+/// # Errors
+/// When the caller may use no namespace, or the number of leases is out of bounds.
+pub(super) async fn release_all(
+    guarded: &GuardedNamespaces,
+    caller: &Caller,
+    lease_ids: Vec<String>,
+) -> Result<Vec<proto::ReleaseResult>, Error> {
+    guarded.to_release(caller)?;
+    check_number("lease_ids", lease_ids.len(), 1)?;
+    let mut releases: Vec<BoxFuture<'_, _>> = Vec::with_capacity(lease_ids.len());
+    for lease_id in &lease_ids {
+        releases.push(release(guarded, caller, lease_id).boxed());
+    }
+    Ok(join_all(releases).await.into_iter().map(result).collect())
+}
+
+async fn release(guarded: &GuardedNamespaces, caller: &Caller, lease_id: &str) -> Result<(), Error> {
+    let key = LeaseKey::parse(lease_id)?;
+    guarded.lease(caller, &key)?.release(&key).await
+}
+
+fn result(released: Result<(), Error>) -> proto::ReleaseResult {
+    let (reason, cause) = match &released {
+        Ok(()) => ("", ""),
+        Err(error) => status::reason_and_cause(error),
+    };
+    proto::ReleaseResult {
+        reason: reason.into(),
+        cause: cause.into(),
+    }
+}
+
+fn check_number(field: &'static str, number: usize, least: usize) -> Result<(), InvalidField> {
+    if (least..=LOCKS).contains(&number) {
+        return Ok(());
+    }
+    Err(InvalidField::new(
+        field,
+        format!("must be {least} to {LOCKS}, not {number}"),
+    ))
+}

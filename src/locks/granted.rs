@@ -1,0 +1,40 @@
+//! A grant on its way to its client.
+
+use super::Lease;
+use super::undo::Undo;
+use crate::backend::{ReleaseTarget, Released};
+use crate::error::Error;
+
+/// A granted lease that was not yet delivered to the client.
+///
+/// Dropping it before [`Granted::delivered`] releases the grant, unless a retry has adopted it.
+#[derive(Debug)]
+pub struct Granted {
+    /// The lease.
+    pub lease: Lease,
+    pub(super) undo: Undo,
+}
+
+impl Granted {
+    /// Keeps the grant, because its response was delivered.
+    pub fn delivered(self) -> Lease {
+        self.undo.disarm();
+        self.lease
+    }
+
+    /// Undoes the grant now. A hold that another call has found stays, unless `adopted_too`.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the undo continues in the background.
+    ///
+    /// # Errors
+    /// When the store fails. The undo then continues in the background.
+    pub(crate) async fn give_back(self, adopted_too: bool) -> Result<(), Error> {
+        let Self { lease, mut undo } = self;
+        if undo.run().await?.released == Released::Adopted && adopted_too {
+            let target = ReleaseTarget::Hold(&lease.key);
+            undo.state().release(&lease.key.lock.name, target).await?;
+        }
+        Ok(())
+    }
+}
