@@ -226,10 +226,10 @@ async fn a_hand_off_costs_few_messages_with_a_request_id_and_without() {
         let costs = counted.costs() - before;
         let reads = calls(&counted.cluster, "Range") - reads;
         println!("{lock}: {pairs} hand-offs: {costs:?}, {reads} reads of their own");
-        // At most the release, the hand-over and the append of each, alone: how many go together depends on how fast the
-        // store answers.
-        assert!(costs.messages <= pairs * 3, "{lock}: {costs:?}");
-        assert!(costs.ranges + reads <= pairs / 2, "{lock}: {costs:?}, {reads}");
+        // A release with the next, with which newcomers to the queue go along; some go by themselves.
+        assert!(costs.messages * 2 <= pairs * 3, "{lock}: {costs:?}");
+        // The view is read when the watch begins, and anew every few seconds.
+        assert!(costs.ranges + reads <= pairs / 10, "{lock}: {costs:?}, {reads}");
     }
 }
 

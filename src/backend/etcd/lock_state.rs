@@ -15,12 +15,15 @@ use super::data::slots::Slot;
 use super::data::view::{Entry, View};
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};
-use crate::name::{CallId, ClaimId, LockName};
+use crate::name::{CallId, ClaimId, LockName, Mode};
 
 pub mod admission;
 #[cfg(test)]
 mod tests;
 pub mod watch;
+
+/// How many claims of this replica a lock may have before its first view.
+const UNSEEN: usize = 8;
 
 /// The locks of a namespace that have calls or waiters of this replica.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub struct LockState {
     /// Kept up by a task while `is_watched`.
     view: Option<View>,
     is_watched: bool,
+    /// The slot and the revision of the exclusive holder that this replica granted last, unless its end is known.
+    held: Option<(Slot, i64)>,
     own_waiters: HashMap<ClaimId, OwnWaiter>,
     /// The slots of the claims that are being added to the lock.
     ///
@@ -135,10 +140,11 @@ impl LockState {
     }
 
     /// Whether a queue of `limit` claims has room for one more, judged by `view`, or else the watched view. This
-    /// replica's waiters that are newer than the view, and its claims in flight, count too.
+    /// replica's waiters that are newer than the view, and its claims in flight, count too. Without a view, it has room for
+    /// a few.
     pub fn has_room(&self, view: Option<&View>, limit: usize) -> bool {
         let Some(view) = view.or(self.view.as_ref()) else {
-            return false;
+            return 1 + self.own_waiters.len() + self.in_flight.len() < limit.min(UNSEEN);
         };
         // Far from the limit, this upper bound suffices.
         if view.len() + self.own_waiters.len() + self.in_flight.len() < limit {
@@ -197,6 +203,24 @@ impl LockTable {
     /// Evaluates a function of a lock's watched view, if there is one.
     pub fn ask<T>(&self, name: &LockName, question: impl FnOnce(&View) -> T) -> Option<T> {
         self.with_known(name, |state| state.view.as_ref().map(question))?
+    }
+
+    /// Whether an exclusive claim has to wait for a lock without a view, and there is room for it.
+    ///
+    /// Callers that hold for less than a round trip would otherwise each find the lock free again, after a refused grant
+    /// and a read: none of them would wait, so nobody would watch the lock, and no release could hand it over.
+    pub fn is_taken_unseen(&self, name: &LockName, limit: usize) -> bool {
+        let is_taken = |state: &mut LockState| {
+            let taken = state.held.is_some() || !state.own_waiters.is_empty();
+            state.view.is_none() && taken && state.has_room(None, limit)
+        };
+        self.with_known(name, is_taken) == Some(true)
+    }
+
+    /// Whether waiters of this replica are known of a lock without a view. The lock is about to be watched.
+    pub fn has_waiters_unseen(&self, name: &LockName) -> bool {
+        let has_waiters = |state: &mut LockState| state.view.is_none() && !state.own_waiters.is_empty();
+        self.with_known(name, has_waiters) == Some(true)
     }
 
     /// The time of a call's arrival, in nanoseconds. It orders the claims that are enqueued in one transaction, which
@@ -288,6 +312,7 @@ impl LockTable {
     /// Applies the end of a holder by an answered step of this replica, whose event may arrive later.
     pub fn ended(&self, name: &LockName, holder: &Entry) {
         let due = self.with_known(name, |state| {
+            state.held.take_if(|held| *held == (holder.slot, holder.created));
             if let Some(view) = &mut state.view {
                 view.end(holder);
             }
@@ -299,10 +324,14 @@ impl LockTable {
     /// Applies a grant of this replica, whose event may arrive later: a release before the event must know the holder.
     /// `judged_at` is the revision R, if the grant had the condition "no semaphore claim was granted after R".
     pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
-        self.with_known(name, |state| match (&mut state.view, judged_at) {
-            (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),
-            (Some(view), None) => view.grant(holder),
-            (None, _) => {}
+        self.with_known(name, |state| {
+            let is_exclusive = holder.claim.mode == Mode::Exclusive;
+            state.held = is_exclusive.then_some((holder.slot, holder.created));
+            match (&mut state.view, judged_at) {
+                (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),
+                (Some(view), None) => view.grant(holder),
+                (None, _) => {}
+            }
         });
     }
 

@@ -1,10 +1,11 @@
 //! What a step that queues, adopts or joins asks of the claims that it found.
 
-use fencepost::backend::{AcquireOutcome, Refusal, Released};
+use fencepost::backend::{AcquireOutcome, NewClaim, Refusal, Released};
 use fencepost::claim::Cause;
 
 use crate::claims::{Asking, claim};
-use crate::fixture::{Fixture, rewriting};
+use crate::fixture::{Fixture, rewriting, step};
+use crate::proxy::Fate;
 use crate::replica::{busy, held, refused, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,4 +158,55 @@ async fn a_reentry_does_not_undo_another_that_came_meanwhile() {
         .await;
     assert_eq!(held(place).holds, 3);
     fixture.there().renewed(&second.expect("it was granted"), None).await;
+}
+
+/// The transactions that a call sent, of all that its replica sent since this was asked last.
+fn sent(fixture: &Fixture, call: &NewClaim) -> Vec<Vec<u8>> {
+    let is_of = |sent: &Vec<u8>| sent.windows(16).any(|part| part == call.secret.as_bytes());
+    fixture.proxy.transactions().0.into_iter().filter(is_of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_behind_a_grant_of_its_replica_is_appended_without_a_refused_grant_or_a_read() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (here, first, second, third) = (fixture.here(), claim("first"), claim("second"), claim("third"));
+    let mut granted = fixture.proxy.catch(Fate::Held, &step(&first, "h/x/"));
+    let watch = ["Watch/Watch".to_owned(), fixture.lock_key("")];
+    let mut watch = fixture.proxy.catch(Fate::Held, &watch);
+    let come = async {
+        let (held, waits) = tokio::join!(here.acquire(&first), here.acquire(&second));
+        waiting(waits);
+        here.known(first.clone(), crate::replica::held(held))
+    };
+    let lets_go = async {
+        granted.is_here().await;
+        granted.let_go().await;
+    };
+    let (holder, ()) = tokio::join!(come, lets_go);
+    assert_eq!(sent(&fixture, &second).len(), 1);
+    // Nobody has seen the lock yet.
+    watch.is_here().await;
+    waiting(here.acquire(&third).await);
+    assert_eq!(sent(&fixture, &third).len(), 1);
+    watch.let_go().await;
+    let second = here.release_to(&holder, &second).await.next.expect("it is next");
+    let second = here.known(claim("second"), second);
+    assert!(here.release_to(&second, &third).await.next.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_behind_a_grant_of_its_replica_that_has_ended_meanwhile_is_granted() {
+    let Some(fixture) = Fixture::new().await else { return };
+    let (here, first, second) = (fixture.here(), claim("first"), claim("second"));
+    let mut granted = fixture.proxy.catch(Fate::Held, &step(&first, "h/x/"));
+    let mut appended = fixture.proxy.catch(Fate::Held, &step(&second, "q/"));
+    let ends = async {
+        granted.is_here().await;
+        granted.let_go().await;
+        appended.is_here().await;
+        fixture.revoke(fixture.lease().await).await;
+        appended.let_go().await;
+    };
+    let (first, second, ()) = tokio::join!(here.acquire(&first), here.acquire(&second), ends);
+    assert!(held(second).token > held(first).token);
 }

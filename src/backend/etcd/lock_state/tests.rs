@@ -11,6 +11,7 @@ use super::admission::{CONCURRENT, Calls};
 use super::*;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::settings::Settings;
+use crate::backend::etcd::data::record::Claim;
 use crate::name::Namespace;
 
 fn table() -> Arc<LockTable> {
@@ -151,6 +152,63 @@ fn a_place_is_reserved_for_a_claim_until_the_call_that_appends_it_is_answered() 
     assert!(reserve(3).is_some());
     drop(second);
     assert_eq!(len(&table), 0);
+}
+
+/// A holder that was granted at this revision.
+fn holder(mode: Mode, granted: i64) -> Entry {
+    let new = NewClaim {
+        mode,
+        ..NewClaim::numbered(1)
+    };
+    Entry {
+        slot: Slot::from_bytes([1; 16]),
+        claim: Claim::of(&new),
+        created: granted,
+        modified: granted,
+        lease: 1,
+        is_earlier: false,
+    }
+}
+
+#[tokio::test]
+async fn a_lock_without_a_view_is_taken_from_a_grant_of_this_replica_until_its_end() {
+    let (table, name) = (table(), lock("a"));
+    let is_taken = || table.is_taken_unseen(&name, 100);
+    let admission = table.admit(&name, Calls::Acquires, false).await.unwrap();
+    assert!(!is_taken());
+    table.granted(&name, &holder(Mode::Exclusive, 7), None);
+    assert!(is_taken() && !table.has_waiters_unseen(&name));
+    table.ended(&name, &holder(Mode::Exclusive, 6));
+    assert!(is_taken(), "an earlier holder ended");
+    table.ended(&name, &holder(Mode::Exclusive, 7));
+    assert!(!is_taken());
+    table.granted(&name, &holder(Mode::Exclusive, 8), None);
+    table.granted(&name, &holder(Mode::Shared, 9), None);
+    assert!(!is_taken(), "a reader holds now");
+    let waiter = NewClaim::numbered(2);
+    table.with(&name, |state| {
+        state
+            .own_waiters
+            .insert(waiter.id, OwnWaiter::new(&waiter, Slot::from_bytes([2; 16]), 9))
+    });
+    assert!(is_taken() && table.has_waiters_unseen(&name));
+    table.with(&name, |state| state.view = Some(View::default()));
+    assert!(!is_taken() && !table.has_waiters_unseen(&name), "the view says that");
+    drop(admission);
+}
+
+#[test]
+fn a_lock_without_a_view_has_room_for_a_few_claims_and_never_for_more_than_its_limit() {
+    let room = |limit| {
+        let mut state = LockState::default();
+        while state.has_room(None, limit) {
+            let number = u8::try_from(state.in_flight()).unwrap();
+            state.in_flight.insert(Slot::from_bytes([number; 16]));
+        }
+        state.in_flight()
+    };
+    // With the holder.
+    assert_eq!([2, 5, 1_000].map(room), [1, 4, UNSEEN - 1]);
 }
 
 #[test]

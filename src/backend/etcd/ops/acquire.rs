@@ -99,12 +99,21 @@ impl Replica {
 
     /// Whether a new claim has to wait, as far as this replica knows.
     fn must_wait(&self, call: &Call<'_>) -> bool {
-        self.locks.ask(call.name, |view| is_blocked(view, call.new)) == Some(true)
+        let (name, new) = (call.name, call.new);
+        match self.locks.ask(name, |view| is_blocked(view, new)) {
+            Some(is_blocked) => is_blocked,
+            None => {
+                let waits = new.mode == Mode::Exclusive && new.wait_policy == WaitPolicy::Wait && !new.reentrant;
+                waits && self.locks.is_taken_unseen(name, new.limits.queue as usize)
+            }
+        }
     }
 
-    /// Whether a new claim is behind at least [`FAR_FROM`] known waiters.
+    /// Whether a new claim is behind at least [`FAR_FROM`] known waiters, or behind one of a lock that is about to be
+    /// watched.
     fn is_far(&self, call: &Call<'_>) -> bool {
-        self.locks.ask(call.name, |view| view.waiters.len() >= FAR_FROM) == Some(true)
+        let seen = self.locks.ask(call.name, |view| view.waiters.len() >= FAR_FROM);
+        seen.unwrap_or_else(|| self.locks.has_waiters_unseen(call.name))
     }
 
     /// The slot of the claim that a call may make.
@@ -262,7 +271,7 @@ impl Replica {
         self.put_waiter(call, when, waiting).await
     }
 
-    /// Appends a claim to the queue of a watched lock. It reads nothing, because the watch will report when the claim is
+    /// Appends a claim to the queue of a watched lock, or of one that is about to be. It reads nothing, because the watch will report when the claim is
     /// next. If no waiter is known that the claim is behind, a holder must still block it: a grant needs no watch then.
     async fn queue_behind(&self, call: &Call<'_>) -> Result<AcquireOutcome, Retry> {
         let (name, new) = (call.name, call.new);
