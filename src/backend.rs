@@ -49,7 +49,9 @@ pub use self::step::{
     AcquireOutcome, ClaimLimits, Grant, NewClaim, OwnedReleaseTarget, QueuePosition, Refusal, ReleaseOutcome,
     ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
 };
-pub use self::view::{Change, ChangeKind, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent};
+pub use self::view::{
+    Change, ChangeKind, Forced, InspectLimit, LockPage, LockSummary, Notification, PageRequest, WatchEvent,
+};
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -143,6 +145,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// The queue, then each change. After a gap the full queue follows again.
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>>;
+
+    /// The claims that any replica forcibly releases from now on; absent if the store does not tell. Some may be missing
+    /// after an interruption of the connection: a renewal finds each end. The stream may end, and is then opened again.
+    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
+        None
+    }
 
     /// Ends the quarantine of one node, or of the whole store, on an operator's request.
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {

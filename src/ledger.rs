@@ -4,21 +4,26 @@
 //!
 //! The server never decides by it whether a lease is held: another server may have renewed or released the lease.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::backend::Grant;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LeaseKey, LockName, Secret};
 
+pub mod forced;
 #[cfg(test)]
 mod tests;
+mod watches;
+
+use self::watches::Watches;
 
 /// How many leases are recorded for the metrics.
 const LEASES: usize = 200_000;
@@ -34,6 +39,8 @@ pub struct Ledger {
     /// How many leases without a share of a quota are recorded.
     limit: usize,
     hasher: RandomState,
+    /// Whether the end of a lease is watched.
+    is_watched: watch::Sender<bool>,
 }
 
 /// The leases are keyed by secret, because each hold has a new one, whereas a claim id may be reused.
@@ -48,8 +55,7 @@ struct Entries {
     /// How many leases expired since the last [`Ledger::figures`].
     expired: u64,
     /// Who is told about the end of a lease.
-    watches: BTreeMap<(Secret, u64), Watch>,
-    next_watch: u64,
+    watches: Watches,
 }
 
 /// The end of a lease, for whoever watches it.
@@ -59,19 +65,6 @@ pub struct LeaseEnd {
     pub secret: Secret,
     /// Why it ended, if that is known.
     pub cause: Option<Cause>,
-}
-
-#[derive(Debug)]
-struct Watch {
-    ids: LeaseIds,
-    to: UnboundedSender<LeaseEnd>,
-}
-
-impl Watch {
-    fn tell(&self, secret: Secret, cause: Option<Cause>) {
-        // It fails only where nobody is interested any more.
-        let _ = self.to.send(LeaseEnd { secret, cause });
-    }
 }
 
 /// Watches the end of a lease until it is dropped.
@@ -84,7 +77,11 @@ pub struct EndWatch {
 
 impl Drop for EndWatch {
     fn drop(&mut self) {
-        self.ledger.entries.lock().watches.remove(&(self.secret, self.number));
+        let mut entries = self.ledger.entries.lock();
+        entries.watches.remove(self.secret, self.number);
+        if entries.watches.is_empty() {
+            self.ledger.is_watched.send_replace(false);
+        }
     }
 }
 
@@ -113,6 +110,7 @@ impl Ledger {
             entries: Mutex::default(),
             limit: if for_metrics { LEASES } else { 0 },
             hasher: RandomState::new(),
+            is_watched: watch::Sender::new(false),
         }
     }
 
@@ -142,7 +140,7 @@ impl Ledger {
     pub fn ended(&self, lease: &LeaseKey, cause: Option<Cause>) {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        entries.tell(&lease.secret, ids, cause);
+        entries.watches.ended(lease.secret, ids, cause);
         if entries
             .by_secret
             .get(&lease.secret)
@@ -168,13 +166,14 @@ impl Ledger {
         let ended = entries.by_secret.iter().filter(|(_, entry)| is_forced(&entry.ids));
         let ended: Vec<Secret> = ended.map(|(secret, _)| *secret).collect();
         ended.iter().for_each(|secret| entries.remove(secret));
-        entries.watches.retain(|(secret, _), watch| {
-            let is_forced = is_forced(&watch.ids);
-            if is_forced {
-                watch.tell(*secret, Some(Cause::Forced));
-            }
-            !is_forced
-        });
+        entries.watches.forced(lock, token);
+    }
+
+    /// Records a force-release at another server, for those who watch. The next renewal or the end of the TTL removes the
+    /// leases.
+    pub fn forced_elsewhere(&self, lock: &LockName, token: FencingToken) {
+        let lock = self.hasher.hash_one(lock);
+        self.entries.lock().watches.forced(lock, token);
     }
 
     /// Attaches to a delivered lease what it uses of a quota, until its end. `end` is the end of a lease that is not
@@ -188,20 +187,25 @@ impl Ledger {
         entries.attach(&lease.secret, share);
     }
 
-    /// Sends the end of a lease to `to` as soon as a call of this server shows it, once at most, until the returned
-    /// value is dropped. An expiry is not sent: another server may have renewed the lease.
+    /// Sends the end of a lease to `to` as soon as a call of this server shows it, or the store tells that it was forced,
+    /// once at most, until the returned value is dropped. An expiry is not sent: another server may have renewed the lease.
     pub fn watch_end(self: &Arc<Self>, lease: &LeaseKey, to: UnboundedSender<LeaseEnd>) -> EndWatch {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
-        let number = entries.next_watch;
-        entries.next_watch += 1;
-        entries.watches.insert((lease.secret, number), Watch { ids, to });
+        let number = entries.watches.add(lease.secret, ids, to);
+        self.is_watched
+            .send_if_modified(|is_watched| !std::mem::replace(is_watched, true));
         drop(entries);
         EndWatch {
             ledger: Arc::clone(self),
             secret: lease.secret,
             number,
         }
+    }
+
+    /// Whether the end of a lease is watched, and each change of that.
+    pub fn is_watched(&self) -> watch::Receiver<bool> {
+        self.is_watched.subscribe()
     }
 
     /// Whether a lease of this claim has a share of a quota.
@@ -252,18 +256,6 @@ impl Entries {
             self.by_secret.insert(secret, Entry { ids, end, call, share });
         }
         self.by_end.insert((end, secret));
-    }
-
-    /// Tells whoever watches a lease with these ids that it has ended.
-    fn tell(&mut self, secret: &Secret, ids: LeaseIds, cause: Option<Cause>) {
-        let of_lease = (*secret, 0)..=(*secret, u64::MAX);
-        let told = self.watches.range(of_lease).filter(|(_, watch)| watch.ids == ids);
-        let told: Vec<_> = told.map(|(key, _)| *key).collect();
-        for key in told {
-            if let Some(watch) = self.watches.remove(&key) {
-                watch.tell(*secret, cause);
-            }
-        }
     }
 
     fn received(&mut self, call: CallId, secret: Secret) {

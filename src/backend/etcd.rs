@@ -37,8 +37,9 @@ use self::settings::Settings;
 use self::txn::StepBatcher;
 use super::notifications::NotificationSender;
 use super::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
-    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WaitPolicy, WatchEvent,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WaitPolicy,
+    WatchEvent,
 };
 use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Namespace, Ttl};
@@ -211,7 +212,14 @@ impl Backend for Etcd {
         target: ReleaseTarget<'_>,
         next: Option<&NewClaim>,
     ) -> Result<ReleaseOutcome, BackendError> {
-        Ok(self.replica()?.release(lock, target, next).await?)
+        let replica = self.replica()?;
+        let outcome = replica.release(lock, target, next).await?;
+        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released)
+            && let Err(failure) = replica.tell_forced(lock, token).await
+        {
+            tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
+        }
+        Ok(outcome)
     }
 
     async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, BackendError> {
@@ -252,6 +260,12 @@ impl Backend for Etcd {
         })
         .take_until(closed.cancelled_owned())
         .boxed()
+    }
+
+    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
+        let closed = self.replica.session.closed().clone();
+        let forced = Arc::clone(&self.replica).forced();
+        Some(forced.take_until(closed.cancelled_owned()).boxed())
     }
 
     fn capabilities(&self) -> Capabilities {

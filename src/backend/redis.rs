@@ -8,12 +8,13 @@
 //!
 //! - [`ask`], [`answer`]: the arguments of the scripts, and their replies.
 //! - [`waiting`]: this replica's waiting claims and their heartbeat.
-//! - [`notifications`], [`watching`]: published messages for waiters and for watchers.
+//! - [`notifications`], [`watching`], [`forced`]: published messages for waiters, for watchers, and of forced releases.
 //! - [`index`]: the names of the locks in use.
 
 pub mod answer;
 pub mod ask;
 pub mod config;
+pub mod forced;
 pub mod index;
 mod metadata;
 pub mod notifications;
@@ -42,7 +43,7 @@ use crate::backend::redis_server::settings::Settings;
 use crate::backend::redis_server::subscriptions::Subscriptions;
 use crate::backend::redis_server::topology::Topology;
 use crate::backend::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Guarantee, Health, InspectLimit, LockPage, NewClaim,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Guarantee, Health, InspectLimit, LockPage, NewClaim,
     Notification, PageRequest, ReleaseOutcome, ReleaseTarget, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::Queue;
@@ -358,6 +359,11 @@ impl Backend for Redis {
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {
         self.open()?.shared.topology.admit(node).await
+    }
+
+    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
+        let subscriptions = self.core.shared.subscriptions.clone();
+        Some(forced::forced(subscriptions, self.core.space.forced()))
     }
 
     fn capabilities(&self) -> Capabilities {

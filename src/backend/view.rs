@@ -73,6 +73,15 @@ pub enum Notification {
     Gap,
 }
 
+/// A claim that was forcibly released, with all its holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forced {
+    /// The lock.
+    pub lock: LockName,
+    /// The token that held it.
+    pub token: FencingToken,
+}
+
 /// An event that a watcher of a lock receives.
 #[derive(Debug, Clone)]
 pub enum WatchEvent {

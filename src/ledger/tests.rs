@@ -136,10 +136,33 @@ fn who_watches_a_lease_is_told_its_end_once() {
     assert_eq!([ends.try_recv(), ends.try_recv()], [Ok(released), Ok(released)]);
     assert!(ends.try_recv().is_err(), "told once");
     ledger.forced(&lock("b"), lease(2).token);
+    ledger.forced_elsewhere(&lock("b"), lease(2).token);
     assert!(ends.try_recv().is_err(), "another lock");
     ledger.forced(&lock("a"), lease(2).token);
     assert_eq!(ends.try_recv(), Ok(told(2, Some(Cause::Forced))));
-    assert!(ends.try_recv().is_err());
+    ledger.forced_elsewhere(&lock("a"), lease(2).token);
+    assert!(ends.try_recv().is_err(), "told once");
+    let _third = watch(3);
+    ledger.forced_elsewhere(&lock("a"), lease(4).token);
+    assert!(ends.try_recv().is_err(), "another token");
+    ledger.forced_elsewhere(&lock("a"), lease(3).token);
+    assert_eq!(ends.try_recv(), Ok(told(3, Some(Cause::Forced))));
+}
+
+#[test]
+fn a_ledger_knows_whether_a_lease_is_watched() {
+    let ledger = Arc::new(Ledger::new(false));
+    let is_watched = ledger.is_watched();
+    let (to, _ends) = tokio::sync::mpsc::unbounded_channel();
+    assert!(!*is_watched.borrow());
+    let watches = [1, 2].map(|number| ledger.watch_end(&lease(number), to.clone()));
+    assert!(*is_watched.borrow());
+    let [first, second] = watches;
+    drop(first);
+    assert!(*is_watched.borrow());
+    ledger.forced(&lock("a"), lease(2).token);
+    drop(second);
+    assert!(!*is_watched.borrow());
 }
 
 #[test]

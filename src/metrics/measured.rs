@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use super::NamespaceMetrics;
 use super::last_tokens::{Granted, LastTokens};
 use crate::backend::{
-    AcquireOutcome, Backend, BackendError, Capabilities, Grant, Health, InspectLimit, LockPage, NewClaim, Notification,
-    PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WatchEvent,
+    AcquireOutcome, Backend, BackendError, Capabilities, Forced, Grant, Health, InspectLimit, LockPage, NewClaim,
+    Notification, PageRequest, ReleaseOutcome, ReleaseTarget, Released, RenewOutcome, UpdateOutcome, WatchEvent,
 };
 use crate::claim::{Cause, Holder, Queue};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, forced};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Mode, Ttl};
 use crate::telemetry::traces::Traced;
 
@@ -167,8 +167,9 @@ fn cause_index(cause: Option<Cause>) -> usize {
 }
 
 impl Measured {
-    /// Wraps `inner`, and records its leases in `ledger`.
+    /// Wraps `inner`, and records its leases in `ledger`. Must be called within a tokio runtime.
     pub fn new(inner: Arc<dyn Backend>, ledger: Arc<Ledger>, metrics: Option<Arc<NamespaceMetrics>>) -> Self {
+        forced::record(&inner, &ledger);
         Self {
             inner,
             ledger,
@@ -311,6 +312,10 @@ impl Backend for Measured {
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         self.inner.watch(lock)
+    }
+
+    fn forced(&self) -> Option<BoxStream<'static, Forced>> {
+        self.inner.forced()
     }
 
     async fn admit(&self, node: Option<&str>) -> Result<(), BackendError> {

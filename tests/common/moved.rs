@@ -17,6 +17,8 @@ use crate::process::{PATIENCE, Server};
 const NAMESPACE: &str = "faults";
 /// Long enough that a machine that stands still for a second or two loses no lease.
 const TTL: Duration = Duration::from_secs(9);
+/// Longer than the test takes.
+const LONG: Duration = Duration::from_secs(3600);
 /// How many guards of each mode.
 const GUARDS: usize = 5;
 
@@ -70,6 +72,42 @@ async fn renewed_beyond(guard: &mut LockGuard, time: Duration) -> Result<(), Los
         }
     }
     Ok(())
+}
+
+/// A guard of one server is told at once that its lease was forced at another one. Shows how long that took.
+pub async fn guards_are_told_what_is_forced_at_another_server(namespace: &str) {
+    let ((_home, first), (_other_home, other)) = (start(namespace), start(namespace));
+    let [client, other] = [&first, &other].map(|server| vec![server.address.parse().expect("an address")]);
+    let client = Client::connect(&client).await.expect("a server");
+    let other = Client::connect(&other).await.expect("a server");
+    let (mut guards, mut took) = (Vec::new(), Vec::new());
+    for number in 0..21 {
+        let ask = client.acquire(NAMESPACE, &number.to_string(), "me");
+        guards.push(take_for(ask, LONG).await);
+    }
+    let now = clock::since_boot();
+    let kept = try_join_all(guards.iter_mut().map(|guard| renewed_beyond(guard, now + LONG))).await;
+    kept.expect("nobody loses a lease");
+    for (number, guard) in guards.iter().enumerate() {
+        if number == 1 {
+            // The first one was told by the next beat if the server had not subscribed yet, and now it has.
+            took.clear();
+        }
+        let (began, name) = (clock::since_boot(), &guard.lease().name);
+        let forced = other.force_release(NAMESPACE, name, guard.fencing_token()).await;
+        forced.expect("it holds");
+        let lost = tokio::time::timeout(2 * PATIENCE, guard.lost()).await;
+        assert_eq!(lost, Ok(Loss::Gone { cause: "forced".into() }), "{name}");
+        took.push(clock::since_boot() - began);
+    }
+    took.sort_unstable();
+    println!(
+        "told after {:?}, at most {:?}",
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+    // A beat is sent each 30 s, so most would take longer.
+    assert!(took[took.len() / 2] < Duration::from_secs(5), "{took:?}");
 }
 
 /// No guard loses its lease, and each is told of its later loss by the other server.

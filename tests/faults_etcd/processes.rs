@@ -2,7 +2,7 @@
 
 use crate::harness::cluster;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::moved::guards_move_to_another_server;
+use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server};
 use crate::servers::Cluster;
 
 /// How a namespace of this etcd is configured.
@@ -35,4 +35,10 @@ async fn a_lease_of_a_killed_server_that_ran_out_is_known_to_have_expired_at_ano
 async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     let Some(cluster) = cluster(1, &[]) else { return };
     guards_move_to_another_server(&namespace(&cluster)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
+    let Some(cluster) = cluster(1, &[]) else { return };
+    guards_are_told_what_is_forced_at_another_server(&namespace(&cluster)).await;
 }

@@ -1,10 +1,10 @@
-//! KeepAlive while Redis hangs.
+//! KeepAlive while Redis hangs, and what it tells of forced releases.
 
 use std::time::{Duration, Instant};
 
-use fencepost::api::proto::KeepAliveRequest;
 use fencepost::api::proto::keep_alive_response::Event;
 use fencepost::api::proto::lock_service_client::LockServiceClient;
+use fencepost::api::proto::{KeepAliveRequest, KeepAliveResponse};
 use fencepost::api::{Listener, Settings, serve};
 use fencepost::backend::embedded::Store;
 use fencepost::limits::Limits;
@@ -12,14 +12,30 @@ use fencepost::locks::Locks;
 use fencepost::name::Namespace;
 use fencepost::namespaces::Namespaces;
 use futures::channel::mpsc::unbounded;
+use tonic::Streaming;
+use tonic::transport::Channel;
 
+use crate::forwarder::Forwarder;
 use crate::harness::{impatient, replica, standalone, take};
-use crate::servers::{RedisServer, available};
+use crate::servers::{RedisServer, available, eventually};
 
 /// The TTL of the lease in the store that answers.
 const TTL: Duration = Duration::from_secs(3);
 /// More leases than a stream renews at once.
 const HANGING: usize = 80;
+
+/// A client of a server with these namespaces.
+async fn served(locks: Vec<Locks>) -> LockServiceClient<Channel> {
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let uri = format!("http://{}", listener.local_addr());
+    tokio::spawn(serve(
+        vec![listener],
+        Namespaces::new(locks),
+        Settings::default(),
+        std::future::pending(),
+    ));
+    LockServiceClient::connect(uri).await.unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_hangs_holds_up_no_lease_of_another() {
@@ -38,16 +54,7 @@ async fn a_store_that_hangs_holds_up_no_lease_of_another() {
     }
     lease_ids.push(take(&memory, "a", TTL).await.key.to_lease_id());
 
-    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let uri = format!("http://{}", listener.local_addr());
-    let namespaces = Namespaces::new(vec![redis, memory]);
-    tokio::spawn(serve(
-        vec![listener],
-        namespaces,
-        Settings::default(),
-        std::future::pending(),
-    ));
-    let mut client = LockServiceClient::connect(uri).await.unwrap();
+    let mut client = served(vec![redis, memory]).await;
     let (beats, sent) = unbounded();
     let mut events = client.keep_alive(sent).await.unwrap().into_inner();
 
@@ -74,4 +81,59 @@ async fn a_store_that_hangs_holds_up_no_lease_of_another() {
     }
     server.resume();
     assert!(kept_while_paused >= 3, "{kept_while_paused}");
+}
+
+/// Forced releases are told while a stream keeps leases, also after a connection to Redis was cut.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forced_releases_are_subscribed_to_while_a_stream_keeps_leases() {
+    if !available() {
+        return;
+    }
+    let (long, limit) = (Duration::from_secs(600), Duration::from_secs(20));
+    let server = RedisServer::start(&[]);
+    let forwarder = Forwarder::before(server.port()).await;
+    let here = replica(&standalone(&forwarder.url())).await;
+    let there = replica(&standalone(&server.url())).await;
+    let is_subscribed = || server.cli(&["PUBSUB", "CHANNELS", "*:forced"]).contains(":forced");
+    assert!(!is_subscribed());
+    let mut client = served(vec![here]).await;
+    let (beats, sent) = unbounded();
+    let mut events = client.keep_alive(sent).await.unwrap().into_inner();
+    let mut told = 0;
+    for number in 0..20 {
+        let lease = take(&there, &format!("lock-{number}"), long).await;
+        let lease_ids = vec![lease.key.to_lease_id()];
+        let beat = KeepAliveRequest { beat: 0, lease_ids };
+        beats.unbounded_send(beat.clone()).unwrap();
+        // A beat is sent again while Redis cannot be reached.
+        while !matches!(next(&mut events).await, Event::Kept(kept) if kept.ttls[0].seconds > 0) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            beats.unbounded_send(beat.clone()).unwrap();
+        }
+        eventually("it is subscribed to", limit, || is_subscribed().then_some(()));
+        there
+            .force_release(&lease.key.lock.name, lease.key.token)
+            .await
+            .unwrap();
+        // What is forced before the connection was made anew is missed.
+        let lost = tokio::time::timeout(Duration::from_secs(2), async {
+            while !matches!(next(&mut events).await, Event::Lost(lost) if lost.cause == "forced") {}
+        });
+        if lost.await.is_ok() {
+            told += 1;
+            if told == 2 {
+                break;
+            }
+            forwarder.cut();
+        }
+    }
+    assert_eq!(told, 2, "before and after the cut");
+    drop((beats, events));
+    eventually("nobody is subscribed", limit, || (!is_subscribed()).then_some(()));
+}
+
+async fn next(events: &mut Streaming<KeepAliveResponse>) -> Event {
+    let message = tokio::time::timeout(Duration::from_secs(30), events.message()).await;
+    let message = message.expect("an event in time").expect("no error");
+    message.expect("not the end").event.expect("one of the three")
 }

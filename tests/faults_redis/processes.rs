@@ -2,7 +2,7 @@
 
 use crate::harness::best_of_three;
 use crate::killed::{DEAD, SHORT, go_on_at_another, kill_one_of_three, leases_of_the_killed_run_out};
-use crate::moved::guards_move_to_another_server;
+use crate::moved::{guards_are_told_what_is_forced_at_another_server, guards_move_to_another_server};
 use crate::servers::{RedisServer, available};
 
 /// How a namespace of this Redis is configured.
@@ -52,4 +52,13 @@ async fn guards_of_a_server_that_fails_move_to_another_within_their_ttl() {
     }
     let redis = RedisServer::start(&[]);
     guards_move_to_another_server(&namespace(&redis)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_is_told_at_once_that_its_lease_was_forced_at_another_server() {
+    if !available() {
+        return;
+    }
+    let redis = RedisServer::start(&[]);
+    guards_are_told_what_is_forced_at_another_server(&namespace(&redis)).await;
 }

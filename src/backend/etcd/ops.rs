@@ -15,6 +15,7 @@ use super::txn::calls::Calls;
 pub mod acquire;
 pub mod adopt;
 pub mod expiries;
+pub mod forced;
 pub mod grant;
 pub mod history;
 pub mod inspect;

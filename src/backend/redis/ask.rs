@@ -41,6 +41,11 @@ impl KeySpace {
         format!("{}w:{}", self.prefix, self.replica)
     }
 
+    /// The channel on which forced releases are published.
+    pub fn forced(&self) -> String {
+        format!("{}forced", self.prefix)
+    }
+
     /// The channel on which a lock's changes are published.
     pub fn changes(&self, lock: &LockName) -> String {
         format!("{}c:{}", self.prefix, lock.as_str())

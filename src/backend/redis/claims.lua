@@ -136,6 +136,7 @@ local function end_holder(id, h, cause)
   remove_from_prefix(h)
   count(h, -1)
   publish_change(cause, description, h.token)
+  if cause == 'F' then messages[#messages + 1] = {space .. 'forced', digits(h.token) .. ' ' .. name} end
 end
 local function remove_from_queue(id)
   local after = remove_from_list('front', 'back', id)

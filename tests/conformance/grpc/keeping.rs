@@ -61,6 +61,18 @@ impl Keeper {
         }
     }
 
+    /// The next loss within this time, whatever the server asks meanwhile.
+    async fn lost_within(&mut self, limit: Duration) -> Option<Lost> {
+        let lost = async {
+            loop {
+                if let Event::Lost(lost) = self.event().await {
+                    return lost;
+                }
+            }
+        };
+        tokio::time::timeout(limit, lost).await.ok()
+    }
+
     async fn lost(&mut self) -> Lost {
         match self.event().await {
             Event::Lost(lost) => lost,
@@ -149,6 +161,35 @@ pub async fn a_lease_that_ended_at_another_replica_is_told_with_the_next_beat(fi
     assert_eq!(lost.reason, "LEASE_LOST");
     let kept = keeper.kept().await;
     assert_eq!((kept.beat, ttls(&kept)), (2, vec![Duration::ZERO]));
+}
+
+pub async fn a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells(fixture: &Fixture) {
+    let service = Service::start(fixture).await;
+    let is_told = fixture.second.forced().is_some();
+    let mut keeper = Keeper::open(&service).await;
+    // The first ones may come before the server has subscribed.
+    for beat in 1..=5 {
+        let lease = service.acquire(acquire("a")).await;
+        keeper.beat(beat, &[&lease]);
+        while !matches!(keeper.event().await, Event::Kept(kept) if kept.beat == beat) {}
+        let key = LeaseKey::parse(&lease.lease_id).expect("a lease id");
+        let forced = fixture
+            .second
+            .release(&lock(LOCK), ReleaseTarget::Forced(key.token), None)
+            .await;
+        forced.expect("forced");
+        if is_told && let Some(lost) = keeper.lost_within(SOON).await {
+            assert_eq!((lost.lease_id, lost.cause.as_str()), (lease.lease_id, "forced"));
+            return;
+        }
+        if !is_told {
+            keeper.beat(beat + 1, &[&lease]);
+            let lost = keeper.lost_within(SOON).await.expect("the next beat tells");
+            assert_eq!(lost.lease_id, lease.lease_id);
+            return;
+        }
+    }
+    panic!("it was never told");
 }
 
 pub async fn a_lease_that_ran_out_is_told_lost(fixture: &Fixture) {

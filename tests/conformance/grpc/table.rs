@@ -135,6 +135,7 @@ macro_rules! service_suite {
                     a_forced_lease_is_told_lost_at_once,
                     a_lease_that_another_call_released_is_told_lost_at_once,
                     a_lease_that_ended_at_another_replica_is_told_with_the_next_beat,
+                    a_lease_that_was_forced_at_another_replica_is_told_at_once_where_the_store_tells,
                     a_lease_that_ran_out_is_told_lost,
                     a_lease_that_another_client_renews_is_not_told_lost,
                     a_lease_that_cannot_be_kept_is_told_with_its_reason,

@@ -10,7 +10,7 @@
 
 use super::slots::Slot;
 use crate::backend::etcd::lease::base::SessionKeys;
-use crate::name::{CallId, ClaimId, Kind, LockName, Namespace, Secret};
+use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Namespace, Secret};
 
 /// Separates a lock's name from the rest of the key.
 const TAB: char = '\t';
@@ -32,6 +32,22 @@ impl Keys {
     /// The cancel mark of a call.
     pub fn mark(&self, call: CallId) -> String {
         format!("{}mark/{call}", self.root)
+    }
+
+    /// The prefix of the records of forced releases.
+    pub fn all_forced(&self) -> String {
+        format!("{}forced/", self.root)
+    }
+
+    /// The record of the forced release of the claim with this token. Its value is the name of the lock.
+    pub fn forced(&self, token: FencingToken) -> String {
+        format!("{}{token}", self.all_forced())
+    }
+
+    /// The token that a record of a forced release names.
+    pub fn forced_token(&self, key: &[u8]) -> Option<FencingToken> {
+        let token = std::str::from_utf8(key).ok()?.strip_prefix(&self.all_forced())?;
+        FencingToken::new(token.parse().ok()?).ok()
     }
 
     /// The record of a claim's request.

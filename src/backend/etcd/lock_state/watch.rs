@@ -101,11 +101,15 @@ impl LockTable {
 /// Opens a watch of a lock's keys from the current revision on, and returns once etcd has created it. (Etcd serves a
 /// watch from an earlier revision with a loop that runs every 100 ms.)
 pub async fn open(link: &ClusterClient, keys: &LockKeys) -> Result<WatchStream, Failure> {
-    let prefix = keys.all().to_owned();
-    let options = WatchOptions::new().with_range(keys.behind());
+    open_range(link, keys.all().to_owned(), keys.behind()).await
+}
+
+/// The same for a range of keys.
+pub async fn open_range(link: &ClusterClient, first: String, behind: Vec<u8>) -> Result<WatchStream, Failure> {
+    let options = WatchOptions::new().with_range(behind);
     let opened = link.call(|client| async move {
         let mut watch = client.watch_client().max_decoding_message_size(ANSWER_BYTES);
-        let mut stream = watch.watch(prefix, Some(options)).await?;
+        let mut stream = watch.watch(first, Some(options)).await?;
         let created = stream.message().await?;
         Ok((stream, created))
     });

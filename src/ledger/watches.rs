@@ -1,0 +1,81 @@
+//! Who is told about the end of which lease.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{LeaseEnd, LeaseIds};
+use crate::claim::Cause;
+use crate::name::{FencingToken, Secret};
+
+/// The watches of a ledger. Each is told once.
+#[derive(Debug, Default)]
+pub struct Watches {
+    by_lease: BTreeMap<(Secret, u64), Watch>,
+    by_token: BTreeSet<(FencingToken, Secret, u64)>,
+    last_number: u64,
+}
+
+#[derive(Debug)]
+struct Watch {
+    ids: LeaseIds,
+    to: UnboundedSender<LeaseEnd>,
+}
+
+impl Watches {
+    /// Adds a watch of a lease. Returns its number.
+    pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: UnboundedSender<LeaseEnd>) -> u64 {
+        self.last_number += 1;
+        self.by_lease.insert((secret, self.last_number), Watch { ids, to });
+        self.by_token.insert((ids.token, secret, self.last_number));
+        self.last_number
+    }
+
+    /// Removes a watch.
+    pub fn remove(&mut self, secret: Secret, number: u64) {
+        self.take(secret, number);
+    }
+
+    /// Whether there is no watch.
+    pub fn is_empty(&self) -> bool {
+        self.by_lease.is_empty()
+    }
+
+    /// Tells who watches a lease with these ids that it has ended.
+    pub fn ended(&mut self, secret: Secret, ids: LeaseIds, cause: Option<Cause>) {
+        let of_lease = self.by_lease.range((secret, 0)..=(secret, u64::MAX));
+        let told: Vec<u64> = of_lease
+            .filter(|(_, watch)| watch.ids == ids)
+            .map(|((_, number), _)| *number)
+            .collect();
+        for number in told {
+            self.tell(secret, number, cause);
+        }
+    }
+
+    /// Tells who watches a lease of the claim with this token that it was forced. Another lock may have the same token.
+    pub fn forced(&mut self, lock: u64, token: FencingToken) {
+        let [first, last] = [0, u8::MAX].map(|byte| Secret::from_bytes([byte; 16]));
+        let of_token = self.by_token.range((token, first, 0)..=(token, last, u64::MAX));
+        let told: Vec<(Secret, u64)> = of_token.map(|(_, secret, number)| (*secret, *number)).collect();
+        for (secret, number) in told {
+            let watch = self.by_lease.get(&(secret, number));
+            if watch.is_some_and(|watch| watch.ids.lock == lock) {
+                self.tell(secret, number, Some(Cause::Forced));
+            }
+        }
+    }
+
+    fn tell(&mut self, secret: Secret, number: u64, cause: Option<Cause>) {
+        if let Some(watch) = self.take(secret, number) {
+            // It fails only where nobody is interested any more.
+            let _ = watch.to.send(LeaseEnd { secret, cause });
+        }
+    }
+
+    fn take(&mut self, secret: Secret, number: u64) -> Option<Watch> {
+        let watch = self.by_lease.remove(&(secret, number))?;
+        self.by_token.remove(&(watch.ids.token, secret, number));
+        Some(watch)
+    }
+}
