@@ -105,7 +105,7 @@ class Locks:
             del self._held[lock.lease_id]
             if not lock.loss:
                 try:  # Without an answer, the lease ends with its TTL.
-                    self.stub.Release(pb.ReleaseRequest(lease_id=lock.lease_id), timeout=5)
+                    self.stub.Release(pb.ReleaseRequest(lease_id=lock.lease_id), timeout=5, wait_for_ready=True)
                 except grpc.RpcError as error:
                     lock.loss = lost if isinstance(lost := typed(error), LeaseLost) else None
         if lock.loss:

@@ -98,17 +98,20 @@ export class Locks {
     this.#held.set(lock.id, lock);
     this.#beat();
     try {
-      return await work(lock);
+      const result = await work(lock);
+      lock.signal.throwIfAborted();
+      return result;
     } finally {
       this.#held.delete(lock.id);
-      lock.signal.throwIfAborted();
-      const deadline = Date.now() + 5000; // Without an answer, the lease ends with its TTL.
-      const lost = await new Promise((done) => this.stub.release({ leaseId: lock.id }, { deadline }, (error) => done(error && typed(error))));
+      const failed = lock.signal.aborted ? undefined : await this.#release(lock.id);
       lock.end("released");
-      if (lost instanceof LeaseLost) throw lost;
+      if (failed instanceof LeaseLost) throw failed;
     }
   }
-
+  #release(leaseId: string): Promise<FencepostError | null> {
+    const metadata = new grpc.Metadata({ waitForReady: true }); // Without an answer, the lease ends with its TTL.
+    return new Promise((done) => this.stub.release({ leaseId }, metadata, { deadline: Date.now() + 5000 }, (error) => done(error && typed(error))));
+  }
   async #acquire(request: AcquireRequest, end: number): Promise<Lock> {
     const requestId = randomUUID(); // By it, a repeated call finds the claim of the call before.
     for (;;) {
@@ -126,13 +129,11 @@ export class Locks {
       await sleep(RETRY_MS);
     }
   }
-
   #beat() {
     const locks = [...this.#held.values()].filter((lock) => !lock.signal.aborted);
     this.#beats.push({ sent: performance.now(), locks });
     this.#stream?.write({ leaseIds: locks.map((lock) => lock.id) });
   }
-
   #open() {
     this.#beats = [];
     this.#stream = this.stub.keepAlive(); // It begins with an ask, whose answer names all leases again.

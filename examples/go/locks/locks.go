@@ -40,7 +40,6 @@ var ( // For errors.Is, which compares reasons.
 
 func (e *Error) Error() string        { return e.Reason + ": " + e.Message }
 func (e *Error) Is(target error) bool { t, ok := target.(*Error); return ok && t.Reason == e.Reason }
-
 func typed(err error) *Error {
 	s := status.Convert(err)
 	e := &Error{s.Code().String(), s.Message(), slices.Contains(retryable, s.Code())}
@@ -65,8 +64,8 @@ type Client struct {
 
 // New returns a client that keeps its leases until ctx ends.
 func New(ctx context.Context, conn grpc.ClientConnInterface, owner string) *Client {
-	c := &Client{LockServiceClient: pb.NewLockServiceClient(conn), owner: owner}
-	c.timers, c.lose = map[string]*time.Timer{}, map[string]context.CancelCauseFunc{}
+	c := &Client{LockServiceClient: pb.NewLockServiceClient(conn), owner: owner,
+		timers: map[string]*time.Timer{}, lose: map[string]context.CancelCauseFunc{}}
 	go c.keep(ctx)
 	return c
 }
@@ -75,8 +74,7 @@ func New(ctx context.Context, conn grpc.ClientConnInterface, owner string) *Clie
 func (c *Client) With(ctx context.Context, req *pb.AcquireRequest, f func(ctx context.Context, token uint64) error) error {
 	req.Namespace, req.Owner, req.RequestId = cmp.Or(req.Namespace, "default"), c.owner, rand.Text()
 	for end := time.Now().Add(req.Wait.AsDuration()); ; time.Sleep(retry) {
-		sent := time.Now()
-		wait := max(end.Sub(sent), 0)
+		sent, wait := time.Now(), max(time.Until(end), 0)
 		req.Wait = durationpb.New(wait) // The request_id makes a repeated call find the claim of the call before.
 		call, cancel := context.WithTimeout(ctx, wait+5*time.Second)
 		answer, err := c.Acquire(call, req)
@@ -93,23 +91,23 @@ func (c *Client) With(ctx context.Context, req *pb.AcquireRequest, f func(ctx co
 func (c *Client) hold(ctx context.Context, lease *pb.Lease, until time.Time, f func(context.Context, uint64) error) error {
 	work, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	timer := time.AfterFunc(time.Until(until), func() { lose(ErrLeaseLost) })
+	drop := func() { delete(c.timers, lease.LeaseId); delete(c.lose, lease.LeaseId) }
+	timer := time.AfterFunc(time.Until(until), func() { lose(ErrLeaseLost); c.beat(drop) })
 	defer timer.Stop()
 	c.beat(func() { c.timers[lease.LeaseId], c.lose[lease.LeaseId] = timer, lose })
 	err := f(work, lease.FencingToken)
-	c.beat(func() { delete(c.timers, lease.LeaseId); delete(c.lose, lease.LeaseId) })
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if lost := context.Cause(work); lost != nil {
-		return errors.Join(err, lost)
+	lost := context.Cause(work)
+	c.beat(drop)
+	if !errors.Is(lost, ErrLeaseLost) {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel() // Without an answer, the lease ends with its TTL.
+		release := &pb.ReleaseRequest{LeaseId: lease.LeaseId}
+		if _, failed := c.Release(end, release, grpc.WaitForReady(true)); errors.Is(typed(failed), ErrLeaseLost) {
+			lost = typed(failed)
+		}
 	}
-	// Without an answer, the lease ends with its TTL.
-	if _, lost := c.Release(end, &pb.ReleaseRequest{LeaseId: lease.LeaseId}); errors.Is(typed(lost), ErrLeaseLost) {
-		err = errors.Join(err, typed(lost))
-	}
-	return err
+	return errors.Join(err, lost)
 }
-
 func (c *Client) beat(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,10 +130,8 @@ func (c *Client) beat(change func()) {
 
 func (c *Client) keep(ctx context.Context) {
 	for ; ctx.Err() == nil; time.Sleep(retry) {
-		stream, err := c.KeepAlive(ctx) // It begins with an ask, whose answer names all leases again.
-		c.mu.Lock()
-		c.stream, c.beats = stream, nil
-		c.mu.Unlock()
+		stream, err := c.KeepAlive(ctx)
+		c.beat(func() { c.stream, c.beats = stream, nil }) // It names all leases again.
 		for event := (*pb.KeepAliveResponse)(nil); err == nil; event, err = stream.Recv() {
 			if event.GetAsk() != nil {
 				c.beat(func() {})
