@@ -47,7 +47,9 @@ use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Namespace, Ttl};
 
 mod batch;
 mod calls;
-mod client;
+// The bench sends bare requests with it.
+#[doc(hidden)]
+pub mod client;
 mod clock;
 pub mod config;
 mod data;

@@ -1,0 +1,122 @@
+//! Our own sides: through gRPC at servers, and through a backend in process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fencepost::backend::{Backend, Health};
+use fencepost::limits::Limits;
+use fencepost::locks::{Acquire, Locks};
+use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+
+use crate::process::{NAMESPACE, Server};
+use crate::side::{Caller, Side, Turn};
+use crate::{Failure, client};
+
+/// Through gRPC with a request id for each Acquire, as our own client sends it.
+pub const REQUESTS: &str = "through gRPC, with request ids";
+/// Through gRPC.
+pub const GRPC: &str = "through gRPC";
+/// Through the backend.
+pub const PROCESS: &str = "in process";
+/// Through gRPC, by turns at two servers.
+pub const TWO: &str = "through two servers";
+
+/// How long a caller waits for a lock. Nobody waits that long.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// The sides that every store has.
+pub async fn sides(server: &Server, locks: Locks) -> Result<Vec<Side>, Failure> {
+    let remote = client::connect(&server.address).await?;
+    // It may not serve yet.
+    let until = Instant::now() + WAIT;
+    while let Err(status) = client::pair(&mut remote.clone(), ask("warm")).await {
+        if Instant::now() > until {
+            return Err(status.into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let with_requests = vec![remote.clone()];
+    Ok(vec![
+        Side::new(REQUESTS, move |turn| through(with_requests.clone(), turn, true, "r")),
+        Side::new(GRPC, move |turn| through(vec![remote.clone()], turn, false, "g")),
+        Side::new(PROCESS, move |turn| {
+            let locks = locks.clone();
+            async move { Ok(turn.all("p", |caller| in_process(locks.clone(), caller)).await) }
+        }),
+    ])
+}
+
+/// A hot lock through two servers.
+pub async fn through_two(servers: [&Server; 2]) -> Result<Side, Failure> {
+    let mut both = Vec::new();
+    for server in servers {
+        both.push(client::connect(&server.address).await?);
+    }
+    Ok(Side::new(TWO, move |turn| through(both.clone(), turn, true, "t")).only_hot())
+}
+
+fn ask(lock: &str) -> fencepost::api::proto::AcquireRequest {
+    client::ask(NAMESPACE, lock, "bench", WAIT)
+}
+
+async fn through(
+    remotes: Vec<client::Locks>,
+    turn: Turn,
+    requests: bool,
+    side: &'static str,
+) -> Result<usize, Failure> {
+    let call = |caller: Caller| {
+        let mut remote = remotes[caller.number % remotes.len()].clone();
+        async move {
+            let (mut ask, mut done) = (ask(&caller.lock), 0);
+            while Instant::now() < caller.until {
+                if requests {
+                    ask.request_id = unique().to_string();
+                }
+                client::pair(&mut remote, ask.clone()).await.expect("a pair");
+                done += 1;
+            }
+            done
+        }
+    };
+    Ok(turn.all(side, call).await)
+}
+
+fn unique() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The namespace of the callers in process. It is none of the server's, so that the sides share no lock.
+pub fn namespace() -> Namespace {
+    Namespace::new("process").expect("a good name")
+}
+
+/// The locks of a backend, once it serves.
+pub async fn locks(backend: Arc<dyn Backend>) -> Result<Locks, Failure> {
+    let mut health = backend.health();
+    health.wait_for(|health| *health == Health::Serving).await?;
+    Ok(Locks::new(namespace(), Limits::default(), backend))
+}
+
+async fn in_process(locks: Locks, caller: Caller) -> usize {
+    let ask = Acquire {
+        lock: LockName::new(&caller.lock).expect("a good name"),
+        owner: Owner::new("bench").expect("a good name"),
+        identity: Identity::anonymous(),
+        mode: Mode::Exclusive,
+        ttl: Some(Duration::from_secs(30)),
+        wait: WAIT,
+        request_id: None,
+        reentrant: false,
+        metadata: Metadata::default(),
+    };
+    let mut done = 0;
+    while Instant::now() < caller.until {
+        let lease = locks.acquire(ask.clone()).await.expect("a grant").delivered();
+        locks.release(&lease.key).await.expect("a release");
+        done += 1;
+    }
+    done
+}

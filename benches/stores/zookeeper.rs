@@ -1,0 +1,106 @@
+//! One ZooKeeper server, beside bare requests of the same client and beside Curator's lock.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fencepost::backend::zookeeper::Store;
+use fencepost::backend::zookeeper::client::wire::Op;
+use fencepost::backend::zookeeper::client::{Client, State};
+use fencepost::backend::zookeeper::settings::{Credentials, Settings};
+use tokio::sync::mpsc;
+
+use crate::own::{self, PROCESS, REQUESTS, TWO};
+use crate::process::Server;
+use crate::side::{Bench, Bound, Caller, Figure, Side};
+use crate::{Failure, peer};
+
+#[path = "../../tests/common/zookeeper.rs"]
+mod servers;
+
+const BARE: &str = "bare create, delete";
+const CURATOR: &str = "Curator's InterProcessMutex";
+
+fn bounds() -> Vec<Bound> {
+    let at_least = |(callers, hot), side, least| Bound {
+        callers,
+        hot,
+        side,
+        figure: Figure::Beside(CURATOR, least),
+    };
+    vec![
+        at_least((64, false), REQUESTS, 2.0),
+        at_least((256, false), REQUESTS, 3.0),
+        at_least((256, false), PROCESS, 3.5),
+        at_least((64, true), REQUESTS, 2.0),
+        at_least((64, true), TWO, 1.0),
+    ]
+}
+
+/// The bench, where there is a ZooKeeper.
+pub async fn bench(program: &Path, with_peer: bool) -> Result<Option<Bench>, Failure> {
+    if servers::program().is_none() {
+        return Ok(None);
+    }
+    let ensemble = Arc::new(servers::Ensemble::start(1));
+    let address = ensemble.servers[0].address();
+    let table =
+        format!("backend = 'zookeeper'\nguarantee = 'cp'\n[namespaces.bench.zookeeper]\nservers = ['{address}']");
+    let [server, second] = [Server::start(program, &table)?, Server::start(program, &table)?];
+    let settings = Settings::new(ensemble.addresses());
+    let backend = Store::open(settings.clone(), Credentials::default()).namespace(&own::namespace());
+    let mut sides = own::sides(&server, own::locks(backend).await?).await?;
+    sides.push(own::through_two([&server, &second]).await?);
+    sides.push(bare_side(&settings).await?);
+    if with_peer {
+        sides.push(peer::side(CURATOR, "Curator", &address)?);
+    }
+    let [measured, counting] = [Arc::clone(&ensemble), Arc::clone(&ensemble)];
+    Ok(Some(Bench {
+        what: "ZooKeeper, one server".into(),
+        server,
+        sides,
+        store_cpu: Box::new(move || measured.servers[0].cpu()),
+        count: Some((
+            "transactions",
+            Box::new(move || counting.servers[0].zxid().expect("it serves") & 0xffff_ffff),
+        )),
+        bounds: bounds(),
+        servers: Box::new((second, ensemble)),
+    }))
+}
+
+async fn bare_side(settings: &Settings) -> Result<Side, Failure> {
+    let (events, _) = mpsc::unbounded_channel();
+    let client = Arc::new(Client::open(settings, Credentials::default(), events));
+    let mut state = client.state();
+    let state = state
+        .wait_for(|state| matches!(state, State::Connected(_)))
+        .await?
+        .clone();
+    let State::Connected(connected) = state else {
+        return Err("no session".into());
+    };
+    let generation = connected.generation;
+    Ok(Side::new(BARE, move |turn| {
+        let client = Arc::clone(&client);
+        async move {
+            Ok(turn
+                .all("bare", |caller| bare(Arc::clone(&client), generation, caller))
+                .await)
+        }
+    })
+    .only_own())
+}
+
+async fn bare(client: Arc<Client>, generation: u64, caller: Caller) -> usize {
+    let (path, mut done) = (format!("/{}", caller.lock), 0);
+    while Instant::now() < caller.until {
+        let create = client.multi(generation, &[Op::create(&path, vec![0; 150])]);
+        create.await.expect("it is created");
+        let delete = client.multi(generation, &[Op::delete(&path, -1)]);
+        delete.await.expect("it is deleted");
+        done += 1;
+    }
+    done
+}
