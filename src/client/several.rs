@@ -102,7 +102,11 @@ impl AcquireAll {
             wait: (!wait.is_zero()).then(|| wire(wait)),
             ..self.request.clone()
         };
-        let response = self.keep_alive.calls().once(wait + MARGIN, request, acquire_all).await?;
+        let response = self
+            .keep_alive
+            .calls()
+            .once(wait + MARGIN, request, acquire_all)
+            .await?;
         if response.leases.len() == self.request.locks.len() {
             Ok(response)
         } else {
