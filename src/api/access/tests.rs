@@ -47,7 +47,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
     };
     let granted = locks.acquire(request).await.unwrap();
     let token = granted.lease.key.token;
-    CountedGrant { granted, quota }.deliver();
+    CountedGrant::new(granted, quota, locks.clone()).deliver();
     assert!(acquire_quota().is_err(), "one is held");
 
     {
@@ -101,7 +101,7 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
         .await
         .unwrap();
     let key = granted.lease.key.clone();
-    CountedGrant { granted, quota }.deliver();
+    CountedGrant::new(granted, quota, locks.clone()).deliver();
     elsewhere.force_release(&name, key.token).await.unwrap();
     assert!(acquire_quota().is_err(), "this server has not heard of it");
     assert!(matches!(locks.renew(&key, None).await, Err(Error::LeaseLost { .. })));
