@@ -92,6 +92,22 @@ async fn a_shorter_renewal_takes_nothing_away_after_a_restart() {
 }
 
 #[tokio::test]
+async fn the_metadata_of_a_holder_is_kept_over_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("locks");
+    let before = open(&file);
+    let lease = take(&before, ask("a")).await;
+    let note = Metadata::of_value("proclaimed".into()).expect("a short value");
+    before.update_metadata(&lease.key, &note).await.expect("it is held");
+    before.close().await;
+    let queue = open(&file).inspect(&name("a"), 1).await.expect("the store answers");
+    assert_eq!(
+        (&queue.holders[0].metadata, queue.holders[0].token),
+        (&note, lease.key.token)
+    );
+}
+
+#[tokio::test]
 async fn what_was_given_back_is_free_after_a_restart_and_remembered() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");
