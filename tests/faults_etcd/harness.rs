@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, GetOptions};
@@ -12,6 +14,7 @@ use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
 use fencepost::name::{Identity, LockName, Metadata, Mode, Namespace, Owner};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::servers::{Cluster, program};
 
@@ -290,5 +293,41 @@ impl Course {
             to.saturating_duration_since(from).saturating_sub(within.sum())
         };
         self.times.windows(2).map(beyond).max().unwrap_or_default()
+    }
+}
+
+/// What this machine is late by from now on: a task that sleeps measures that.
+pub struct Lateness {
+    begun: Instant,
+    slept: Arc<AtomicU32>,
+    _sleeps: AbortOnDropHandle<()>,
+}
+
+/// How long that task sleeps each time.
+const NAP: Duration = Duration::from_millis(100);
+
+impl Lateness {
+    /// Begins to measure.
+    pub fn begin() -> Self {
+        let slept = Arc::<AtomicU32>::default();
+        let count = Arc::clone(&slept);
+        let sleeps = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(NAP).await;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self {
+            begun: Instant::now(),
+            slept,
+            _sleeps: AbortOnDropHandle::new(sleeps),
+        }
+    }
+
+    /// The time so far less that of the naps.
+    pub fn so_far(&self) -> Duration {
+        self.begun
+            .elapsed()
+            .saturating_sub(NAP * self.slept.load(Ordering::Relaxed))
     }
 }
