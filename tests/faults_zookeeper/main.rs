@@ -2,6 +2,8 @@
 #![cfg(feature = "zookeeper")]
 
 mod answers;
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../common/claims.rs"]
 mod claims;
 #[path = "../common/clients.rs"]
@@ -29,6 +31,7 @@ mod raw;
 mod register;
 mod restore;
 mod rights;
+mod secure;
 #[path = "../common/zookeeper.rs"]
 mod servers;
 mod sessions;
