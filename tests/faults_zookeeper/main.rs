@@ -8,6 +8,7 @@ mod certificates;
 mod claims;
 #[path = "../common/clients.rs"]
 mod clients;
+mod conditions;
 mod crowd;
 mod ensembles;
 mod expiry;
