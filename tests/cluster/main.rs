@@ -1,5 +1,5 @@
 //! Three servers on one store, as a cluster runs them: restarted in turn while clients go on.
-#![cfg(any(feature = "redis", feature = "etcd"))]
+#![cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 
 #[path = "../common/asks.rs"]
 mod asks;
@@ -18,3 +18,6 @@ mod replicas;
 mod rolling;
 #[path = "../server/mod.rs"]
 mod server;
+#[cfg(feature = "zookeeper")]
+#[path = "../common/zookeeper.rs"]
+mod zookeeper_servers;

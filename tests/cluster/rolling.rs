@@ -22,8 +22,8 @@ const HELD: usize = 6;
 /// How many callers there are.
 const CALLERS: usize = 6;
 
-/// Restarts each server in turn, on servers whose namespace is configured like this.
-async fn restart_in_turn(namespace: &str) {
+/// Restarts each server in turn, on servers whose namespace is configured like this, and after each what is `below`.
+async fn restart_in_turn(namespace: &str, mut below: impl AsyncFnMut(usize)) {
     let mut replicas = Replicas::start(namespace).await;
     let course = Arc::new(Course::default());
     let registers: Vec<Arc<Register>> = (0..REGISTERS).map(|_| Arc::default()).collect();
@@ -47,6 +47,7 @@ async fn restart_in_turn(namespace: &str) {
     while restarts < REPLICAS || began.elapsed() < LASTS {
         tokio::time::sleep(REST).await;
         replicas.0[restarts % REPLICAS].restart().await;
+        below(restarts).await;
         restarts += 1;
         course.goes_on_well().await;
         if let Some(ended) = clients.try_join_next() {
@@ -78,10 +79,8 @@ async fn servers_on_one_redis_are_restarted_in_turn_and_no_lease_is_lost() {
     }
     let redis = crate::redis_servers::RedisServer::start(&[]);
     let url = redis.url();
-    restart_in_turn(&format!(
-        "backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'"
-    ))
-    .await;
+    let namespace = format!("backend = 'redis'\nredis.urls = ['{url}']\nredis.on_empty_store = 'admit'");
+    restart_in_turn(&namespace, async |_| {}).await;
 }
 
 #[cfg(feature = "etcd")]
@@ -93,5 +92,25 @@ async fn servers_on_one_etcd_are_restarted_in_turn_and_no_lease_is_lost() {
         return;
     }
     let cluster = crate::etcd_servers::Cluster::start(1);
-    restart_in_turn(&format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls())).await;
+    let namespace = format!("backend = 'etcd'\netcd.endpoints = {:?}", cluster.urls());
+    restart_in_turn(&namespace, async |_| {}).await;
+}
+
+/// Both sides: after each of ours one of ZooKeeper's is killed and started again.
+#[cfg(feature = "zookeeper")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn servers_on_three_zookeepers_are_restarted_in_turn_with_them_and_no_lease_is_lost() {
+    if crate::zookeeper_servers::program().is_none() {
+        assert!(std::env::var_os("CI").is_none(), "there is no ZooKeeper");
+        println!("skipped: there is neither a ZooKeeper nor Maven to fetch one");
+        return;
+    }
+    let mut ensemble = crate::zookeeper_servers::Ensemble::start(3);
+    let namespace = format!("backend = 'zookeeper'\nzookeeper.servers = {:?}", ensemble.addresses());
+    restart_in_turn(&namespace, async |restarts| {
+        let server = restarts % ensemble.servers.len();
+        ensemble.servers[server].kill9();
+        ensemble.servers[server].restart();
+    })
+    .await;
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fencepost::backend::zookeeper::settings::Settings;
-use fencepost::backend::{AcquireOutcome, Backend, NewClaim, ReleaseTarget};
+use fencepost::backend::{AcquireOutcome, Backend, InspectLimit, NewClaim, ReleaseTarget};
 use fencepost::name::LockKey;
 
 use crate::claims::numbered;
@@ -56,6 +56,9 @@ async fn waiters_of_a_session_that_was_given_up_keep_their_places() {
         }
         assert!(!holds(&waits), "{waits:?}");
     }
+    let limit = InspectLimit::of_each(0);
+    let queue = there.inspect(&name("a"), limit).await.expect("it answers");
+    assert_eq!(queue.waiter_count, 3);
     let old = Connection::take_over(&ensemble.servers[0].address(), given_up);
     assert!(old.is_none_or(Connection::close), "it is somebody's");
     let mut lease = grant.lease(LockKey {

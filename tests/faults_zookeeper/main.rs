@@ -2,10 +2,13 @@
 #![cfg(feature = "zookeeper")]
 
 mod answers;
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../common/claims.rs"]
 mod claims;
 #[path = "../common/clients.rs"]
 mod clients;
+mod conditions;
 mod crowd;
 mod ensembles;
 mod expiry;
@@ -31,6 +34,7 @@ mod raw;
 mod register;
 mod restore;
 mod rights;
+mod secure;
 #[path = "../common/zookeeper.rs"]
 mod servers;
 mod sessions;

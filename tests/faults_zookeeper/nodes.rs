@@ -135,6 +135,22 @@ async fn tokens_rise_over_a_base_that_was_lowered_by_hand() {
     assert!(token(&after) > token(&before), "{} {}", token(&after), token(&before));
 }
 
+/// As another replica raises it: nothing is granted by the base from before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_count_from_a_base_that_was_raised_meanwhile() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let locks = replica(&ensemble).await;
+    let before = take(&locks, "a", TTL).await;
+    locks.release(&before.key).await.expect("it is held");
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    let raised = token(&before) + 1_000_000_000;
+    let written = operator.write(&format!("{ROOT}/base"), &raised.to_be_bytes());
+    written.expect("it is there");
+    let after = take(&locks, "a", TTL).await;
+    assert!(token(&after) > raised, "{} {raised}", token(&after));
+    locks.release(&after.key).await.expect("it is held");
+}
+
 /// A step that was judged by the record of an earlier call must not meet a new record of the same version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_record_of_a_request_that_is_forgotten_stays_for_a_while() {

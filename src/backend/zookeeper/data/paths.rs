@@ -60,9 +60,14 @@ impl Paths {
         u16::try_from(hash % u64::from(BUCKETS)).unwrap_or(0)
     }
 
+    /// The node of all buckets of locks.
+    pub fn all_locks(&self) -> String {
+        format!("{}/l", self.root)
+    }
+
     /// The node of a bucket of locks.
     pub fn locks(&self, bucket: u16) -> String {
-        format!("{}/l/{bucket:02x}", self.root)
+        format!("{}/{bucket:02x}", self.all_locks())
     }
 
     /// The node of a bucket of requests and ends.

@@ -6,7 +6,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
+use crate::backend::zookeeper::data::paths::decode_name;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::epoch::Epoch;
@@ -118,10 +118,14 @@ impl Replica {
     /// The locks that have nodes, after the server has caught up.
     async fn names(&self, epoch: &Epoch) -> Result<Vec<LockName>, Failure> {
         let sync = self.client.sync(epoch.generation, &self.paths.base());
-        let reads: Vec<_> = (0..BUCKETS)
-            .map(|bucket| self.client.children(epoch.generation, &self.paths.locks(bucket)))
-            .collect();
+        let all = self.paths.all_locks();
+        let buckets = self.client.children(epoch.generation, &all);
         sync.await?;
+        let buckets = buckets.await?.map(|(names, _)| names).unwrap_or_default();
+        let reads: Vec<_> = buckets
+            .iter()
+            .map(|bucket| self.client.children(epoch.generation, &format!("{all}/{bucket}")))
+            .collect();
         let mut names = Vec::new();
         for read in reads {
             let children = read.await?.map(|(children, _)| children).unwrap_or_default();

@@ -1,0 +1,116 @@
+//! Conditions of a `multi` that matter only when another replica comes between a read and the step that it decides.
+
+use std::time::Duration;
+
+use fencepost::backend::{AcquireOutcome, NewClaim, RenewOutcome, WaitPolicy};
+use fencepost::name::{LockKey, Ttl};
+use futures::future::join_all;
+
+use crate::claims::numbered;
+use crate::forwarder::{Answers, Forwarder};
+use crate::harness::{backend, ensemble, holds, lock_path, name, namespace, settings};
+use crate::raw::Connection;
+
+/// How much later one replica reads answers.
+const LATE: Duration = Duration::from_millis(200);
+/// Locks, each of which the other replica acquires at another moment.
+const LOCKS: u32 = 12;
+
+fn trying(number: u128) -> NewClaim {
+    NewClaim {
+        wait_policy: WaitPolicy::NoWait,
+        ..numbered(number)
+    }
+}
+
+/// It is seen empty, and acquired by another replica before the step arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_seen_empty_is_granted_once() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let network = Forwarder::before(ensemble.servers[0].port()).await;
+    let late = backend(settings(vec![network.address()])).await;
+    let other = backend(settings(ensemble.addresses())).await;
+    // A lock's node stays without children when its holder is deleted by hand.
+    let mut operator = Connection::open(&ensemble.servers[0].address());
+    for lock in 0..LOCKS {
+        let lock = format!("l{lock}");
+        let held = other.acquire(&name(&lock), &trying(1)).await.expect("it answers");
+        assert!(holds(&held));
+        let path = lock_path(&mut operator, &lock);
+        for child in operator.children(&path).expect("the lock") {
+            operator.delete(&format!("{path}/{child}")).expect("it is there");
+        }
+    }
+    network.answers(Answers::Late(LATE));
+    let pairs = (0..LOCKS).map(|lock| {
+        let (late, other) = (late.clone(), other.clone());
+        async move {
+            let name = name(&format!("l{lock}"));
+            let number = 2 * u128::from(lock) + 2;
+            let (claim, meanwhile) = (trying(number), trying(number + 1));
+            let afterwards = async {
+                tokio::time::sleep(3 * LATE * lock / LOCKS).await;
+                other.acquire(&name, &meanwhile).await
+            };
+            let both = tokio::join!(late.acquire(&name, &claim), afterwards);
+            let is_held = |outcome| matches!(outcome, AcquireOutcome::Held(_));
+            let both = [both.0, both.1].map(|outcome| is_held(outcome.expect("it answers")));
+            assert_eq!(both.iter().filter(|held| **held).count(), 1, "lock {lock}: {both:?}");
+        }
+    });
+    join_all(pairs).await;
+}
+
+/// Each reads the claim, and writes it with one hold more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_that_two_replicas_add_at_once_are_all_kept() {
+    const ROUNDS: u128 = 20;
+    let Some(ensemble) = ensemble(1) else { return };
+    let (one, other) = (
+        backend(settings(ensemble.addresses())).await,
+        backend(settings(ensemble.addresses())).await,
+    );
+    let hold = |number| NewClaim {
+        reentrant: true,
+        ..numbered(number)
+    };
+    let lock = name("a");
+    let held = one.acquire(&lock, &hold(1)).await.expect("it answers");
+    assert!(holds(&held));
+    for round in 1..=ROUNDS {
+        let (first, second) = (hold(2 * round), hold(2 * round + 1));
+        let (first, second) = tokio::join!(one.acquire(&lock, &first), other.acquire(&lock, &second));
+        let added = [first, second].map(|outcome| match outcome.expect("it answers") {
+            AcquireOutcome::Held(grant) => u128::from(grant.holds),
+            other => panic!("{other:?}"),
+        });
+        // The first hold, and two of each round.
+        assert_eq!(added.into_iter().max(), Some(2 * round + 1), "a hold was lost");
+    }
+}
+
+/// The replica that granted the lease knows only the version that it wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_does_not_shorten_what_another_replica_has_promised() {
+    let Some(ensemble) = ensemble(1) else { return };
+    let granting = backend(settings(ensemble.addresses())).await;
+    let other = backend(settings(ensemble.addresses())).await;
+    let ttl = |seconds| Ttl::new(Duration::from_secs(seconds)).expect("a positive TTL");
+    let claim = NewClaim {
+        ttl: ttl(20),
+        ..numbered(1)
+    };
+    let AcquireOutcome::Held(grant) = granting.acquire(&name("a"), &claim).await.expect("it answers") else {
+        panic!("it is free");
+    };
+    let lease = grant.lease(LockKey {
+        namespace: namespace(),
+        name: name("a"),
+    });
+    let longer = other.renew(&lease, Some(ttl(600))).await.expect("it answers");
+    assert!(matches!(longer, RenewOutcome::Renewed(_)), "{longer:?}");
+    match granting.renew(&lease, Some(ttl(20))).await.expect("it answers") {
+        RenewOutcome::Renewed(grant) => assert!(grant.ttl > Duration::from_secs(300), "{:?}", grant.ttl),
+        gone => panic!("{gone:?}"),
+    }
+}
