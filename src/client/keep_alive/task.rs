@@ -65,8 +65,8 @@ pub struct KeepAliveTask {
 #[expect(clippy::large_enum_variant, reason = "a client has one of it")]
 enum Link {
     Closed,
-    Opening(CallChannel, BoxFuture<'static, Result<BeatStream, Failed>>),
-    Open(BeatStream),
+    Opening(CallChannel, BoxFuture<'static, Result<Box<BeatStream>, Failed>>),
+    Open(Box<BeatStream>),
 }
 
 /// A renewal by a call that was sent.
@@ -80,7 +80,7 @@ struct Renewal {
 #[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 enum Next {
     Change(Option<Change>),
-    Opened(Result<BeatStream, Failed>),
+    Opened(Result<Box<BeatStream>, Failed>),
     Event(Result<Event, Failed>),
     Renewal(Renewal),
     Time,
@@ -176,7 +176,7 @@ impl KeepAliveTask {
         let channel = self.calls.channel();
         let first = beat(&mut self.leases, now);
         let (calls, used) = (Arc::clone(&self.calls), channel.clone());
-        let opened = async move { BeatStream::open(&calls, used, first).await };
+        let opened = async move { BeatStream::open(&calls, used, first).await.map(Box::new) };
         self.link = Link::Opening(channel, Box::pin(opened));
     }
 
