@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 from fencepost.v1.lock_pb2 import Mode
 from locks import Locks
@@ -18,7 +19,7 @@ def main(jobs: str = "12") -> None:
     mutex = threading.Lock()
 
     def run(job: int) -> int:
-        with locks.lock("transcode", wait=60, mode=FIVE):
+        with locks.lock("transcode", wait=60, ttl=timedelta(seconds=8), mode=FIVE):
             with mutex:
                 running.add(job)
                 at_once = len(running)

@@ -5,9 +5,11 @@ import random
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 from locks import Lock, Locks
 
+TTL = timedelta(seconds=8)
 ACCOUNTS = ["alice", "bob", "carol"]
 TABLE = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL, token INTEGER NOT NULL)"
 ADD = "UPDATE accounts SET balance = balance + ?, token = ? WHERE name = ? AND token <= ?"
@@ -34,7 +36,10 @@ def main(path: str = "accounts.db", transfers: str = "20") -> None:
         giver, taker = random.sample(ACCOUNTS, 2)
         # Everybody takes the two locks in the order of their names, so that nobody waits in a circle.
         first, second = sorted([giver, taker])
-        with locks.lock(f"account/{first}", wait=60) as one, locks.lock(f"account/{second}", wait=60) as two:
+        with (
+            locks.lock(f"account/{first}", wait=60, ttl=TTL) as one,
+            locks.lock(f"account/{second}", wait=60, ttl=TTL) as two,
+        ):
             one.check()
             two.check()
             move(path, {giver: -10, taker: 10}, {first: one, second: two})

@@ -1,10 +1,9 @@
 //! Transfers between accounts, each under the locks of both: `example-transfer [DATABASE] [TRANSFERS]`.
 
 use std::env::args;
-use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fencepost::client::{Client, LockGuard};
+use fencepost::client::{Client, Error, LockGuard};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use rusqlite::{Connection, params};
 use tokio::sync::Mutex;
@@ -16,7 +15,7 @@ const ADD: &str = "UPDATE accounts SET balance = balance + ?1, token = ?2 WHERE 
 const PAIRS: [(&str, &str); 3] = [("alice", "bob"), ("alice", "carol"), ("bob", "carol")];
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = args().nth(1).unwrap_or_else(|| "accounts.db".into());
     let transfers: usize = args().nth(2).map_or(Ok(20), |text| text.parse())?;
     let database = Connection::open(path)?;
@@ -36,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn transfer(client: &Client, database: &Mutex<Connection>) -> Result<(), Box<dyn Error>> {
+async fn transfer(client: &Client, database: &Mutex<Connection>) -> Result<(), Box<dyn std::error::Error>> {
     let random = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos() as usize / 100;
     // Everybody takes the two locks in the order of their names, so that nobody waits in a circle.
     let (first, second) = PAIRS[random % PAIRS.len()];
@@ -47,23 +46,32 @@ async fn transfer(client: &Client, database: &Mutex<Connection>) -> Result<(), B
         &mut *database.lock().await,
         [(first, amount, &one), (second, -amount, &two)],
     )?;
-    one.release().await?;
-    two.release().await?;
+    release(one).await?;
+    release(two).await?;
     println!("{amount} to {first}, {} to {second}", -amount);
     Ok(())
 }
 
-async fn account(client: &Client, name: &str) -> Result<LockGuard, fencepost::client::Error> {
+async fn account(client: &Client, name: &str) -> Result<LockGuard, Error> {
     let owner = format!("transfer-{}", std::process::id());
     let lock = format!("account/{name}");
     client
         .acquire("default", &lock, &owner)
         .wait(Duration::from_secs(60))
+        .ttl(Duration::from_secs(8))
         .await
 }
 
+/// Without an answer, the lease ends with its TTL.
+async fn release(guard: LockGuard) -> Result<(), Error> {
+    match guard.release().await {
+        Err(Error::Unreachable { .. } | Error::Unavailable { .. }) => Ok(()),
+        released => released,
+    }
+}
+
 /// Changes both balances or neither; each row compares the token of its own lock.
-fn change(database: &mut Connection, changes: [(&str, i64, &LockGuard); 2]) -> Result<(), Box<dyn Error>> {
+fn change(database: &mut Connection, changes: [(&str, i64, &LockGuard); 2]) -> Result<(), Box<dyn std::error::Error>> {
     let transaction = database.transaction()?;
     for (name, amount, guard) in changes {
         let token = guard.fencing_token();

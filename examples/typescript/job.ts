@@ -11,6 +11,7 @@ const WRITE = `INSERT INTO reports VALUES ('daily', ?, ?)
 
 const [path = "reports.db", steps = "5", ttl = "10"] = process.argv.slice(2);
 const database = new Database(path);
+database.exec("PRAGMA busy_timeout = 10000");
 database.exec(TABLE);
 const write = database.prepare(WRITE);
 

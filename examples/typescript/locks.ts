@@ -97,21 +97,20 @@ export class Locks {
     const lock = await this.#acquire(request, performance.now() + waitMs);
     this.#held.set(lock.id, lock);
     this.#beat();
-    try {
-      const result = await work(lock);
-      lock.signal.throwIfAborted();
-      return result;
-    } finally {
-      this.#held.delete(lock.id);
-      const failed = lock.signal.aborted ? undefined : await this.#release(lock.id);
-      lock.end("released");
-      if (failed instanceof LeaseLost) throw failed;
-    }
+    const [outcome] = await Promise.allSettled([work(lock)]);
+    this.#held.delete(lock.id);
+    const failed = lock.signal.aborted ? lock.signal.reason : await this.#release(lock.id);
+    lock.end("released");
+    if (outcome.status === "rejected") throw outcome.reason;
+    if (failed instanceof LeaseLost) throw failed;
+    return outcome.value;
   }
+
   #release(leaseId: string): Promise<FencepostError | null> {
     const metadata = new grpc.Metadata({ waitForReady: true }); // Without an answer, the lease ends with its TTL.
     return new Promise((done) => this.stub.release({ leaseId }, metadata, { deadline: Date.now() + 5000 }, (error) => done(error && typed(error))));
   }
+
   async #acquire(request: AcquireRequest, end: number): Promise<Lock> {
     const requestId = randomUUID(); // By it, a repeated call finds the claim of the call before.
     for (;;) {
@@ -129,6 +128,7 @@ export class Locks {
       await sleep(RETRY_MS);
     }
   }
+
   #beat() {
     const locks = [...this.#held.values()].filter((lock) => !lock.signal.aborted);
     this.#beats.push({ sent: performance.now(), locks });

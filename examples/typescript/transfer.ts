@@ -1,6 +1,6 @@
 // Transfers between accounts, each under the locks of both: transfer [DATABASE] [TRANSFERS].
 import Database from "libsql";
-import { type Lock, Locks } from "./locks.js";
+import { type Lock, Locks, seconds } from "./locks.js";
 
 const TABLE = "CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, balance INTEGER NOT NULL, token INTEGER NOT NULL)";
 const ACCOUNTS = "INSERT OR IGNORE INTO accounts VALUES ('alice', 100, 0), ('bob', 100, 0), ('carol', 100, 0)";
@@ -8,6 +8,7 @@ const PAIRS = [["alice", "bob"], ["alice", "carol"], ["bob", "carol"]] as const;
 
 const [path = "accounts.db", transfers = "20"] = process.argv.slice(2);
 const database = new Database(path);
+database.exec("PRAGMA busy_timeout = 10000");
 database.exec(TABLE);
 database.exec(ACCOUNTS);
 const add = database.prepare("UPDATE accounts SET balance = balance + ?, token = ? WHERE name = ? AND token <= ?");
@@ -21,7 +22,8 @@ const move = database.transaction((changes: [name: string, amount: number, lock:
 });
 
 const locks = new Locks(process.env.FENCEPOST_ADDR ?? "127.0.0.1:50051", `transfer-${process.pid}`);
-const account = <T>(name: string, work: (lock: Lock) => Promise<T>) => locks.hold({ name: `account/${name}` }, work, 60_000);
+const account = <T>(name: string, work: (lock: Lock) => Promise<T>) => 
+  locks.hold({ name: `account/${name}`, ttl: seconds(8) }, work, 60_000);
 
 async function transfer() {
   // Everybody takes the two locks in the order of their names, so that nobody waits in a circle.

@@ -37,7 +37,7 @@ func run(jobsText string) error {
 	for job := range jobs {
 		group.Go(func() error {
 			five := &pb.Mode{Kind: &pb.Mode_Semaphore_{Semaphore: &pb.Mode_Semaphore{Permits: 1, Limit: 5}}}
-			req := &pb.AcquireRequest{Name: "transcode", Wait: durationpb.New(time.Minute), Mode: five}
+			req := &pb.AcquireRequest{Name: "transcode", Wait: durationpb.New(time.Minute), Ttl: durationpb.New(8 * time.Second), Mode: five}
 			return client.With(ctx, req, func(context.Context, uint64) error {
 				atOnce := running.Add(1)
 				defer running.Add(-1)

@@ -41,7 +41,7 @@ func run(path, stepsText, ttlText string) error {
 	if err != nil {
 		return err
 	}
-	db, err := sql.Open("sqlite", path)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		return err
 	}

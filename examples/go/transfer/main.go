@@ -91,7 +91,7 @@ func transfer(ctx context.Context, client *locks.Client, db *sql.DB) error {
 }
 
 func account(name string) *pb.AcquireRequest {
-	return &pb.AcquireRequest{Name: "account/" + name, Wait: durationpb.New(time.Minute)}
+	return &pb.AcquireRequest{Name: "account/" + name, Wait: durationpb.New(time.Minute), Ttl: durationpb.New(8 * time.Second)}
 }
 
 // change adds to a balance; the row compares the token of the account's own lock.

@@ -62,7 +62,6 @@ pub struct KeepAliveTask {
 }
 
 /// The connection of the task to a server.
-#[expect(clippy::large_enum_variant, reason = "a client has one of it")]
 enum Link {
     Closed,
     Opening(CallChannel, BoxFuture<'static, Result<Box<BeatStream>, Failed>>),
@@ -77,7 +76,6 @@ struct Renewal {
 }
 
 /// What happened.
-#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 enum Next {
     Change(Option<Change>),
     Opened(Result<Box<BeatStream>, Failed>),

@@ -22,7 +22,8 @@ public final class AtMostFive {
         AtomicInteger most = new AtomicInteger();
         ExecutorService pool = Executors.newFixedThreadPool(jobs);
         var tasks = IntStream.range(0, jobs).<Callable<Void>>mapToObj(job -> () -> {
-            var request = AcquireRequest.newBuilder().setName("transcode").setMode(FIVE).setWait(Durations.fromMinutes(1));
+            var request = AcquireRequest.newBuilder().setName("transcode").setMode(FIVE)
+                    .setTtl(Durations.fromSeconds(8)).setWait(Durations.fromMinutes(1));
             try (Locks.Lock lock = locks.lock(request)) {
                 most.accumulateAndGet(running.incrementAndGet(), Math::max);
                 Thread.sleep(500); // The work of this job.
@@ -31,10 +32,13 @@ public final class AtMostFive {
             System.out.println("job " + job + " has run");
             return null;
         }).toList();
-        for (Future<Void> done : pool.invokeAll(tasks)) {
-            done.get();
+        try {
+            for (Future<Void> done : pool.invokeAll(tasks)) {
+                done.get();
+            }
+        } finally {
+            pool.shutdown();
         }
-        pool.shutdown();
         System.out.println("at most " + most + " at a time");
     }
 }

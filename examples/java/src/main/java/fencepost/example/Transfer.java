@@ -34,10 +34,13 @@ public final class Transfer {
         }
         ExecutorService pool = Executors.newFixedThreadPool(4);
         Callable<Void> transfer = () -> transfer(locks, path);
-        for (Future<Void> done : pool.invokeAll(Collections.nCopies(transfers, transfer))) {
-            done.get();
+        try {
+            for (Future<Void> done : pool.invokeAll(Collections.nCopies(transfers, transfer))) {
+                done.get();
+            }
+        } finally {
+            pool.shutdown();
         }
-        pool.shutdown();
         try (Connection database = DriverManager.getConnection(path)) {
             var total = database.createStatement().executeQuery("SELECT sum(balance) FROM accounts");
             System.out.println("the total is " + total.getInt(1));
@@ -64,7 +67,7 @@ public final class Transfer {
     }
 
     private static AcquireRequest.Builder account(String name) {
-        return AcquireRequest.newBuilder().setName("account/" + name).setWait(Durations.fromMinutes(1));
+        return AcquireRequest.newBuilder().setName("account/" + name).setTtl(Durations.fromSeconds(8)).setWait(Durations.fromMinutes(1));
     }
 
     private static void add(Connection database, String name, int amount, long token) throws SQLException {
