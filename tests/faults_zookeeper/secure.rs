@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fencepost::backend::Health;
 use fencepost::backend::zookeeper::Store;
-use fencepost::backend::zookeeper::settings::{Credentials, Settings, Tls};
+use fencepost::backend::zookeeper::settings::{Credentials, Login, Settings, Tls};
 use fencepost::limits::Limits;
 use fencepost::locks::Locks;
 
@@ -114,7 +114,10 @@ async fn certificates_that_are_renewed_are_used_and_leases_and_waiters_stay() {
 async fn a_password_that_is_wrong_is_told_and_the_right_one_serves_again() {
     let Some(ensemble) = ensemble(1) else { return };
     let with = |password: &str| Credentials {
-        login: Some(("locks".into(), password.into())),
+        login: Some(Login {
+            user: "locks".into(),
+            password: password.into(),
+        }),
         ..Credentials::default()
     };
     let (store, locks) = open(settings(ensemble.addresses()), with("right"));
