@@ -116,16 +116,6 @@ impl Error {
             error: Box::new(self),
         }
     }
-
-    /// Whether the store answered that one of several locks is not held by their call.
-    pub fn is_of_a_lock_that_is_not_held(&self) -> bool {
-        match self {
-            Self::OfLock { error, .. } => {
-                matches!(**error, Self::LockHeld { .. } | Self::WaitTimeout { .. })
-            }
-            _ => false,
-        }
-    }
 }
 
 impl From<OverLimit> for Error {

@@ -89,9 +89,9 @@ impl CountedGrant {
     }
 
     /// Gives the grant back, as [`Granted::give_back`].
-    pub(super) async fn give_back(self, adopted_too: bool) {
+    pub(super) async fn give_back(self) {
         // An undo that failed continues in the background.
-        let _ = self.granted.give_back(adopted_too).await;
+        let _ = self.granted.give_back().await;
     }
 }
 

@@ -108,7 +108,7 @@ impl AcquireAllCall {
         match acquired {
             Ok(()) => Ok(held.in_order()),
             Err(error) => {
-                held.give_back(&error).await;
+                held.give_back().await;
                 Err(error)
             }
         }
@@ -225,10 +225,9 @@ impl HeldLocks {
         Ok(())
     }
 
-    /// Gives all back because of an error. What takes longer continues in the background.
-    async fn give_back(self, error: &Error) {
-        let is_answer = error.is_of_a_lock_that_is_not_held();
-        let all = self.grants.into_iter().map(|(_, grant)| grant.give_back(is_answer));
+    /// Gives all back. What takes longer continues in the background.
+    async fn give_back(self) {
+        let all = self.grants.into_iter().map(|(_, grant)| grant.give_back());
         let all = tokio::spawn(join_all(all.collect::<Vec<_>>()));
         // What was not given back is undone in the background.
         let _ = timeout(GIVE_BACK_WAIT, all).await;

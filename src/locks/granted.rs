@@ -2,7 +2,6 @@
 
 use super::Lease;
 use super::undo::Undo;
-use crate::backend::{ReleaseTarget, Released};
 use crate::error::Error;
 
 /// A granted lease that was not yet delivered to the client.
@@ -22,19 +21,15 @@ impl Granted {
         self.lease
     }
 
-    /// Undoes the grant now. A hold that another call has found stays, unless `adopted_too`.
+    /// Undoes the grant now. A hold that another call has found stays: its client may have been given it.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the undo continues in the background.
     ///
     /// # Errors
     /// When the store fails. The undo then continues in the background.
-    pub(crate) async fn give_back(self, adopted_too: bool) -> Result<(), Error> {
-        let Self { lease, mut undo } = self;
-        if undo.run().await?.released == Released::Adopted && adopted_too {
-            let target = ReleaseTarget::Hold(&lease.key);
-            undo.state().release(&lease.key.lock.name, target).await?;
-        }
-        Ok(())
+    pub(crate) async fn give_back(self) -> Result<(), Error> {
+        let mut undo = self.undo;
+        undo.run().await.map(drop)
     }
 }

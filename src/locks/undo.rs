@@ -67,11 +67,6 @@ impl Undo {
         }
     }
 
-    /// The namespace of the call.
-    pub fn state(&self) -> &Arc<NamespaceState> {
-        &self.state
-    }
-
     /// Cancels the undo, because the call has no claim left or its response was delivered.
     pub fn disarm(mut self) {
         self.armed = false;

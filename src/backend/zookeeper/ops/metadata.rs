@@ -17,6 +17,11 @@ impl Replica {
                 let cause = self.history.of_lease(epoch.generation, lease).await?;
                 return Ok(UpdateOutcome::Gone(cause));
             };
+            if held.remaining().is_zero() {
+                // It is about to be ended, unless another replica has renewed it.
+                self.expire(&held).await?;
+                continue;
+            }
             let mut claim = Claim::clone(&held.claim);
             claim.metadata = metadata.clone();
             claim.life = held.remaining();
