@@ -39,6 +39,7 @@ use crate::claim::{Holder, Queue};
 use crate::name::{FencingToken, LeaseKey, LockName, Metadata, Ttl};
 
 pub mod driver;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub mod login;
 pub mod login_files;
 pub mod notifications;

@@ -75,7 +75,6 @@ macro_rules! login_keys {
         }
     };
 }
-#[allow(unused_imports, reason = "not every store logs in so")]
 pub(crate) use login_keys;
 
 impl LoginKeys<'_> {
