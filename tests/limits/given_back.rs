@@ -6,7 +6,7 @@ use super::server::{Server, resident};
 use super::traffic::{Client, alone, ask, connect, runtime, take, until_waiting};
 
 /// How many wait and leave.
-const CROWD: u32 = if cfg!(feature = "soak") { 30_000 } else { 8_000 };
+const CROWD: u32 = if cfg!(feature = "soak") { 30_000 } else { 12_000 };
 /// How many Acquires are sent at once.
 const BATCH: u32 = 500;
 const CONNECTIONS: usize = 10;
