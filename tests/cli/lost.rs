@@ -13,7 +13,7 @@ use crate::server::until;
 
 const TTL: Duration = Duration::from_secs(3);
 /// The time between two lines of a command that runs, in seconds, at most.
-const USUAL_GAP: f64 = 0.1;
+const USUAL_GAP: f64 = 0.04;
 
 /// Seconds since 1970, as `date` has them.
 fn now() -> f64 {

@@ -13,7 +13,7 @@ use crate::harness::{
 };
 use crate::servers::{RedisServer, available, eventually};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);
 
 /// Pairs of Acquire and Release on locks of their own, each within the node timeout and 100 ms.
