@@ -41,7 +41,9 @@ async fn leases_and_queues_outlive_a_session_that_is_ended_from_outside() {
     let before = claims(&mut Connection::open(&address));
     assert_eq!(before.len(), 2, "{before:?}");
 
-    assert_eq!(end_sessions(&ensemble), 1);
+    // A session that has just moved to another connection cannot be taken over.
+    let ended = (0..20).map(|_| end_sessions(&ensemble)).find(|ended| *ended > 0);
+    assert_eq!(ended, Some(1));
     let ended = Instant::now();
     // The waiter comes again under the new session.
     waiters(&locks, "a", 1).await;
