@@ -110,7 +110,8 @@ impl LockGuard {
         }
     }
 
-    /// Releases the lock and waits for the result.
+    /// Releases the lock and waits for the result. Where other guards of this client have the same lease, because their
+    /// requests had the same request id, the last of them releases it.
     ///
     /// # Errors
     /// [`Error::LeaseLost`] when the lease had ended before: another claim may have held the lock at the same time.
@@ -140,7 +141,7 @@ async fn release_when_stopped(
 ) -> Result<(), Error> {
     // It fails when the guard is dropped, which stops this task too.
     let _ = stopped.await;
-    drop(kept);
+    let is_last = kept.stop();
     let mut cause = None;
     state.send_if_modified(|current| match current {
         LeaseState::Held(_) => {
@@ -155,6 +156,8 @@ async fn release_when_stopped(
     });
     match cause {
         Some(cause) => Err(Error::LeaseLost { cause }),
+        // The lease is also that of another guard, whose request found it.
+        None if !is_last => Ok(()),
         None => keep_alive.calls().release(&lease_id).await,
     }
 }

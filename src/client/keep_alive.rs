@@ -8,8 +8,9 @@ mod leases;
 mod stream;
 mod task;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -35,6 +36,8 @@ pub(super) struct KeepAlive {
 #[derive(Debug, Default)]
 struct Tasks {
     tasks: Vec<Task>,
+    /// The leases with guards. A retry finds the lease of its request, so that one lease can have several.
+    shares: HashMap<Arc<str>, Weak<()>>,
     /// The number of guards and tasks so far.
     last_number: u64,
 }
@@ -52,6 +55,8 @@ struct Task {
 pub(super) struct KeptLease {
     keep_alive: Arc<KeepAlive>,
     lease_id: Arc<str>,
+    /// Every guard of the lease has a clone.
+    share: Option<Arc<()>>,
     guard: u64,
     task: u64,
     changes: mpsc::UnboundedSender<Change>,
@@ -81,6 +86,9 @@ impl KeepAlive {
         let mut tasks = self.tasks.lock();
         tasks.last_number += 1;
         let guard = tasks.last_number;
+        let shared = tasks.shares.get(&lease_id).and_then(Weak::upgrade);
+        let share = shared.unwrap_or_default();
+        tasks.shares.insert(Arc::clone(&lease_id), Arc::downgrade(&share));
         let task = tasks.with_room(lease_id.len() + ID_OVERHEAD, &self.calls);
         // It cannot fail: a task runs until nobody can send it changes, unless its runtime has ended.
         let _ = task.changes.send(Change::Add {
@@ -92,6 +100,7 @@ impl KeepAlive {
         KeptLease {
             keep_alive: Arc::clone(self),
             lease_id,
+            share: Some(share),
             guard,
             task: task.number,
             changes: task.changes.clone(),
@@ -129,6 +138,14 @@ impl Tasks {
     }
 }
 
+impl KeptLease {
+    /// Ends the keeping. Returns whether no other guard of this client has the lease, which is then to be released.
+    pub(super) fn stop(mut self) -> bool {
+        // Of several guards that stop at once exactly one is the last.
+        self.share.take().and_then(Arc::into_inner).is_some()
+    }
+}
+
 impl Drop for KeptLease {
     fn drop(&mut self) {
         // It fails only if the runtime of the task has ended.
@@ -136,7 +153,15 @@ impl Drop for KeptLease {
             lease_id: Arc::clone(&self.lease_id),
             guard: self.guard,
         });
+        drop(self.share.take());
         let mut tasks = self.keep_alive.tasks.lock();
+        if tasks
+            .shares
+            .get(&self.lease_id)
+            .is_some_and(|share| share.strong_count() == 0)
+        {
+            tasks.shares.remove(&self.lease_id);
+        }
         let tasks = &mut tasks.tasks;
         if let Some(index) = tasks.iter().position(|task| task.number == self.task) {
             tasks[index].leases -= 1;

@@ -73,14 +73,6 @@ async fn the_leases_of_a_client_share_one_stream() {
     let renewed = join_all(guards.iter_mut().map(renewed)).await;
     assert!(renewed.iter().zip(ends).all(|(renewed, end)| *renewed > end));
     assert_eq!((gateway.count("KeepAlive"), gateway.count("Renew")), (1, 0));
-    // One guard gives the lease back, and the other is told.
-    let (first, second) = (guards.swap_remove(50), guards.pop().expect("the other"));
-    let held = [first, second].map(|guard| (guard.lease().name.clone(), guard));
-    let [(_, first), (_, second)] = held;
-    let told = second.lost();
-    first.release().await.expect("released");
-    let told = tokio::time::timeout(PATIENCE, told).await.expect("a loss in time");
-    assert!(matches!(told, Loss::Gone { .. }), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,4 +152,22 @@ async fn a_released_lease_is_not_kept() {
         guard.release().await.expect("released");
         assert_eq!(gateway.count("KeepAlive"), streams);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_guards_of_one_lease_the_last_one_releases_it() {
+    let fixture = Fixture::start().await;
+    let client = fixture.client().await;
+    let once = |ask: Acquire| ask.request_id("once");
+    let (first, mut second) = (
+        take(&client, "a", LONG, once).await,
+        take(&client, "a", LONG, once).await,
+    );
+    assert_eq!(first.lease().lease_id, second.lease().lease_id);
+    first.release().await.expect("the other one keeps it");
+    renewed(&mut second).await;
+    let held = client.acquire(NAMESPACE, "a", "other").await;
+    assert!(held.is_err(), "it is held");
+    second.release().await.expect("it is held");
+    take(&client, "a", LONG, |ask| ask).await;
 }
