@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
+use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
 
 /// How often a watch's permission is checked again.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -297,9 +297,9 @@ impl GuardedNamespaces {
             .map_err(|denied| Error::PermissionDenied(Box::new(denied)))
     }
 
-    fn counted(&self, namespace: &Namespace, over: OverLimit) -> OverLimit {
+    fn counted(&self, namespace: &Namespace, over: QuotaExceeded) -> QuotaExceeded {
         if let Some(metrics) = self.namespaces.metrics() {
-            metrics.over_limit(namespace, over.scope.as_str(), over.limit);
+            metrics.quota_refusal(namespace, over.scope.as_str(), over.limit);
         }
         over
     }

@@ -25,8 +25,8 @@ fn lost(cause: Option<Cause>) -> Error {
     Error::LeaseLost { cause }
 }
 
-fn over_limit() -> Error {
-    Error::OverLimit(OverLimit {
+fn quota_exceeded() -> Error {
+    Error::QuotaExceeded(QuotaExceeded {
         limit: "waiters",
         what: "waiters",
         scope: Scope::Namespace,
@@ -119,13 +119,13 @@ fn table() -> Vec<Row> {
             Some(("what", "w")),
         ),
         (
-            over_limit(),
+            quota_exceeded(),
             ResourceExhausted,
             "OVERLOADED",
             Some(("limit", "waiters")),
         ),
         (
-            over_limit(),
+            quota_exceeded(),
             ResourceExhausted,
             "OVERLOADED",
             Some(("scope", "namespace")),

@@ -17,7 +17,7 @@ use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::view::View;
-use super::epoch::{Epoch, Epochs};
+use super::fenced_connection::{FencedConnection, FencedConnections};
 use crate::backend::Notification;
 use crate::backend::notifications::NotificationSender;
 use crate::name::{CallId, ClaimId, LockName};
@@ -34,7 +34,7 @@ const LIST_AGAIN: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct LockTable {
     client: Arc<Client>,
-    epochs: Arc<Epochs>,
+    connections: Arc<FencedConnections>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
     locks: Mutex<Locks>,
@@ -58,13 +58,13 @@ impl Locks {
 impl LockTable {
     pub fn new(
         client: Arc<Client>,
-        epochs: Arc<Epochs>,
+        connections: Arc<FencedConnections>,
         paths: Paths,
         notifications: Arc<NotificationSender>,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
-            epochs,
+            connections,
             paths,
             notifications,
             locks: Mutex::default(),
@@ -93,15 +93,15 @@ impl LockTable {
     }
 
     /// Waits for the calls on this lock that came before, which keeps their order.
-    pub async fn admit(&self, name: &LockName) -> OwnedMutexGuard<()> {
-        let admission = Arc::clone(&self.locks.lock().state(name).admission);
-        admission.lock_owned().await
+    pub async fn wait_for_earlier_calls(&self, name: &LockName) -> OwnedMutexGuard<()> {
+        let in_order = Arc::clone(&self.locks.lock().state(name).in_order);
+        in_order.lock_owned().await
     }
 
     /// Evaluates a question about the view of a lock, if it has a current one.
-    pub fn ask<T>(&self, name: &LockName, epoch: &Epoch, question: impl FnOnce(&View) -> T) -> Option<T> {
+    pub fn ask<T>(&self, name: &LockName, connection: &FencedConnection, question: impl FnOnce(&View) -> T) -> Option<T> {
         self.with_known(name, |state| {
-            let current = state.watched == Some(epoch.generation) && !state.is_outdated;
+            let current = state.watched == Some(connection.generation) && !state.is_outdated;
             state.view.as_ref().filter(|_| current).map(question)
         })?
     }
@@ -111,12 +111,12 @@ impl LockTable {
     ///
     /// # Errors
     /// When ZooKeeper does not answer.
-    pub async fn list(&self, name: &LockName, epoch: &Epoch) -> Result<View, Failure> {
+    pub async fn list(&self, name: &LockName, connection: &FencedConnection) -> Result<View, Failure> {
         let path = self.paths.lock(name);
         let (number, watching, listing) = self.with_number(name, |state, lists| {
             *lists += 1;
             state.asked = *lists;
-            let generation = epoch.generation;
+            let generation = connection.generation;
             let needs_watch = state.is_watched() && state.watched != Some(generation);
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
@@ -232,8 +232,8 @@ impl LockTable {
 
     /// Applies the events of watches, and keeps the lists current, until the namespace is closed.
     pub async fn run(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<Event>) {
-        let closed = self.epochs.closed().clone();
-        let mut epochs = self.epochs.current();
+        let closed = self.connections.closed().clone();
+        let mut connections = self.connections.current();
         let mut ticks = interval(TIDY_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connected = None;
@@ -242,14 +242,14 @@ impl LockTable {
                 tokio::select! {
                     biased;
                     Some(event) = events.recv() => self.apply(&event),
-                    changed = epochs.changed() => {
+                    changed = connections.changed() => {
                         if changed.is_err() {
                             return;
                         }
-                        let epoch = epochs.borrow_and_update().clone();
-                        if let Some(epoch) = epoch.filter(|epoch| connected != Some(epoch.generation)) {
-                            connected = Some(epoch.generation);
-                            self.is_connected(&epoch);
+                        let connection = connections.borrow_and_update().clone();
+                        if let Some(connection) = connection.filter(|connection| connected != Some(connection.generation)) {
+                            connected = Some(connection.generation);
+                            self.is_connected(&connection);
                         }
                     }
                     _ = ticks.tick() => self.tidy(),
@@ -294,8 +294,8 @@ impl LockTable {
         tokio::spawn(async move {
             loop {
                 table.with_known(&name, |state| state.is_outdated = false);
-                let listed = match table.epochs.ready().await {
-                    Ok(epoch) => table.list(&name, &epoch).await.map(drop),
+                let listed = match table.connections.ready().await {
+                    Ok(connection) => table.list(&name, &connection).await.map(drop),
                     Err(failure) => Err(failure),
                 };
                 let due = table.with_known(&name, |state| {
@@ -314,12 +314,12 @@ impl LockTable {
     }
 
     /// Lists all locks again over a new connection, which has no watches.
-    fn is_connected(self: &Arc<Self>, epoch: &Epoch) {
+    fn is_connected(self: &Arc<Self>, connection: &FencedConnection) {
         let mut has_lost = false;
         let mut locks = self.locks.lock();
         for (name, state) in &mut locks.states {
             let waiting = state.own.len();
-            if state.is_connected(epoch.generation, epoch.session) {
+            if state.is_connected(connection.generation, connection.session) {
                 self.list_soon(name, state);
             }
             has_lost |= state.own.len() < waiting;

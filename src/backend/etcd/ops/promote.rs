@@ -9,11 +9,11 @@ use super::acquire::TRIES;
 use super::grant::{Retry, grant_of};
 use super::{Replica, history};
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::slots::Slot;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::Spare;
-use crate::backend::etcd::lock_state::admission::Calls;
+use crate::backend::etcd::lock_state::call_queue::CallKind;
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::{CallId, LockName, Mode};
 
@@ -26,9 +26,9 @@ impl Replica {
         // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
         // before, because that is slow.
         let spare = self.spare(new).await?;
-        let admission = self.locks.admit(name, Calls::Promotions, false).await?;
+        let position = self.locks.join_queue(name, CallKind::Promote, false).await?;
         drop(spare);
-        self.execute_admitted(&admission, self.promote_now(name, new)).await
+        self.execute_in_order(&position, self.promote_now(name, new)).await
     }
 
     /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
@@ -67,7 +67,7 @@ impl Replica {
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
         self.locks.remove_waiter(name, &new.id, new.call);
-        self.slots.end(new.call);
+        self.suffixes.end(new.call);
         Ok(outcome)
     }
 
@@ -93,20 +93,20 @@ impl Replica {
             call.epoch = self.session.epoch().await?;
         }
         match self.outcome_of(call, &snapshot).await? {
-            Waits::For(slot) => self.stand(call, slot, snapshot.view).await,
+            Waits::For(suffix) => self.stand(call, suffix, snapshot.view).await,
             Waits::No(outcome) => Ok(outcome),
         }
     }
 
     /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
     /// that is not next is registered as a local waiter.
-    pub async fn stand(&self, call: &mut Call<'_>, mut slot: Slot, mut view: View) -> Result<AcquireOutcome, Failure> {
+    pub async fn stand(&self, call: &mut Call<'_>, mut suffix: KeySuffix, mut view: View) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
-            let waiter = view.waiters.get(slot).filter(|entry| entry.waits_for(call.new));
+            let waiter = view.waiters.get(suffix).filter(|entry| entry.waits_for(call.new));
             let snapshot = match waiter {
                 // The view is newer than the step that wrote the claim, so the claim was changed since.
                 None => self.snapshot(call).await?,
-                Some(entry) if !view.is_next(slot) => return Ok(self.wait(call, entry, &view).await),
+                Some(entry) if !view.is_next(suffix) => return Ok(self.wait(call, entry, &view).await),
                 Some(entry) => match self.grant_waiting(call, entry, view.revision).await {
                     Ok(grant) => return Ok(AcquireOutcome::Held(grant)),
                     Err(Retry::Changed(snapshot)) => *snapshot,
@@ -118,7 +118,7 @@ impl Replica {
                 call.epoch = self.session.epoch().await?;
             }
             match self.outcome_of(call, &snapshot).await? {
-                Waits::For(there) => (slot, view) = (there, snapshot.view),
+                Waits::For(there) => (suffix, view) = (there, snapshot.view),
                 Waits::No(outcome) => return Ok(outcome),
             }
         }
@@ -127,7 +127,7 @@ impl Replica {
 
     async fn wait(&self, call: &Call<'_>, entry: &Entry, view: &View) -> AcquireOutcome {
         let frees_in = match view.first_holder() {
-            Some(holder) => self.frees_in(holder, view.is_first(entry.slot)).await,
+            Some(holder) => self.frees_in(holder, view.is_first(entry.suffix)).await,
             None => None,
         };
         self.locks.join(call.name, call.new, entry, view.clone());
@@ -147,7 +147,7 @@ impl Replica {
         let (new, view) = (call.new, &snapshot.view);
         if let Some(entry) = view.waiter_with(&new.id) {
             return match entry.waits_for(new) {
-                true => Ok(Waits::For(entry.slot)),
+                true => Ok(Waits::For(entry.suffix)),
                 false => done(AcquireOutcome::Superseded),
             };
         }
@@ -172,7 +172,7 @@ impl Replica {
 
 /// Whether a claim waits for a call.
 enum Waits {
-    /// At this slot.
-    For(Slot),
+    /// Under this key suffix.
+    For(KeySuffix),
     No(AcquireOutcome),
 }

@@ -196,14 +196,14 @@ impl Replica {
         let Some(own) = self.table.own(lock, next.call) else {
             return Ok(None);
         };
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         let gone = Some(lease.child.name.as_str());
-        let known = self.table.ask(lock, &epoch, |view| {
+        let known = self.table.ask(lock, &connection, |view| {
             (view.has(&own.name) && gone.is_some_and(|gone| view.has(gone))).then(|| view.is_next(&own.name, gone))
         });
         let is_next = match known.flatten() {
             Some(is_next) => is_next,
-            None => self.table.list(lock, &epoch).await?.is_next(&own.name, gone),
+            None => self.table.list(lock, &connection).await?.is_next(&own.name, gone),
         };
         let call = self.calls.begin(next.call).filter(|_| is_next);
         Ok(call.map(|call| HandOver {

@@ -29,7 +29,8 @@ pub struct LockState {
     pub is_outdated: bool,
     pub own: HashMap<CallId, Own>,
     pub watchers: Vec<Watcher>,
-    pub admission: Arc<tokio::sync::Mutex<()>>,
+    /// Held by one call at a time, in the order of arrival.
+    pub in_order: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A waiter of this replica.
@@ -61,7 +62,7 @@ impl LockState {
     }
 
     pub fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.admission) == 1
+        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.in_order) == 1
     }
 
     /// Marks the waiters of this replica that should ask, and returns those that were not marked before: those that

@@ -50,8 +50,8 @@ impl Session {
     /// Opens a stream of keep-alives, and then establishes the token base: so the stream breaks if the connection does
     /// after the base was read. None if the session's lease is dead.
     ///
-    /// The store behind a new connection may have been restored from a snapshot. The pooled leases and the free slots are
-    /// discarded, because each saves only a round trip.
+    /// The store behind a new connection may have been restored from a snapshot. The pooled leases and the free key
+    /// suffixes are discarded, because each saves only a round trip.
     pub(super) async fn connect(&self, session: i64) -> Result<Option<(Beat, u64)>, Failure> {
         let member = self.link.current();
         let mut client = self.link.streaming().await?;
