@@ -98,12 +98,12 @@ impl Observation {
                 Ok(event) => event,
                 Err(error) => return Some(Err(error)),
             };
-            let news = self.with_ready(News::of(event));
-            let leader = match news {
-                News::None => continue,
-                News::Leader(leader) => leader,
-                News::Ended(token) if self.shown.is(token) => None,
-                News::Ended(_) | News::Changed => match read(&self.locks, &self.election).await {
+            let change = self.with_ready(LeaderChange::of(event));
+            let leader = match change {
+                LeaderChange::None => continue,
+                LeaderChange::Leader(leader) => leader,
+                LeaderChange::Ended(token) if self.shown.is(token) => None,
+                LeaderChange::Ended(_) | LeaderChange::Changed => match read(&self.locks, &self.election).await {
                     Ok(leader) => leader,
                     Err(error) => return Some(Err(error)),
                 },
@@ -115,11 +115,11 @@ impl Observation {
     }
 
     /// Takes the events that are ready, because one read covers them all.
-    fn with_ready(&mut self, first: News) -> News {
-        let mut news = first;
+    fn with_ready(&mut self, first: LeaderChange) -> LeaderChange {
+        let mut change = first;
         for _ in 0..EVENTS_AT_ONCE {
             match self.events.next().now_or_never() {
-                Some(Some(Ok(event))) => news = news.then(News::of(event)),
+                Some(Some(Ok(event))) => change = change.then(LeaderChange::of(event)),
                 Some(Some(Err(error))) => {
                     self.failed.push_back(error);
                     break;
@@ -127,7 +127,7 @@ impl Observation {
                 Some(None) | None => break,
             }
         }
-        news
+        change
     }
 }
 
@@ -145,7 +145,7 @@ async fn read(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Erro
 
 /// What events of a watch tell about the leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum News {
+enum LeaderChange {
     /// Nothing.
     None,
     /// Who leads.
@@ -156,7 +156,7 @@ enum News {
     Changed,
 }
 
-impl News {
+impl LeaderChange {
     fn of(event: WatchEvent) -> Self {
         match event {
             WatchEvent::State(queue) => Self::Leader(first(queue)),
@@ -258,19 +258,19 @@ mod tests {
     #[test]
     fn events_that_came_together_are_read_once() {
         let token = |token| FencingToken::new(token).unwrap();
-        let state = || News::Leader(Some(leader(5, "a")));
+        let state = || LeaderChange::Leader(Some(leader(5, "a")));
         for (events, expected) in [
-            (vec![News::None, News::None], News::None),
-            (vec![state(), News::None], state()),
-            (vec![News::Changed, state()], state()),
-            (vec![News::Ended(token(5)), News::None], News::Ended(token(5))),
-            (vec![News::Ended(token(5)), News::Changed], News::Changed),
-            (vec![News::Ended(token(5)), News::Ended(token(6))], News::Changed),
-            (vec![News::Changed, News::Ended(token(6))], News::Changed),
-            (vec![state(), News::Changed], News::Changed),
+            (vec![LeaderChange::None, LeaderChange::None], LeaderChange::None),
+            (vec![state(), LeaderChange::None], state()),
+            (vec![LeaderChange::Changed, state()], state()),
+            (vec![LeaderChange::Ended(token(5)), LeaderChange::None], LeaderChange::Ended(token(5))),
+            (vec![LeaderChange::Ended(token(5)), LeaderChange::Changed], LeaderChange::Changed),
+            (vec![LeaderChange::Ended(token(5)), LeaderChange::Ended(token(6))], LeaderChange::Changed),
+            (vec![LeaderChange::Changed, LeaderChange::Ended(token(6))], LeaderChange::Changed),
+            (vec![state(), LeaderChange::Changed], LeaderChange::Changed),
         ] {
             let said = format!("{events:?}");
-            assert_eq!(events.into_iter().reduce(News::then), Some(expected), "{said}");
+            assert_eq!(events.into_iter().reduce(LeaderChange::then), Some(expected), "{said}");
         }
     }
 }

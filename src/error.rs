@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::auth::{Denied, Unproven};
+use crate::auth::{Denied, AuthenticationFailure};
 use crate::backend::{BackendError, Refusal};
 use crate::claim::{Cause, Holder};
 use crate::name::{InvalidField, LockName, Mode};
@@ -75,7 +75,7 @@ pub enum Error {
     #[error("not authenticated: {cause}")]
     Unauthenticated {
         /// The reason.
-        cause: Unproven,
+        cause: AuthenticationFailure,
     },
     /// No rule allows the caller to do this.
     #[error("{0}")]

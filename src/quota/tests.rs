@@ -12,7 +12,7 @@ const WAIT: Entry = Entry {
 };
 
 fn who(name: &str) -> Identity {
-    Identity::proven(name)
+    Identity::authenticated(name)
 }
 
 fn quotas(of_identities: Quota, of_namespace: Quota) -> Quotas {

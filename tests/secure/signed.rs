@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, Unproven};
+use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, AuthenticationFailure};
 use serde_json::{Value, json};
 
 use super::signer::{Signer, claims, jwks, seconds_from_now};
@@ -33,7 +33,7 @@ impl Issuer {
         }
     }
 
-    fn proves(&self, header: &[(&str, Value)], change: &[(&str, Value)]) -> Result<String, Unproven> {
+    fn proves(&self, header: &[(&str, Value)], change: &[(&str, Value)]) -> Result<String, AuthenticationFailure> {
         let mut head = json!({ "alg": "ES256", "kid": "one" });
         let mut body = claims("a");
         for (key, value) in header {
@@ -48,8 +48,8 @@ impl Issuer {
     }
 }
 
-const GOOD: Result<&str, Unproven> = Ok("jwt:a");
-const BAD: Result<&str, Unproven> = Err(Unproven::Invalid);
+const GOOD: Result<&str, AuthenticationFailure> = Ok("jwt:a");
+const BAD: Result<&str, AuthenticationFailure> = Err(AuthenticationFailure::Invalid);
 
 #[test]
 fn what_must_be_understood_and_is_not_makes_a_token_invalid() {
@@ -124,7 +124,7 @@ fn a_token_counts_for_its_age_at_most() {
         ..settings
     });
     let issued = |ago: i64| vec![("iat", json!(seconds_from_now(-ago)))];
-    let expired = Err(Unproven::Expired);
+    let expired = Err(AuthenticationFailure::Expired);
     for (claims, expected) in [
         (issued(30), GOOD),
         (issued(60), GOOD),

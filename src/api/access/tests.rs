@@ -25,7 +25,7 @@ async fn a_forced_lease_leaves_the_quota_even_if_the_call_was_cancelled() {
         namespaces: BTreeMap::new(),
         identities: vec![(vec![Pattern::new("*").unwrap()], one)],
     });
-    let identity = Identity::proven("token:ci");
+    let identity = Identity::authenticated("token:ci");
     let acquire_quota = || {
         let entry = Entry {
             waits: false,
@@ -79,7 +79,7 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
         namespaces: BTreeMap::new(),
         identities: vec![(vec![Pattern::new("*").unwrap()], one)],
     });
-    let identity = Identity::proven("token:ci");
+    let identity = Identity::authenticated("token:ci");
     let entry = Entry {
         waits: false,
         claim: None,

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use http::HeaderMap;
 
 use super::*;
-use crate::auth::{Missing, Unproven, Verb};
+use crate::auth::{Missing, AuthenticationFailure, Verb};
 use crate::name::{ClaimId, FencingToken, Identity, Metadata, Owner};
 use crate::quota::Scope;
 
@@ -37,7 +37,7 @@ fn quota_exceeded() -> Error {
 
 fn denied() -> Error {
     Error::PermissionDenied(Box::new(Denied {
-        identity: Identity::proven("token:a"),
+        identity: Identity::authenticated("token:a"),
         verb: Some(Verb::Admin),
         namespace: Some("n".into()),
         missing: Missing::Lock,
@@ -132,7 +132,7 @@ fn table() -> Vec<Row> {
         ),
         (
             Error::Unauthenticated {
-                cause: Unproven::Expired,
+                cause: AuthenticationFailure::Expired,
             },
             Unauthenticated,
             "UNAUTHENTICATED",

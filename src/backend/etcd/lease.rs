@@ -133,14 +133,14 @@ type Kind = (i64, bool);
 
 /// A reserved lease without keys. Dropping this puts it into the pool.
 #[derive(Debug)]
-pub struct Spare {
+pub struct SpareLease {
     leases: Arc<Leases>,
     lease: Option<Lease>,
     /// The generation of the pool when the lease was taken.
     generation: u64,
 }
 
-impl Drop for Spare {
+impl Drop for SpareLease {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
             self.leases.pool.lock().put_of(self.generation, lease);
@@ -186,9 +186,9 @@ impl Leases {
     ///
     /// # Cancellation safety
     /// As [`Self::take`].
-    pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<Spare, Failure> {
+    pub async fn set_aside(self: &Arc<Self>, ttl: Duration, remembered: bool) -> Result<SpareLease, Failure> {
         let generation = self.pool.lock().generation;
-        Ok(Spare {
+        Ok(SpareLease {
             lease: Some(self.take(ttl, remembered).await?),
             leases: Arc::clone(self),
             generation,
@@ -207,7 +207,7 @@ impl Leases {
             };
             let (lease, memory) = tokio::try_join!(leases.fresh(ttl), memory)?;
             let generation = leases.pool.lock().generation;
-            Ok::<_, Failure>(Spare {
+            Ok::<_, Failure>(SpareLease {
                 lease: Some(Lease { memory, ..lease }),
                 leases,
                 generation,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::state::{LockState, Own};
+use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
 use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
@@ -140,7 +140,7 @@ impl LockTable {
     /// Registers a waiter that was just enqueued. The next list shows it.
     pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
         self.with_number(name, |state, lists| {
-            let own = Own {
+            let own = OwnWaiter {
                 claim,
                 name: waiter.to_owned(),
                 session,
@@ -152,7 +152,7 @@ impl LockTable {
     }
 
     /// The waiter of a call.
-    pub fn own(&self, name: &LockName, call: CallId) -> Option<Own> {
+    pub fn own(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
         self.with_known(name, |state| state.own.get(&call).cloned())?
     }
 
@@ -186,7 +186,7 @@ impl LockTable {
     }
 
     /// Removes the waiter of a call.
-    pub fn part(&self, name: &LockName, call: CallId) -> Option<Own> {
+    pub fn part(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
         self.with_known(name, |state| state.own.remove(&call))?
     }
 

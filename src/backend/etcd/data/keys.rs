@@ -156,7 +156,7 @@ impl LockKeys {
     }
 
     /// The role of one of these keys.
-    pub fn stand(&self, key: &[u8]) -> Option<KeyRole> {
+    pub fn role_of(&self, key: &[u8]) -> Option<KeyRole> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
         let (stage, suffix) = rest.rsplit_once('/')?;
         let suffix = KeySuffix::parse(suffix)?;
@@ -214,10 +214,10 @@ mod tests {
         let lock = keys.lock(&name("../h/x"));
         let id = KeySuffix::from_bytes([9; 16]);
         let holder = lock.holder(Kind::Shared, id);
-        assert_eq!(lock.stand(holder.as_bytes()), Some(KeyRole::Holder(id)));
-        assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
+        assert_eq!(lock.role_of(holder.as_bytes()), Some(KeyRole::Holder(id)));
+        assert_eq!(lock.role_of(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
         assert_eq!(keys.name_of(holder.as_bytes()), Some(name("../h/x")));
-        assert_eq!(keys.lock(&name("..")).stand(holder.as_bytes()), None);
+        assert_eq!(keys.lock(&name("..")).role_of(holder.as_bytes()), None);
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Claim {
             place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
             memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
             owner: Owner::new(&record.owner)?,
-            identity: Identity::proven(&record.identity),
+            identity: Identity::authenticated(&record.identity),
             mode: match record.mode {
                 ModeRecord::Exclusive => Mode::Exclusive,
                 ModeRecord::Shared => Mode::Shared,

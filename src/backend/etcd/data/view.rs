@@ -186,7 +186,7 @@ impl View {
     }
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
-        Ok(match keys.stand(kv.key()) {
+        Ok(match keys.role_of(kv.key()) {
             Some(KeyRole::Holder(suffix)) => {
                 let entry = Entry::read(keys, suffix, kv)?;
                 if self.gone.contains(&(suffix, entry.created)) || self.knows_later(suffix, entry.modified) {
@@ -236,7 +236,7 @@ impl View {
         if event.event_type() == EventType::Put {
             return self.put(keys, kv);
         }
-        let step = match keys.stand(kv.key()) {
+        let step = match keys.role_of(kv.key()) {
             Some(KeyRole::Holder(suffix)) => {
                 let at = kv.mod_revision();
                 self.gone.retain(|(gone, created)| *gone != suffix || *created > at);
@@ -317,13 +317,13 @@ impl View {
 
     /// Whether a claim of this mode at the tail would be granted.
     pub fn admits(&self, mode: Mode) -> bool {
-        let mut prefix = Mixed::default();
+        let mut prefix = GrantablePrefix::default();
         self.modes().all(|ahead| prefix.push(ahead)) && prefix.push(mode)
     }
 
     /// The waiters that can be granted without the holder `gone`.
     pub fn next_without(&self, gone: Option<KeySuffix>) -> impl Iterator<Item = &Entry> {
-        let mut prefix = Mixed::default();
+        let mut prefix = GrantablePrefix::default();
         let ahead = self.holders.iter().filter(move |entry| Some(entry.suffix) != gone);
         let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
         self.waiters
@@ -357,13 +357,13 @@ impl View {
 /// A prefix of the queue. After a race of calls, a claim may wait in one queue with claims whose mode it cannot be
 /// mixed with. It is granted after they are gone.
 #[derive(Default)]
-struct Mixed {
+struct GrantablePrefix {
     prefix: Prefix,
     /// The mode of the first claim.
     first: Option<Mode>,
 }
 
-impl Mixed {
+impl GrantablePrefix {
     /// Adds a claim of this mode if it can be granted with the others. True if it was added.
     fn push(&mut self, mode: Mode) -> bool {
         let first = *self.first.get_or_insert(mode);

@@ -323,7 +323,7 @@ impl Replica {
             true => View::fetch(&self.link, &call.lock).await?,
             false => View::read(&call.lock, answer.read_at, read.kvs())?,
         };
-        Ok(self.stand(call, waiting.suffix, view).await?)
+        Ok(self.promote_from_view(call, waiting.suffix, view).await?)
     }
 
     /// Writes a waiting claim and the record of its request, together with a read.

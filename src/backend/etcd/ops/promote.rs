@@ -12,7 +12,7 @@ use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::Spare;
+use crate::backend::etcd::lease::SpareLease;
 use crate::backend::etcd::lock_state::call_queue::CallKind;
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::{CallId, LockName, Mode};
@@ -32,7 +32,7 @@ impl Replica {
     }
 
     /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
-    pub async fn spare(&self, new: &NewClaim) -> Result<Option<Spare>, Failure> {
+    pub async fn spare(&self, new: &NewClaim) -> Result<Option<SpareLease>, Failure> {
         match self.leases.set_aside(new.ttl.get(), history::is_remembered(new)).await {
             // The grant reports that.
             Err(Failure::Full(_)) => Ok(None),
@@ -50,7 +50,7 @@ impl Replica {
                     Retry::Changed(snapshot) => *snapshot,
                     _ => self.snapshot(&call).await?,
                 };
-                self.stand_by(&mut call, snapshot).await?
+                self.promote_from_snapshot(&mut call, snapshot).await?
             }
         };
         match outcome {
@@ -88,19 +88,19 @@ impl Replica {
     }
 
     /// The outcome of a claim by a snapshot, in which it may wait.
-    async fn stand_by(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
+    async fn promote_from_snapshot(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
         if !self.holds_good(call, &snapshot) {
             call.epoch = self.session.epoch().await?;
         }
         match self.outcome_of(call, &snapshot).await? {
-            Waits::For(suffix) => self.stand(call, suffix, snapshot.view).await,
-            Waits::No(outcome) => Ok(outcome),
+            SnapshotOutcome::Waits(suffix) => self.promote_from_view(call, suffix, snapshot.view).await,
+            SnapshotOutcome::Final(outcome) => Ok(outcome),
         }
     }
 
     /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
     /// that is not next is registered as a local waiter.
-    pub async fn stand(&self, call: &mut Call<'_>, mut suffix: KeySuffix, mut view: View) -> Result<AcquireOutcome, Failure> {
+    pub async fn promote_from_view(&self, call: &mut Call<'_>, mut suffix: KeySuffix, mut view: View) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
             let waiter = view.waiters.get(suffix).filter(|entry| entry.waits_for(call.new));
             let snapshot = match waiter {
@@ -118,8 +118,8 @@ impl Replica {
                 call.epoch = self.session.epoch().await?;
             }
             match self.outcome_of(call, &snapshot).await? {
-                Waits::For(there) => (suffix, view) = (there, snapshot.view),
-                Waits::No(outcome) => return Ok(outcome),
+                SnapshotOutcome::Waits(there) => (suffix, view) = (there, snapshot.view),
+                SnapshotOutcome::Final(outcome) => return Ok(outcome),
             }
         }
         Err(Failure::contended())
@@ -139,15 +139,15 @@ impl Replica {
     }
 
     /// Whether a claim waits for this call.
-    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<Waits, Failure> {
-        let done = |outcome| Ok(Waits::No(outcome));
+    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<SnapshotOutcome, Failure> {
+        let done = |outcome| Ok(SnapshotOutcome::Final(outcome));
         if snapshot.marked {
             return done(AcquireOutcome::Cancelled);
         }
         let (new, view) = (call.new, &snapshot.view);
         if let Some(entry) = view.waiter_with(&new.id) {
             return match entry.waits_for(new) {
-                true => Ok(Waits::For(entry.suffix)),
+                true => Ok(SnapshotOutcome::Waits(entry.suffix)),
                 false => done(AcquireOutcome::Superseded),
             };
         }
@@ -171,8 +171,8 @@ impl Replica {
 }
 
 /// Whether a claim waits for a call.
-enum Waits {
+enum SnapshotOutcome {
     /// Under this key suffix.
-    For(KeySuffix),
-    No(AcquireOutcome),
+    Waits(KeySuffix),
+    Final(AcquireOutcome),
 }

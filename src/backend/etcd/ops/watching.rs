@@ -131,7 +131,7 @@ impl Watching {
     fn rank(&self, event: &Event) -> u8 {
         let holder = event
             .kv()
-            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(KeyRole::Holder(_))));
+            .is_some_and(|kv| matches!(self.keys.role_of(kv.key()), Some(KeyRole::Holder(_))));
         match (event.event_type(), holder) {
             (EventType::Delete, true) => 0,
             (EventType::Delete, false) => 1,
@@ -175,7 +175,7 @@ impl Watching {
 
 /// The key suffix of the holder whose key an event is about.
 fn holder_suffix(keys: &LockKeys, event: &Event) -> Option<KeySuffix> {
-    match keys.stand(event.kv()?.key()) {
+    match keys.role_of(event.kv()?.key()) {
         Some(KeyRole::Holder(suffix)) => Some(suffix),
         _ => None,
     }

@@ -301,7 +301,7 @@ impl Replica {
         {
             return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
         }
-        let outcome = self.stand(lock, new, &connection, view).await?;
+        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         if new.wait_policy == WaitPolicy::Wait {
             return Ok(outcome.into());
         }

@@ -36,7 +36,7 @@ impl Replica {
         }
         // What another replica released before this call makes room.
         let view = self.list_now(&connection, lock).await?;
-        let outcome = self.stand(lock, new, &connection, view).await?;
+        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         self.calls.has_outcome(new.call, &outcome);
         Ok(outcome)
     }
@@ -73,7 +73,7 @@ impl Replica {
     }
 
     /// The outcome of a call by a list of its lock, in which it may wait.
-    pub async fn stand(
+    pub async fn promote_from_view(
         &self,
         lock: &LockName,
         new: &NewClaim,
@@ -85,9 +85,9 @@ impl Replica {
                 return Ok(AcquireOutcome::Cancelled);
             }
             match view.of_call(new.call) {
-                None => return self.stand_nowhere(lock, new, connection, &view).await,
+                None => return self.outcome_without_claim(lock, new, connection, &view).await,
                 Some(holder) if holder.holds() => {
-                    if let Some(outcome) = self.hold_again(lock, new, connection, holder).await? {
+                    if let Some(outcome) = self.grant_again(lock, new, connection, holder).await? {
                         return Ok(outcome);
                     }
                 }
@@ -145,7 +145,7 @@ impl Replica {
     }
 
     /// The outcome of a call that already holds. None if its holder has changed.
-    async fn hold_again(
+    async fn grant_again(
         &self,
         lock: &LockName,
         new: &NewClaim,
@@ -188,7 +188,7 @@ impl Replica {
     }
 
     /// The outcome of a call that neither waits nor holds.
-    async fn stand_nowhere(
+    async fn outcome_without_claim(
         &self,
         lock: &LockName,
         new: &NewClaim,

@@ -27,7 +27,7 @@ pub struct LockState {
     /// A task lists it; and it must be listed again after that.
     pub is_listing: bool,
     pub is_outdated: bool,
-    pub own: HashMap<CallId, Own>,
+    pub own: HashMap<CallId, OwnWaiter>,
     pub watchers: Vec<Watcher>,
     /// Held by one call at a time, in the order of arrival.
     pub in_order: Arc<tokio::sync::Mutex<()>>,
@@ -35,7 +35,7 @@ pub struct LockState {
 
 /// A waiter of this replica.
 #[derive(Debug, Clone)]
-pub struct Own {
+pub struct OwnWaiter {
     pub claim: ClaimId,
     /// The name of its node.
     pub name: String,
@@ -178,7 +178,7 @@ mod tests {
     /// A state with an own waiter.
     fn waiting(child: &Child) -> LockState {
         let mut state = LockState::new(3);
-        let own = Own {
+        let own = OwnWaiter {
             claim: child.claim,
             name: child.name.clone(),
             session: SESSION,
