@@ -15,7 +15,7 @@ use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
 use crate::claim::Holder;
-use crate::name::LockName;
+use crate::name::{LockName, Mode};
 
 /// A lock as it was read for one call.
 pub struct Snapshot {
@@ -63,7 +63,10 @@ impl Replica {
         let connection = self.connections.ready().await?;
         if new.wait_policy == WaitPolicy::NoWait {
             self.ensure_bucket(lock).await?;
-            let outcome = self.acquire_now(lock, new, &connection).await.map_err(may_have_effect)?;
+            let outcome = self
+                .acquire_now(lock, new, &connection)
+                .await
+                .map_err(may_have_effect)?;
             self.calls.has_outcome(new.call, &outcome);
             return Ok(outcome);
         }
@@ -81,7 +84,12 @@ impl Replica {
         Ok(outcome)
     }
 
-    async fn acquire_now(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> Result<AcquireOutcome, Failure> {
+    async fn acquire_now(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+    ) -> Result<AcquireOutcome, Failure> {
         if self.must_wait(lock, new, connection)
             && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestWrite::Create).await?
         {
@@ -110,16 +118,18 @@ impl Replica {
     /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
     fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
-        new.wait_policy == WaitPolicy::Wait
-            && !new.reentrant
-            && self.table.ask(lock, connection, |view| {
-                !view.is_empty()
-                    && !view.admits(new.mode)
-                    && view.mismatch(new.mode).is_none()
-                    && view.of_claim(&new.id).is_none()
-                    // Far from the limit, a view that is a little old suffices.
-                    && view.len() < limit / 2
-            }) == Some(true)
+        if new.wait_policy != WaitPolicy::Wait || new.reentrant {
+            return false;
+        }
+        let is_blocked = self.table.ask(lock, connection, |view| {
+            !view.is_empty()
+                && !view.admits(new.mode)
+                && view.mismatch(new.mode).is_none()
+                && view.of_claim(&new.id).is_none()
+                // Far from the limit, a view that is a little old suffices.
+                && view.len() < limit / 2
+        });
+        is_blocked.unwrap_or_else(|| new.mode == Mode::Exclusive && self.table.is_taken_unseen(lock, limit / 2))
     }
 
     /// Reads the request of a call, and then the lock.
@@ -286,7 +296,8 @@ impl Replica {
             return Ok(Some(None));
         };
         let waiter = name_in(created(&done, 0)?).to_owned();
-        self.table.join(lock, new.call, new.id, &waiter, done.connection.session);
+        self.table
+            .join(lock, new.call, new.id, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
         Ok(Some(Some(waiter)))
     }
