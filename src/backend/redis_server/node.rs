@@ -190,7 +190,7 @@ impl Node {
     /// Checks what a step asks of the server.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or unavailable.
     pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
         match needs {
             StepRequirements::Grant => self.may_grant(),
