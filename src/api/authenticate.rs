@@ -100,7 +100,7 @@ impl Caller {
         }
         let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
         let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = policy.shown(certificate, bearer)?;
+        let presented = policy.presented(certificate, bearer)?;
         Ok(Some((policy, presented)))
     }
 
@@ -149,7 +149,7 @@ impl<S> Authenticate<S> {
         }
         caller.authorization = authorization;
         let certificate = caller.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
+        let presented = bearer(request.headers()).and_then(|bearer| policy.presented(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match presented {
             Ok(PresentedCredentials::Verified(authenticated)) => Ok(CallerState::Known(caller.authenticated(authenticated)?)),

@@ -164,7 +164,7 @@ impl Policy {
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,
     ) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
-        match self.shown(certificate, bearer)? {
+        match self.presented(certificate, bearer)? {
             PresentedCredentials::Verified(authenticated) | PresentedCredentials::Cached(authenticated) => Ok(authenticated),
             PresentedCredentials::Unverified(token) => token.verify(),
         }
@@ -174,7 +174,7 @@ impl Policy {
     ///
     /// # Errors
     /// [`AuthenticationFailure`].
-    pub fn shown(
+    pub fn presented(
         &self,
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,

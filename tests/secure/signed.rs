@@ -158,7 +158,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
         let mut body = claims("a");
         body[change.0] = change.1;
         let token = forger.token_under(&header, &body);
-        issuer.policy.shown(None, Some(token.as_bytes()))
+        issuer.policy.presented(None, Some(token.as_bytes()))
     };
     let good = json!({ "alg": "ES256", "kid": "one" });
     let unchanged = || ("sub", json!("a"));
