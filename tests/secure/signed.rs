@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, AuthenticationFailure};
+use fencepost::auth::{AuthenticationFailure, JwtSettings, Policy, PolicySettings, PresentedCredentials};
 use serde_json::{Value, json};
 
 use super::signer::{Signer, claims, jwks, seconds_from_now};

@@ -63,7 +63,10 @@ impl Replica {
         let connection = self.connections.ready().await?;
         if new.wait_policy == WaitPolicy::NoWait {
             self.ensure_bucket(lock).await?;
-            let outcome = self.acquire_now(lock, new, &connection).await.map_err(may_have_effect)?;
+            let outcome = self
+                .acquire_now(lock, new, &connection)
+                .await
+                .map_err(may_have_effect)?;
             self.calls.has_outcome(new.call, &outcome);
             return Ok(outcome);
         }
@@ -81,7 +84,12 @@ impl Replica {
         Ok(outcome)
     }
 
-    async fn acquire_now(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> Result<AcquireOutcome, Failure> {
+    async fn acquire_now(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+    ) -> Result<AcquireOutcome, Failure> {
         if self.must_wait(lock, new, connection)
             && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestWrite::Create).await?
         {
@@ -286,7 +294,8 @@ impl Replica {
             return Ok(Some(None));
         };
         let waiter = name_in(created(&done, 0)?).to_owned();
-        self.table.join(lock, new.call, new.id, &waiter, done.connection.session);
+        self.table
+            .join(lock, new.call, new.id, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
         Ok(Some(Some(waiter)))
     }
