@@ -5,7 +5,7 @@ use std::time::Duration;
 use fencepost::auth::{AuthenticationFailure, JwtSettings, Policy, PolicySettings, PresentedCredentials};
 use serde_json::{Value, json};
 
-use super::signer::{Signer, claims, jwks, seconds_from_now};
+use super::signer::{Signer, claims, seconds_from_now, trusting};
 
 /// An issuer, and what a server takes of its tokens.
 struct Issuer {
@@ -17,12 +17,7 @@ impl Issuer {
     fn new(change: impl FnOnce(JwtSettings) -> JwtSettings) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let signer = Signer::es256("one");
-        let settings = change(JwtSettings {
-            jwks_file: jwks(folder.path(), &[&signer]),
-            issuer: "https://issuer.example".into(),
-            audiences: vec!["fencepost".into()],
-            ..JwtSettings::default()
-        });
+        let settings = change(trusting(&signer, folder.path()));
         let settings = PolicySettings {
             jwt: Some(settings),
             ..PolicySettings::default()
