@@ -263,10 +263,22 @@ mod tests {
             (vec![LeaderChange::None, LeaderChange::None], LeaderChange::None),
             (vec![state(), LeaderChange::None], state()),
             (vec![LeaderChange::Changed, state()], state()),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::None], LeaderChange::Ended(token(5))),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::Changed], LeaderChange::Changed),
-            (vec![LeaderChange::Ended(token(5)), LeaderChange::Ended(token(6))], LeaderChange::Changed),
-            (vec![LeaderChange::Changed, LeaderChange::Ended(token(6))], LeaderChange::Changed),
+            (
+                vec![LeaderChange::Ended(token(5)), LeaderChange::None],
+                LeaderChange::Ended(token(5)),
+            ),
+            (
+                vec![LeaderChange::Ended(token(5)), LeaderChange::Changed],
+                LeaderChange::Changed,
+            ),
+            (
+                vec![LeaderChange::Ended(token(5)), LeaderChange::Ended(token(6))],
+                LeaderChange::Changed,
+            ),
+            (
+                vec![LeaderChange::Changed, LeaderChange::Ended(token(6))],
+                LeaderChange::Changed,
+            ),
             (vec![state(), LeaderChange::Changed], LeaderChange::Changed),
         ] {
             let said = format!("{events:?}");

@@ -15,7 +15,7 @@ use super::grant_delivery::Deliver;
 use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
-use crate::auth::{Auth, Denied, Missing, AuthenticationFailure, Verb};
+use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
@@ -143,14 +143,24 @@ impl GuardedNamespaces {
     /// count against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let namespace = lease.lock.namespace.as_str();
-        self.check(caller, Verb::Acquire, namespace, LockScope::Names(lease.lock.name.as_str()))?;
+        self.check(
+            caller,
+            Verb::Acquire,
+            namespace,
+            LockScope::Names(lease.lock.name.as_str()),
+        )?;
         self.namespaces.get(namespace)
     }
 
     /// Checks that the caller may use the lease, and returns its namespace, for a call that counts against the limits.
     pub(super) fn lease_to_update(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let LockKey { namespace, name } = &lease.lock;
-        self.allowed(caller, Verb::Acquire, namespace.as_str(), LockScope::Names(name.as_str()))
+        self.allowed(
+            caller,
+            Verb::Acquire,
+            namespace.as_str(),
+            LockScope::Names(name.as_str()),
+        )
     }
 
     /// The locks of a namespace, to read one of them.

@@ -24,8 +24,8 @@ use tokio::sync::watch;
 use self::cluster::Failure;
 use self::cluster::client::ClusterClient;
 use self::cluster::settings::Credentials;
-use self::data::keys::Keys;
 use self::data::key_suffixes::KeySuffixPool;
+use self::data::keys::Keys;
 use self::lease::Leases;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
@@ -172,7 +172,10 @@ impl Backend for Etcd {
             (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.locks.join_queue(lock, CallKind::Acquire, false).await?), spare)
+                (
+                    Some(replica.locks.join_queue(lock, CallKind::Acquire, false).await?),
+                    spare,
+                )
             }
             (WaitPolicy::Wait, _) => {
                 let concurrently = replica.may_run_concurrently(lock, claim);

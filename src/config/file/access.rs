@@ -92,8 +92,9 @@ section! {
         namespaces: Vec<PatternText> = Vec::new(),
         /// The prefixes of the names of the locks; "" stands for all locks.
         locks: Vec<String> = vec![String::new()],
-        /// The verbs: "acquire" (Acquire, Renew, Release, KeepAlive), "read" (GetLock, ListLocks,
-        /// WatchLock, CheckToken), "admin" (ForceRelease, and Admit if locks has "").
+        /// The verbs: "acquire" (Acquire, AcquireAll, Renew, KeepAlive, UpdateMetadata, Release,
+        /// ReleaseAll, Campaign, Proclaim, Resign), "read" (GetLock, ListLocks, WatchLock,
+        /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, and Admit if locks has "").
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
@@ -114,7 +115,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock and KeepAlive streams may be open.
+        /// How many WatchLock, Observe and KeepAlive streams may be open.
         stream_limit: Option<QuotaCount> = None,
     }
 }

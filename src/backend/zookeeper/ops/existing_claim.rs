@@ -78,7 +78,10 @@ impl Replica {
         match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
             Some(Some(_)) => {
                 let view = self.table.list(lock, &snapshot.connection).await?;
-                Ok(self.promote_from_view(lock, new, &snapshot.connection, view).await?.into())
+                Ok(self
+                    .promote_from_view(lock, new, &snapshot.connection, view)
+                    .await?
+                    .into())
             }
             Some(None) => Ok(Attempt::Changed),
             None => Ok(AcquireOutcome::Cancelled.into()),

@@ -111,7 +111,13 @@ impl Replica {
 
     /// Moves a waiter that an earlier session of this replica has enqueued to the present one, with its place: it would
     /// end with that session, and its call would not be notified. The lock may have changed before.
-    async fn move_waiter(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection, waiter: &Child) -> Result<(), Failure> {
+    async fn move_waiter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+        waiter: &Child,
+    ) -> Result<(), Failure> {
         let Some(known) = self.read_waiter(connection, lock, waiter).await? else {
             return Ok(());
         };

@@ -56,7 +56,12 @@ impl Replica {
     }
 
     /// Watches over the leases of a lock, and deletes the node of one that stays without claims.
-    async fn sweep_lock(&self, connection: &FencedConnection, lock: &LockName, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_lock(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let path = self.paths.lock(lock);
         let Some((names, stat)) = self.client.children(connection.generation, &path).await? else {
             return Ok(());
@@ -80,7 +85,12 @@ impl Replica {
     }
 
     /// Deletes the ends that are older than they are remembered, and requests whose claim is gone.
-    async fn sweep_memory(&self, connection: &FencedConnection, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_memory(
+        &self,
+        connection: &FencedConnection,
+        bucket: u16,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let directory = self.paths.memory(bucket);
         let children = self.client.children(connection.generation, &directory).await?;
         let names = children.map(|(names, _)| names).unwrap_or_default();

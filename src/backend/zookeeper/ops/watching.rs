@@ -143,7 +143,10 @@ impl Watching {
                 metadata: lease.claim.metadata.clone(),
             }));
         }
-        let end = replica.history.of_claim(connection.generation, lock, child.claim).await?;
+        let end = replica
+            .history
+            .of_claim(connection.generation, lock, child.claim)
+            .await?;
         Ok(end.map(|end| Known {
             child,
             owner: end.owner,
@@ -215,7 +218,9 @@ impl Watching {
     /// How a holder ended: as remembered, and otherwise it was undone.
     async fn cause(&self, connection: &FencedConnection, gone: &Known) -> Result<Cause, Failure> {
         let history = &self.replica.history;
-        let end = history.of_claim(connection.generation, &self.lock, gone.child.claim).await?;
+        let end = history
+            .of_claim(connection.generation, &self.lock, gone.child.claim)
+            .await?;
         let end = end.filter(|end| Some(end.token) == gone.token);
         Ok(end.map_or(Cause::Undone, |end| end.cause))
     }
