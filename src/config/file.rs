@@ -95,7 +95,7 @@ section! {
         /// How many other calls may be open at once. Renew and Release have a separate limit of the
         /// same size, so that other calls cannot block them, and so have health checks.
         call_limit: Count<1, 1_000_000> = Count::nearest(10_000),
-        /// How many WatchLock and KeepAlive streams may be open at once. Streams of health and
+        /// How many WatchLock, Observe and KeepAlive streams may be open at once. Streams of health and
         /// reflection have a separate limit of the same size.
         stream_limit: Count<1, 1_000_000> = Count::nearest(10_000),
         /// How many leases all KeepAlive streams together may keep. A stream that names more is ended
@@ -201,7 +201,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait on this server for locks of the namespace.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock streams of the namespace may be open on this server.
+        /// How many WatchLock and Observe streams of the namespace may be open on this server.
         stream_limit: Option<QuotaCount> = None,
     }
     tables {
