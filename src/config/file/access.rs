@@ -92,8 +92,9 @@ section! {
         namespaces: Vec<PatternText> = Vec::new(),
         /// The prefixes of the names of the locks; "" stands for all locks.
         locks: Vec<String> = vec![String::new()],
-        /// The verbs: "acquire" (Acquire, Renew, Release, KeepAlive), "read" (GetLock, ListLocks,
-        /// WatchLock, CheckToken), "admin" (ForceRelease, and Admit if locks has "").
+        /// The verbs: "acquire" (Acquire, AcquireAll, Renew, KeepAlive, UpdateMetadata, Release,
+        /// ReleaseAll, Campaign, Proclaim, Resign), "read" (GetLock, ListLocks, WatchLock,
+        /// CheckToken, GetLeader, Observe), "admin" (ForceRelease, and Admit if locks has "").
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
@@ -105,7 +106,8 @@ section! {
     pub struct QuotaSection {
         /// The identities.
         identities: Vec<PatternText> = Vec::new(),
-        /// How many calls per second, not counting Renew and Release.
+        /// How many calls per second, not counting Renew and Release. AcquireAll counts as one call
+        /// for each lock.
         rate_limit: Option<QuotaCount> = None,
         /// How many calls may arrive at once after a pause. Absent: as many as rate_limit.
         rate_burst: Option<QuotaCount> = None,
@@ -114,7 +116,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock and KeepAlive streams may be open.
+        /// How many WatchLock, Observe and KeepAlive streams may be open.
         stream_limit: Option<QuotaCount> = None,
     }
 }
