@@ -38,7 +38,7 @@ use self::proto::lock_service_server::LockServiceServer;
 use self::request_log::RequestLog;
 use self::traced::TraceLayer;
 use self::transport::Transport;
-use crate::auth::{Auth, Unproven};
+use crate::auth::{Auth, AuthenticationFailure};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::tls::Unfinished;
@@ -153,7 +153,9 @@ pub async fn serve_to(
         figures
             .handshakes_refused
             .expect(Unfinished::ALL.map(Unfinished::as_str));
-        figures.unauthenticated.expect(Unproven::ALL.map(Unproven::as_str));
+        figures
+            .unauthenticated
+            .expect(AuthenticationFailure::ALL.map(AuthenticationFailure::as_str));
     }
     let connections = incoming(listeners, terms.counted(figures));
     let permits = Arc::new(Permits::new(&settings, &capacity, drain.clone()));

@@ -12,24 +12,24 @@ use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+pub use self::authenticated_identity::{AuthenticatedIdentity, Until};
 pub use self::bearer::{BadBearer, BearerHash};
 pub use self::bearer_file::{BadLine, BearerFileError};
 pub use self::jwt::{JwtError, JwtSettings};
 pub use self::policy::{AnonymousAccess, Policy, PolicyError, PolicySettings};
-pub use self::proven::{ProvenIdentity, Until};
+pub use self::presented_credentials::{PresentedCredentials, UnverifiedToken};
 pub use self::rules::{BadPattern, Denied, Missing, Pattern, Rule, Rules, Verb};
-pub use self::shown::{PresentedCredentials, UnverifiedToken};
 use crate::name::Identity;
 
+mod authenticated_identity;
 mod bearer;
 mod bearer_file;
 pub mod certificate;
 mod clock;
 mod jwt;
 mod policy;
-mod proven;
+mod presented_credentials;
 pub mod rules;
-mod shown;
 
 /// The longest identity, in bytes: the same as for an owner.
 const MAX_IDENTITY_BYTES: usize = crate::name::MAX_OWNER_BYTES;
@@ -73,11 +73,11 @@ impl Auth {
     /// was verified before.
     ///
     /// # Errors
-    /// [`Unproven`].
+    /// [`AuthenticationFailure`].
     ///
     /// # Cancellation safety
     /// When dropped, a verification that has begun continues for the fraction of a millisecond that it takes.
-    pub async fn verify(&self, token: UnverifiedToken) -> Result<ProvenIdentity, Unproven> {
+    pub async fn verify(&self, token: UnverifiedToken) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
         if let Some(known) = token.remembered() {
             return known;
         }
@@ -87,7 +87,7 @@ impl Auth {
             let _permit = permit;
             token.verify()
         });
-        verified.await.unwrap_or(Err(Unproven::Invalid))
+        verified.await.unwrap_or(Err(AuthenticationFailure::Invalid))
     }
 
     /// The current policy.
@@ -99,7 +99,7 @@ impl Auth {
 
 /// Why a caller was not authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unproven {
+pub enum AuthenticationFailure {
     /// Neither a bearer token nor a certificate with a name was presented.
     Missing,
     /// The presented credentials are not accepted.
@@ -108,7 +108,7 @@ pub enum Unproven {
     Expired,
 }
 
-impl Unproven {
+impl AuthenticationFailure {
     /// All variants.
     pub const ALL: [Self; 3] = [Self::Missing, Self::Invalid, Self::Expired];
 
@@ -122,7 +122,7 @@ impl Unproven {
     }
 }
 
-impl fmt::Display for Unproven {
+impl fmt::Display for AuthenticationFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Missing => "the call has no bearer token, and its connection no client certificate with a name",
@@ -136,7 +136,7 @@ impl fmt::Display for Unproven {
 fn identity(kind: &str, name: &str) -> Option<Identity> {
     let text = format!("{kind}:{name}");
     let fits = !name.is_empty() && text.len() <= MAX_IDENTITY_BYTES && !text.chars().any(char::is_control);
-    fits.then(|| Identity::proven(&text))
+    fits.then(|| Identity::authenticated(&text))
 }
 
 #[cfg(test)]

@@ -104,12 +104,12 @@ impl Observation {
                 Ok(event) => event,
                 Err(error) => return Some(Err(error)),
             };
-            let news = self.with_ready(News::of(event));
-            let leader = match news {
-                News::None => continue,
-                News::Leader(leader) => leader,
-                News::Ended(token) if self.shown.is(token) => None,
-                News::Ended(_) | News::Changed => match read(&self.locks, &self.election).await {
+            let change = self.with_ready(LeaderChange::of(event));
+            let leader = match change {
+                LeaderChange::None => continue,
+                LeaderChange::Leader(leader) => leader,
+                LeaderChange::Ended(token) if self.shown.is(token) => None,
+                LeaderChange::Ended(_) | LeaderChange::Changed => match read(&self.locks, &self.election).await {
                     Ok(leader) => leader,
                     Err(error) => return Some(Err(error)),
                 },
@@ -121,11 +121,11 @@ impl Observation {
     }
 
     /// Takes the events that are ready, because one read covers them all.
-    fn with_ready(&mut self, first: News) -> News {
-        let mut news = first;
+    fn with_ready(&mut self, first: LeaderChange) -> LeaderChange {
+        let mut change = first;
         for _ in 0..EVENTS_AT_ONCE {
             match self.events.next().now_or_never() {
-                Some(Some(Ok(event))) => news = news.then(News::of(event)),
+                Some(Some(Ok(event))) => change = change.then(LeaderChange::of(event)),
                 Some(Some(Err(error))) => {
                     self.failed.push_back(error);
                     break;
@@ -133,7 +133,7 @@ impl Observation {
                 Some(None) | None => break,
             }
         }
-        news
+        change
     }
 }
 
@@ -159,7 +159,7 @@ async fn read(locks: &Locks, election: &LockName) -> Result<Option<Leader>, Erro
 
 /// What events of a watch tell about the leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum News {
+enum LeaderChange {
     /// Nothing.
     None,
     /// Who leads.
@@ -170,7 +170,7 @@ enum News {
     Changed,
 }
 
-impl News {
+impl LeaderChange {
     fn of(event: WatchEvent) -> Self {
         match event {
             WatchEvent::State(queue) => Self::Leader(first(queue)),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::auth::{Denied, Unproven};
+use crate::auth::{AuthenticationFailure, Denied};
 use crate::backend::{BackendError, Refusal};
 use crate::claim::{Cause, Holder};
 use crate::name::{InvalidField, LockName, Mode};
-use crate::quota::OverLimit;
+use crate::quota::QuotaExceeded;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,12 +70,12 @@ pub enum Error {
     },
     /// The caller or the namespace has reached its own limit.
     #[error("overloaded: {0}")]
-    OverLimit(OverLimit),
+    QuotaExceeded(QuotaExceeded),
     /// The caller was not authenticated.
     #[error("not authenticated: {cause}")]
     Unauthenticated {
         /// The reason.
-        cause: Unproven,
+        cause: AuthenticationFailure,
     },
     /// No rule allows the caller to do this.
     #[error("{0}")]
@@ -101,7 +101,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Backend(error) => error.is_transient(),
-            Self::Overloaded { .. } | Self::OverLimit(_) | Self::Draining => true,
+            Self::Overloaded { .. } | Self::QuotaExceeded(_) | Self::Draining => true,
             Self::OfLock { error, .. } => error.is_transient(),
             _ => false,
         }
@@ -118,9 +118,9 @@ impl Error {
     }
 }
 
-impl From<OverLimit> for Error {
-    fn from(over: OverLimit) -> Self {
-        Self::OverLimit(over)
+impl From<QuotaExceeded> for Error {
+    fn from(over: QuotaExceeded) -> Self {
+        Self::QuotaExceeded(over)
     }
 }
 

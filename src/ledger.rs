@@ -58,9 +58,9 @@ struct Entries {
     watches: Watches,
 }
 
-/// The end of a lease, for whoever watches it.
+/// A lease has ended; sent to who watches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseEnd {
+pub struct LeaseEnded {
     /// The secret of the lease.
     pub secret: Secret,
     /// Why it ended, if that is known.
@@ -189,7 +189,7 @@ impl Ledger {
 
     /// Sends the end of a lease to `to` as soon as a call of this server shows it, or the store tells that it was forced,
     /// once at most, until the returned value is dropped. An expiry is not sent: another server may have renewed the lease.
-    pub fn watch_end(self: &Arc<Self>, lease: &LeaseKey, to: UnboundedSender<LeaseEnd>) -> EndWatch {
+    pub fn watch_end(self: &Arc<Self>, lease: &LeaseKey, to: UnboundedSender<LeaseEnded>) -> EndWatch {
         let ids = self.ids(lease);
         let mut entries = self.entries.lock();
         let number = entries.watches.add(lease.secret, ids, to);

@@ -45,7 +45,7 @@ struct Families {
     registry: Registry,
     requests: IntCounterVec,
     request_seconds: HistogramVec,
-    over_limit: IntCounterVec,
+    quota_refusals: IntCounterVec,
     leases: LeaseFamilies,
     stores: StoreFamilies,
     server: ServerMetrics,
@@ -137,8 +137,8 @@ impl Metrics {
         let families = Families {
             requests,
             request_seconds,
-            over_limit: registry.counters(
-                "fencepost_over_limit_total",
+            quota_refusals: registry.counters(
+                "fencepost_quota_refusals_total",
                 "Calls refused by a limit of their caller (identity) or of their namespace.",
                 &["namespace", "scope", "limit"],
             ),
@@ -164,9 +164,9 @@ impl Metrics {
     }
 
     /// Counts a call that a limit refused. The labels have a fixed set of values.
-    pub fn over_limit(&self, namespace: &Namespace, scope: &'static str, limit: &'static str) {
+    pub fn quota_refusal(&self, namespace: &Namespace, scope: &'static str, limit: &'static str) {
         let labels = [namespace.as_str(), scope, limit];
-        self.inner.over_limit.with_label_values(&labels).inc();
+        self.inner.quota_refusals.with_label_values(&labels).inc();
     }
 
     /// The metrics of a namespace; its series are exported from this call on.
@@ -207,7 +207,10 @@ impl Metrics {
 
 /// Metrics that have another name since this release: the old name and the new one. The old name is exported too
 /// until the next release.
-const RENAMED: &[(&str, &str)] = &[("fencepost_waiting", "fencepost_acquires_waiting")];
+const RENAMED: &[(&str, &str)] = &[
+    ("fencepost_waiting", "fencepost_acquires_waiting"),
+    ("fencepost_over_limit_total", "fencepost_quota_refusals_total"),
+];
 
 /// Adds each renamed metric by its old name.
 fn with_old_names(mut families: Vec<MetricFamily>) -> Vec<MetricFamily> {

@@ -182,7 +182,7 @@ impl Identity {
     }
 
     /// An identity that an authenticator has established.
-    pub fn proven(text: &str) -> Self {
+    pub fn authenticated(text: &str) -> Self {
         Self(text.into())
     }
 

@@ -78,10 +78,10 @@ impl Scope {
     }
 }
 
-/// A limit that was reached.
+/// A call that a limit refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {} may have {most} {what}", scope.as_str())]
-pub struct OverLimit {
+pub struct QuotaExceeded {
     /// The name of the limit: `rate`, `leases`, `waiters` or `streams`.
     pub limit: &'static str,
     /// A description of the limited resource, for people.
@@ -249,8 +249,8 @@ impl Quotas {
     /// Counts a call of an identity.
     ///
     /// # Errors
-    /// [`OverLimit`] with the time until the rate admits a call.
-    pub fn call(&self, identity: &Identity) -> Result<(), OverLimit> {
+    /// [`QuotaExceeded`] with the time until the rate admits a call.
+    pub fn call(&self, identity: &Identity) -> Result<(), QuotaExceeded> {
         self.charge(self.of_identity(identity)?)
     }
 
@@ -259,7 +259,7 @@ impl Quotas {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub fn call_in(&self, namespace: &str) -> Result<(), OverLimit> {
+    pub fn call_in(&self, namespace: &str) -> Result<(), QuotaExceeded> {
         self.charge(self.of_namespace(namespace))
     }
 
@@ -273,32 +273,36 @@ impl Quotas {
         }
     }
 
-    fn charge(&self, counted: Option<Counted>) -> Result<(), OverLimit> {
+    fn charge(&self, counted: Option<Counted>) -> Result<(), QuotaExceeded> {
         let with_rate = counted.and_then(|counted| Some((counted.quota.rate?, counted)));
         let Some((rate, counted)) = with_rate else {
             return Ok(());
         };
-        counted.usage.rate.charge(rate, self.now()).map_err(|retry| OverLimit {
-            limit: "rate",
-            what: "calls a second",
-            scope: counted.scope,
-            most: rate.per_second,
-            retry,
-        })
+        counted
+            .usage
+            .rate
+            .charge(rate, self.now())
+            .map_err(|retry| QuotaExceeded {
+                limit: "rate",
+                what: "calls a second",
+                scope: counted.scope,
+                most: rate.per_second,
+                retry,
+            })
     }
 
     /// Counts an Acquire in a namespace, whose leases are in `ledger`. A retry whose lease is already counted uses no
     /// further lease, so that it finds its own lease even at the limit.
     ///
     /// # Errors
-    /// [`OverLimit`]; nothing is counted then.
+    /// [`QuotaExceeded`]; nothing is counted then.
     pub fn acquire(
         &self,
         identity: &Identity,
         namespace: &str,
         entry: Entry,
         ledger: &Arc<Ledger>,
-    ) -> Result<AcquireQuota, OverLimit> {
+    ) -> Result<AcquireQuota, QuotaExceeded> {
         let counted = self.counted(identity, Some(namespace))?;
         if counted.is_empty() {
             return Ok(AcquireQuota::default());
@@ -346,19 +350,19 @@ impl Quotas {
     /// Counts a watch in its namespace, or a stream that keeps leases of any namespace.
     ///
     /// # Errors
-    /// [`OverLimit`]; nothing is counted then.
-    pub fn stream(&self, identity: &Identity, namespace: Option<&str>) -> Result<QuotaUse, OverLimit> {
+    /// [`QuotaExceeded`]; nothing is counted then.
+    pub fn stream(&self, identity: &Identity, namespace: Option<&str>) -> Result<QuotaUse, QuotaExceeded> {
         take(&self.counted(identity, namespace)?, Resource::Streams)
     }
 
     /// The limits that apply to a call, the identity's first.
-    fn counted(&self, identity: &Identity, namespace: Option<&str>) -> Result<Vec<Counted>, OverLimit> {
+    fn counted(&self, identity: &Identity, namespace: Option<&str>) -> Result<Vec<Counted>, QuotaExceeded> {
         let of_namespace = namespace.and_then(|namespace| self.of_namespace(namespace));
         let limits = [self.of_identity(identity)?, of_namespace];
         Ok(limits.into_iter().flatten().collect())
     }
 
-    fn of_identity(&self, identity: &Identity) -> Result<Option<Counted>, OverLimit> {
+    fn of_identity(&self, identity: &Identity) -> Result<Option<Counted>, QuotaExceeded> {
         let any_matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(identity.as_str()));
         let settings = self.settings();
         let Some((_, quota)) = settings.identities.iter().find(|(patterns, _)| any_matches(patterns)) else {
@@ -387,7 +391,7 @@ impl Quotas {
         Arc::clone(&settings)
     }
 
-    fn usage_of(&self, identity: &Identity) -> Result<Arc<Usage>, OverLimit> {
+    fn usage_of(&self, identity: &Identity) -> Result<Arc<Usage>, QuotaExceeded> {
         let now = self.now();
         let mut usages = self.shared.identities.lock();
         if let Some(usage) = usages.get(identity) {
@@ -397,7 +401,7 @@ impl Quotas {
             usages.retain(|_, usage| Arc::strong_count(usage) > 1 || !usage.is_idle(now));
         }
         if usages.len() >= MAX_IDENTITIES {
-            return Err(OverLimit {
+            return Err(QuotaExceeded {
                 limit: "identities",
                 what: "identities with their own limits at once, over all callers",
                 scope: Scope::Identity,
@@ -414,7 +418,7 @@ impl Quotas {
 }
 
 /// Takes one unit of each limit that is set.
-fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, OverLimit> {
+fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, QuotaExceeded> {
     let mut quota_use = QuotaUse::default();
     for limit_of in counted {
         let Some(most) = limit_of.quota.most(what) else {
@@ -422,7 +426,7 @@ fn take(counted: &[Counted], what: Resource) -> Result<QuotaUse, OverLimit> {
         };
         let permit = Permit::take(&limit_of.usage, what, most).ok_or_else(|| {
             let (limit, what) = what.words();
-            OverLimit {
+            QuotaExceeded {
                 limit,
                 what,
                 scope: limit_of.scope,

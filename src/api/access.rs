@@ -13,15 +13,15 @@ use tokio::time::sleep;
 use super::authenticate::Caller;
 use super::grant_delivery::Deliver;
 use super::peer::Peer;
-use super::verifications::unproven;
-use crate::auth::rules::Reach;
-use crate::auth::{Auth, Denied, Missing, Unproven, Verb};
+use super::verifications::unauthenticated;
+use crate::auth::rules::LockScope;
+use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
 use crate::locks::{Acquire, Granted, Lease, Locks};
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
-use crate::quota::{AcquireQuota, Entry, OverLimit, QuotaUse, Quotas};
+use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
 
 /// How often a watch's permission is checked again.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ impl GuardedNamespaces {
     /// Checks that an Acquire may proceed, and returns the namespace for it.
     pub(super) fn to_acquire(&self, caller: Caller, namespace: &str, name: &str) -> Result<NamespaceToAcquire, Error> {
         Ok(NamespaceToAcquire {
-            locks: self.allowed(&caller, Verb::Acquire, namespace, Reach::Names(name))?,
+            locks: self.allowed(&caller, Verb::Acquire, namespace, LockScope::Names(name))?,
             guarded: self.clone(),
             caller,
         })
@@ -129,7 +129,7 @@ impl GuardedNamespaces {
         let first = names.first().copied().unwrap_or_default();
         let allowed = self.to_acquire(caller, namespace, first)?;
         for name in names {
-            self.check(&allowed.caller, Verb::Acquire, namespace, Reach::Names(name))?;
+            self.check(&allowed.caller, Verb::Acquire, namespace, LockScope::Names(name))?;
         }
         Ok(allowed)
     }
@@ -144,19 +144,29 @@ impl GuardedNamespaces {
     /// count against a limit.
     pub(super) fn lease(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let namespace = lease.lock.namespace.as_str();
-        self.check(caller, Verb::Acquire, namespace, Reach::Names(lease.lock.name.as_str()))?;
+        self.check(
+            caller,
+            Verb::Acquire,
+            namespace,
+            LockScope::Names(lease.lock.name.as_str()),
+        )?;
         self.namespaces.get(namespace)
     }
 
     /// Checks that the caller may use the lease, and returns its namespace, for a call that counts against the limits.
     pub(super) fn lease_to_update(&self, caller: &Caller, lease: &LeaseKey) -> Result<Locks, Error> {
         let LockKey { namespace, name } = &lease.lock;
-        self.allowed(caller, Verb::Acquire, namespace.as_str(), Reach::Names(name.as_str()))
+        self.allowed(
+            caller,
+            Verb::Acquire,
+            namespace.as_str(),
+            LockScope::Names(name.as_str()),
+        )
     }
 
     /// The locks of a namespace, to read one of them.
     pub(super) fn to_read(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
-        self.allowed(caller, Verb::Read, namespace, Reach::Names(name))
+        self.allowed(caller, Verb::Read, namespace, LockScope::Names(name))
     }
 
     /// The locks of a namespace, to list those with this prefix. A caller that may read only some
@@ -184,12 +194,12 @@ impl GuardedNamespaces {
         if caller.policy.is_none() {
             return Ok(caller.clone());
         }
-        let current = caller.reauthenticate_queued().await.map_err(unproven)?;
+        let current = caller.reauthenticate_queued().await.map_err(unauthenticated)?;
         // A call of one identity does not continue under another identity.
         if current.identity == caller.identity {
             Ok(current)
         } else {
-            Err(unproven(Unproven::Invalid))
+            Err(unauthenticated(AuthenticationFailure::Invalid))
         }
     }
 
@@ -230,17 +240,17 @@ impl GuardedNamespaces {
     /// Whether the caller still has its identity and its permission for a lock.
     async fn still_allowed(&self, caller: &Caller, verb: Verb, namespace: &str, name: &str) -> Result<(), Error> {
         let current = Self::current(caller).await?;
-        self.check(&current, verb, namespace, Reach::Names(name))
+        self.check(&current, verb, namespace, LockScope::Names(name))
     }
 
     /// The locks of a namespace, to force the release of one of them.
     pub(super) fn to_force(&self, caller: &Caller, namespace: &str, name: &str) -> Result<Locks, Error> {
-        self.allowed(caller, Verb::Admin, namespace, Reach::Names(name))
+        self.allowed(caller, Verb::Admin, namespace, LockScope::Names(name))
     }
 
     /// The locks of a namespace, for an operation on all of them.
     pub(super) fn to_admit(&self, caller: &Caller, namespace: &str) -> Result<Locks, Error> {
-        self.allowed(caller, Verb::Admin, namespace, Reach::All)
+        self.allowed(caller, Verb::Admin, namespace, LockScope::All)
     }
 
     /// All namespaces in which the caller has any permission.
@@ -270,7 +280,7 @@ impl GuardedNamespaces {
 
     /// Checks the limits and the policy. A namespace's call rate does not apply to operators,
     /// because it may be the reason for their call.
-    fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<Locks, Error> {
+    fn allowed(&self, caller: &Caller, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<Locks, Error> {
         self.namespaces.concern(namespace);
         // Checked before the policy: denied calls count against the rate too.
         if let Err(over) = self.quotas.call(&caller.identity) {
@@ -288,7 +298,7 @@ impl GuardedNamespaces {
         Ok(found)
     }
 
-    fn check(&self, caller: &Caller, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Error> {
+    fn check(&self, caller: &Caller, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<(), Error> {
         let Some(policy) = &caller.policy else { return Ok(()) };
         // An invalid name is reported as such: no rule can allow it.
         Namespace::new(namespace)?;
@@ -298,9 +308,9 @@ impl GuardedNamespaces {
             .map_err(|denied| Error::PermissionDenied(Box::new(denied)))
     }
 
-    fn counted(&self, namespace: &Namespace, over: OverLimit) -> OverLimit {
+    fn counted(&self, namespace: &Namespace, over: QuotaExceeded) -> QuotaExceeded {
         if let Some(metrics) = self.namespaces.metrics() {
-            metrics.over_limit(namespace, over.scope.as_str(), over.limit);
+            metrics.quota_refusal(namespace, over.scope.as_str(), over.limit);
         }
         over
     }
@@ -340,7 +350,7 @@ impl NamespaceToAcquire {
         let namespace = self.locks.namespace().as_str();
         for name in names {
             self.guarded
-                .check(&current, Verb::Acquire, namespace, Reach::Names(name.as_str()))?;
+                .check(&current, Verb::Acquire, namespace, LockScope::Names(name.as_str()))?;
         }
         Ok(())
     }

@@ -13,8 +13,10 @@ use super::capacity::Usage;
 use super::connection::Remote;
 use super::first_frame::wait_for_first_frame;
 use super::status;
-use super::verifications::{VerificationTurn, unproven};
-use crate::auth::{AnonymousAccess, Auth, Policy, PresentedCredentials, ProvenIdentity, Unproven, Until};
+use super::verifications::{VerificationTurn, unauthenticated};
+use crate::auth::{
+    AnonymousAccess, Auth, AuthenticatedIdentity, AuthenticationFailure, Policy, PresentedCredentials, Until,
+};
 use crate::error::Error;
 use crate::metrics::ServerMetrics;
 use crate::name::Identity;
@@ -61,11 +63,11 @@ impl Caller {
     ///
     /// # Errors
     /// When its credentials have expired, or are not accepted any more.
-    pub(super) fn reauthenticate(&self) -> Result<Self, Unproven> {
+    pub(super) fn reauthenticate(&self) -> Result<Self, AuthenticationFailure> {
         match self.changed_credentials()? {
             None => Ok(self.clone()),
-            Some((policy, PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven))) => {
-                Ok(self.renewed(policy, proven))
+            Some((policy, PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified))) => {
+                Ok(self.renewed(policy, verified))
             }
             Some((policy, PresentedCredentials::Unverified(signed))) => Ok(self.renewed(policy, signed.verify()?)),
         }
@@ -76,7 +78,7 @@ impl Caller {
     ///
     /// # Errors
     /// As [`Self::reauthenticate`].
-    pub(super) async fn reauthenticate_queued(&self) -> Result<Self, Unproven> {
+    pub(super) async fn reauthenticate_queued(&self) -> Result<Self, AuthenticationFailure> {
         match self.changed_credentials()? {
             Some((policy, PresentedCredentials::Unverified(signed))) => {
                 Ok(self.renewed(policy, self.auth.verify(signed).await?))
@@ -87,27 +89,27 @@ impl Caller {
 
     /// The current policy and the credentials under it; `None` if the policy is unchanged and the
     /// credentials are still valid.
-    fn changed_credentials(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, Unproven> {
+    fn changed_credentials(&self) -> Result<Option<(Arc<Policy>, PresentedCredentials)>, AuthenticationFailure> {
         let Some(policy) = self.auth.policy() else {
             return Ok(None);
         };
         if self.policy.as_ref().is_some_and(|own| Arc::ptr_eq(own, &policy)) {
             return if self.until.is_over() {
-                Err(Unproven::Expired)
+                Err(AuthenticationFailure::Expired)
             } else {
                 Ok(None)
             };
         }
         let bearer = self.authorization.as_ref().map(bearer_of).transpose()?;
         let certificate = self.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = policy.shown(certificate, bearer)?;
+        let presented = policy.presented(certificate, bearer)?;
         Ok(Some((policy, presented)))
     }
 
-    fn renewed(&self, policy: Arc<Policy>, proven: ProvenIdentity) -> Self {
+    fn renewed(&self, policy: Arc<Policy>, verified: AuthenticatedIdentity) -> Self {
         Self {
-            identity: proven.identity,
-            until: proven.until,
+            identity: verified.identity,
+            until: verified.until,
             policy: Some(policy),
             ..self.clone()
         }
@@ -149,14 +151,16 @@ impl<S> Authenticate<S> {
         }
         caller.authorization = authorization;
         let certificate = caller.peer.as_ref().and_then(|peer| peer.certificate.as_ref());
-        let presented = bearer(request.headers()).and_then(|bearer| policy.shown(certificate, bearer));
+        let presented = bearer(request.headers()).and_then(|bearer| policy.presented(certificate, bearer));
         let is_busy = caller.peer.as_ref().is_some_and(|peer| peer.verifications.is_busy());
         match presented {
-            Ok(PresentedCredentials::Verified(proven)) => Ok(CallerState::Known(caller.proven(proven)?)),
-            Ok(PresentedCredentials::Cached(proven)) if !is_busy => Ok(CallerState::Known(caller.proven(proven)?)),
+            Ok(PresentedCredentials::Verified(verified)) => Ok(CallerState::Known(caller.authenticated(verified)?)),
+            Ok(PresentedCredentials::Cached(verified)) if !is_busy => {
+                Ok(CallerState::Known(caller.authenticated(verified)?))
+            }
             Ok(presented) => Ok(CallerState::Unverified(caller, presented)),
             Err(_) if allows_anonymous(request, &caller) => Ok(CallerState::Known(caller)),
-            Err(cause) => Err(unproven(cause)),
+            Err(cause) => Err(unauthenticated(cause)),
         }
     }
 }
@@ -172,15 +176,15 @@ enum CallerState {
 impl Caller {
     /// # Errors
     /// When its identity has too many connections.
-    fn proven(mut self, proven: ProvenIdentity) -> Result<Self, Error> {
+    fn authenticated(mut self, verified: AuthenticatedIdentity) -> Result<Self, Error> {
         let usage = self
             .peer
             .as_ref()
-            .map(|peer| peer.proven(&proven.identity))
+            .map(|peer| peer.authenticated(&verified.identity))
             .transpose()?;
         self.usage = usage.flatten();
-        self.identity = proven.identity;
-        self.until = proven.until;
+        self.identity = verified.identity;
+        self.until = verified.until;
         Ok(self)
     }
 }
@@ -210,9 +214,9 @@ impl<S: Clone> Authenticate<S> {
                     wait_for_first_frame(&mut request).await;
                 }
             };
-            let proven = verifications.proven(auth, presented, message).await;
-            let (caller, turn) = match proven {
-                Ok((proven, turn)) => (caller.proven(proven)?, Some(turn)),
+            let verified = verifications.authenticate(auth, presented, message).await;
+            let (caller, turn) = match verified {
+                Ok((verified, turn)) => (caller.authenticated(verified)?, Some(turn)),
                 Err(Error::Unauthenticated { .. }) if allows_anonymous => (caller, None),
                 Err(error) => return Err(error),
             };
@@ -251,24 +255,24 @@ fn anonymous_access(path: &str, policy: &Policy) -> AnonymousAccess {
 }
 
 /// The bearer token of a call, if there is one.
-fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, Unproven> {
+fn bearer(headers: &HeaderMap) -> Result<Option<&[u8]>, AuthenticationFailure> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = values.next() else { return Ok(None) };
     // With two tokens it would be ambiguous which one counts.
     if values.next().is_some() {
-        return Err(Unproven::Invalid);
+        return Err(AuthenticationFailure::Invalid);
     }
     bearer_of(first).map(Some)
 }
 
-fn bearer_of(header: &HeaderValue) -> Result<&[u8], Unproven> {
+fn bearer_of(header: &HeaderValue) -> Result<&[u8], AuthenticationFailure> {
     let parts = header.as_bytes().split_at_checked(SCHEME.len());
-    let (scheme, token) = parts.ok_or(Unproven::Invalid)?;
+    let (scheme, token) = parts.ok_or(AuthenticationFailure::Invalid)?;
     let token = token.trim_ascii();
     if scheme.eq_ignore_ascii_case(SCHEME.as_bytes()) && !token.is_empty() {
         Ok(token)
     } else {
-        Err(Unproven::Invalid)
+        Err(AuthenticationFailure::Invalid)
     }
 }
 

@@ -64,7 +64,7 @@ impl Remote {
     ///
     /// # Errors
     /// OVERLOADED if the identity has reached its limit of connections. The connection then stays unauthenticated.
-    pub(super) fn proven(&self, identity: &Identity) -> Result<Option<Arc<Usage>>, Error> {
+    pub(super) fn authenticated(&self, identity: &Identity) -> Result<Option<Arc<Usage>>, Error> {
         let usage = self
             .usage
             .as_ref()

@@ -24,7 +24,7 @@ use super::request_log::{CallName, bug};
 use super::{convert, status};
 use crate::backend::BackendError;
 use crate::error::Error;
-use crate::ledger::{EndWatch, LeaseEnd};
+use crate::ledger::{EndWatch, LeaseEnded};
 use crate::locks::Locks;
 use crate::name::{InvalidField, LeaseKey, Namespace, Secret};
 use crate::quota::QuotaUse;
@@ -47,7 +47,7 @@ pub(super) struct KeepAliveStream {
     state: KeptLeases,
     /// The leases of the last beat that this caller may keep.
     leases: HashMap<Secret, WatchedLease>,
-    ends: (UnboundedSender<LeaseEnd>, UnboundedReceiver<LeaseEnd>),
+    ends: (UnboundedSender<LeaseEnded>, UnboundedReceiver<LeaseEnded>),
     /// The steps that have not begun, by namespace, so that a slow store does not hold up the leases of another.
     steps: BTreeMap<Namespace, Steps>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -117,7 +117,7 @@ enum Next {
     End,
     Broken(Status),
     Stopped(Error),
-    LeaseEnd(LeaseEnd),
+    LeaseEnded(LeaseEnded),
     Done(Done),
     Wake,
     Retry,
@@ -179,7 +179,7 @@ impl KeepAliveStream {
                     return self.failed(status);
                 }
                 Next::Stopped(error) => return self.failed(status::of(error)),
-                Next::LeaseEnd(LeaseEnd { secret, cause }) => self.state.lost(&secret, Error::LeaseLost { cause }),
+                Next::LeaseEnded(LeaseEnded { secret, cause }) => self.state.lost(&secret, Error::LeaseLost { cause }),
                 Next::Done(done) => self.done(done),
                 Next::Wake => {
                     let over = self.state.wake(Instant::now());
@@ -205,7 +205,7 @@ impl KeepAliveStream {
             biased;
             () = &mut self.draining => Next::Stopped(Error::Draining),
             error = &mut self.unauthenticated => Next::Stopped(error),
-            Some(end) = self.ends.1.recv() => Next::LeaseEnd(end),
+            Some(end) = self.ends.1.recv() => Next::LeaseEnded(end),
             Some(done) = self.running.next() => Next::Done(done),
             request = self.requests.message(), if may_read => match request {
                 Ok(Some(beat)) => Next::Beat(beat),

@@ -17,7 +17,7 @@ use crate::backend::BackendError;
 use crate::claim::{Cause, Holder};
 use crate::error::Error;
 use crate::name::{InvalidField, Mode};
-use crate::quota::OverLimit;
+use crate::quota::QuotaExceeded;
 use crate::rpc::reason;
 
 /// The domain of every `ErrorInfo` of the service.
@@ -143,7 +143,7 @@ fn parts_of(error: &Error) -> StatusDetails {
         Error::Overloaded { what } => {
             exhausted(reason::OVERLOADED, vec![("what", what.clone())]).retry_in(RETRY_OVERLOADED)
         }
-        Error::OverLimit(over) => exhausted(reason::OVERLOADED, over_limit(over)).retry_in(over.retry),
+        Error::QuotaExceeded(over) => exhausted(reason::OVERLOADED, quota_exceeded(over)).retry_in(over.retry),
         Error::Unauthenticated { cause } => {
             let metadata = vec![("cause", cause.as_str().into())];
             parts(Code::Unauthenticated, reason::UNAUTHENTICATED, metadata)
@@ -212,7 +212,7 @@ fn invalid_field(InvalidField { field, problem }: &InvalidField) -> StatusDetail
     parts(Code::InvalidArgument, reason::INVALID_FIELD, metadata)
 }
 
-fn over_limit(over: &OverLimit) -> Vec<(&'static str, String)> {
+fn quota_exceeded(over: &QuotaExceeded) -> Vec<(&'static str, String)> {
     vec![
         ("what", over.to_string()),
         ("limit", over.limit.into()),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::auth::{Auth, PresentedCredentials, ProvenIdentity, Unproven};
+use crate::auth::{Auth, AuthenticatedIdentity, AuthenticationFailure, PresentedCredentials};
 use crate::error::Error;
 
 /// How many calls of one connection may wait for a verification.
@@ -61,12 +61,12 @@ impl Verifications {
     ///
     /// # Cancellation safety
     /// A dropped call leaves the queue, and the next one continues.
-    pub(super) async fn proven(
+    pub(super) async fn authenticate(
         self: Arc<Self>,
         auth: Auth,
         presented: PresentedCredentials,
         message: impl Future<Output = ()>,
-    ) -> Result<(ProvenIdentity, VerificationTurn), Error> {
+    ) -> Result<(AuthenticatedIdentity, VerificationTurn), Error> {
         let waiting = WaitingCount(Arc::clone(&self));
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= MAX_WAITING {
             let what = format!("{MAX_WAITING} calls of this connection wait until their tokens are verified");
@@ -75,17 +75,17 @@ impl Verifications {
         message.await;
         let turn = VerificationTurn(Arc::clone(&self.permit).acquire_owned().await.ok());
         drop(waiting);
-        let proven = match presented {
-            PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven) => Ok(proven),
+        let verified = match presented {
+            PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified) => Ok(verified),
             PresentedCredentials::Unverified(signed) => auth.verify(signed).await,
         };
-        let proven = proven.map_err(unproven)?;
-        Ok((proven, turn))
+        let verified = verified.map_err(unauthenticated)?;
+        Ok((verified, turn))
     }
 }
 
 /// The error of a caller without valid credentials.
-pub(super) fn unproven(cause: Unproven) -> Error {
+pub(super) fn unauthenticated(cause: AuthenticationFailure) -> Error {
     Error::Unauthenticated { cause }
 }
 
@@ -99,12 +99,12 @@ mod tests {
 
     fn verified(
         one: &Arc<Verifications>,
-    ) -> impl Future<Output = Result<(ProvenIdentity, VerificationTurn), Error>> + use<> {
-        let known = PresentedCredentials::Verified(ProvenIdentity {
-            identity: Identity::proven("jwt:a"),
+    ) -> impl Future<Output = Result<(AuthenticatedIdentity, VerificationTurn), Error>> + use<> {
+        let known = PresentedCredentials::Verified(AuthenticatedIdentity {
+            identity: Identity::authenticated("jwt:a"),
             until: Until::default(),
         });
-        Arc::clone(one).proven(Auth::default(), known, ready(()))
+        Arc::clone(one).authenticate(Auth::default(), known, ready(()))
     }
 
     #[tokio::test]
@@ -131,11 +131,11 @@ mod tests {
     #[tokio::test]
     async fn a_call_without_its_message_makes_a_connection_busy_and_delays_no_other() {
         let connection = Arc::new(Verifications::default());
-        let known = PresentedCredentials::Verified(ProvenIdentity {
-            identity: Identity::proven("jwt:a"),
+        let known = PresentedCredentials::Verified(AuthenticatedIdentity {
+            identity: Identity::authenticated("jwt:a"),
             until: Until::default(),
         });
-        let mut late = Box::pin(Arc::clone(&connection).proven(Auth::default(), known, pending()));
+        let mut late = Box::pin(Arc::clone(&connection).authenticate(Auth::default(), known, pending()));
         assert!(poll_immediate(&mut late).await.is_none());
         assert!(connection.is_busy());
         assert!(matches!(poll_immediate(verified(&connection)).await, Some(Ok(_))));

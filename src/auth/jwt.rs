@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::authenticated_identity::{AuthenticatedIdentity, Until};
 use super::bearer::{self, Hash};
-use super::proven::{ProvenIdentity, Until};
-use super::{Unproven, clock};
+use super::{AuthenticationFailure, clock};
 use crate::files;
 use crate::name::Identity;
 
@@ -165,26 +165,30 @@ impl Jwt {
     }
 
     /// Parses a token and checks everything but its signature, because these checks are cheap.
-    pub(super) fn check_claims(&self, token: &[u8]) -> Result<Unverified, Unproven> {
+    pub(super) fn check_claims(&self, token: &[u8]) -> Result<Unverified, AuthenticationFailure> {
         let parts = token::parts(token)?;
         if self.keys_of(parts.header.alg, parts.header.kid.as_deref()).is_empty() {
-            return Err(Unproven::Invalid);
+            return Err(AuthenticationFailure::Invalid);
         }
         parts.check_claims(&self.settings, clock::seconds())
     }
 
     /// Verifies the signature of a token. `hash` is the hash of the token.
-    pub(super) fn verify(&self, hash: &Hash, token: Unverified) -> Result<ProvenIdentity, Unproven> {
+    pub(super) fn verify(
+        &self,
+        hash: &Hash,
+        token: Unverified,
+    ) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
         let keys = self.keys_of(token.algorithm, token.key_id.as_deref());
         let mut keys = keys.into_iter();
         let message = token.message.as_bytes();
         let verifies = |key: &Key| crypto::verify(&token.signature, message, &key.key, token.algorithm);
         if !keys.any(|key| matches!(verifies(key), Ok(true))) {
             tracing::debug!("no key verifies the signature of a JWT");
-            return Err(Unproven::Invalid);
+            return Err(AuthenticationFailure::Invalid);
         }
         self.cache(hash, &token);
-        Ok(ProvenIdentity {
+        Ok(AuthenticatedIdentity {
             identity: token.identity,
             until: Until(Some(token.until)),
         })
@@ -210,16 +214,16 @@ impl Jwt {
     }
 
     /// The cached result for a token whose signature was verified before.
-    pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<ProvenIdentity, Unproven>> {
+    pub(super) fn remembered(&self, hash: &Hash) -> Option<Result<AuthenticatedIdentity, AuthenticationFailure>> {
         let mut verified_tokens = self.verified_tokens.lock();
         let cached = verified_tokens.get(hash)?;
         let until = Until(Some(cached.until));
         if !until.is_over() {
             let identity = cached.identity.clone();
-            return Some(Ok(ProvenIdentity { identity, until }));
+            return Some(Ok(AuthenticatedIdentity { identity, until }));
         }
         verified_tokens.remove(hash);
-        Some(Err(Unproven::Expired))
+        Some(Err(AuthenticationFailure::Expired))
     }
 
     fn cache(&self, hash: &Hash, token: &Unverified) {
@@ -292,7 +296,7 @@ mod tests {
             signature: String::new(),
             algorithm: Algorithm::EdDSA,
             key_id: None,
-            identity: Identity::proven("jwt:a"),
+            identity: Identity::authenticated("jwt:a"),
             until,
         }
     }
@@ -334,7 +338,7 @@ mod tests {
     fn a_cached_token_expires() {
         let (jwt, hash) = (jwt(), Hash::default());
         jwt.cache(&hash, &token(clock::seconds() - 1));
-        assert_eq!(jwt.remembered(&hash), Some(Err(Unproven::Expired)));
+        assert_eq!(jwt.remembered(&hash), Some(Err(AuthenticationFailure::Expired)));
         assert_eq!(jwt.remembered(&hash), None);
     }
 
@@ -355,7 +359,7 @@ mod tests {
                 token: token(u64::MAX),
             };
             let verified = poll_immediate(auth.verify(shown())).await;
-            assert_eq!(verified.is_some_and(|proven| proven.is_ok()), is_known);
+            assert_eq!(verified.is_some_and(|verified| verified.is_ok()), is_known);
             // No key verifies it again.
             assert_eq!(shown().verify().is_ok(), is_known);
         }

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::authenticated_identity::{AuthenticatedIdentity, Until};
 use super::bearer::{BearerHash, Bearers, hash};
 use super::bearer_file::{self, BearerFileError};
 use super::certificate::CertificateIdentity;
 use super::jwt::{Jwt, JwtError, JwtSettings};
-use super::proven::{ProvenIdentity, Until};
+use super::presented_credentials::{PresentedCredentials, UnverifiedToken};
 use super::rules::Rules;
-use super::shown::{PresentedCredentials, UnverifiedToken};
-use super::{Denied, Unproven, Verb, rules};
+use super::{AuthenticationFailure, Denied, Verb, rules};
 use crate::name::Identity;
 
 /// The maximum number of static tokens. Deployments with more callers should use JWTs.
@@ -158,14 +158,14 @@ impl Policy {
     /// replace a token that is not accepted.
     ///
     /// # Errors
-    /// [`Unproven`].
+    /// [`AuthenticationFailure`].
     pub fn identify(
         &self,
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,
-    ) -> Result<ProvenIdentity, Unproven> {
-        match self.shown(certificate, bearer)? {
-            PresentedCredentials::Verified(proven) | PresentedCredentials::Cached(proven) => Ok(proven),
+    ) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
+        match self.presented(certificate, bearer)? {
+            PresentedCredentials::Verified(verified) | PresentedCredentials::Cached(verified) => Ok(verified),
             PresentedCredentials::Unverified(token) => token.verify(),
         }
     }
@@ -173,19 +173,21 @@ impl Policy {
     /// Authenticates a caller without verifying a JWT signature, which takes a hundred times as long as the rest.
     ///
     /// # Errors
-    /// [`Unproven`].
-    pub fn shown(
+    /// [`AuthenticationFailure`].
+    pub fn presented(
         &self,
         certificate: Option<&CertificateIdentity>,
         bearer: Option<&[u8]>,
-    ) -> Result<PresentedCredentials, Unproven> {
+    ) -> Result<PresentedCredentials, AuthenticationFailure> {
         let Some(token) = bearer else {
-            let shown = certificate.filter(|_| self.certificates).ok_or(Unproven::Missing)?;
+            let shown = certificate
+                .filter(|_| self.certificates)
+                .ok_or(AuthenticationFailure::Missing)?;
             let until = Until(Some(shown.until));
             if until.is_over() {
-                return Err(Unproven::Expired);
+                return Err(AuthenticationFailure::Expired);
             }
-            return Ok(PresentedCredentials::Verified(ProvenIdentity {
+            return Ok(PresentedCredentials::Verified(AuthenticatedIdentity {
                 identity: shown.identity.clone(),
                 until,
             }));
@@ -193,9 +195,12 @@ impl Policy {
         let hash = hash(token);
         if let Some(identity) = self.bearers.identity_of(&hash) {
             let until = Until::default();
-            return Ok(PresentedCredentials::Verified(ProvenIdentity { identity, until }));
+            return Ok(PresentedCredentials::Verified(AuthenticatedIdentity {
+                identity,
+                until,
+            }));
         }
-        let jwt = self.jwt.as_ref().ok_or(Unproven::Invalid)?;
+        let jwt = self.jwt.as_ref().ok_or(AuthenticationFailure::Invalid)?;
         if let Some(cached) = jwt.remembered(&hash) {
             return cached.map(PresentedCredentials::Cached);
         }
@@ -215,7 +220,7 @@ impl Policy {
         identity: &Identity,
         verb: Verb,
         namespace: &str,
-        locks: rules::Reach<'_>,
+        locks: rules::LockScope<'_>,
     ) -> Result<(), Denied> {
         self.rules.check(identity, verb, namespace, locks)
     }

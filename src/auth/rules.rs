@@ -84,17 +84,17 @@ impl Rule {
         any(&self.identities, identity.as_str()) && any(&self.namespaces, namespace)
     }
 
-    fn reaches(&self, locks: Reach<'_>) -> bool {
+    fn reaches(&self, locks: LockScope<'_>) -> bool {
         self.locks.iter().any(|prefix| match locks {
-            Reach::Names(name) => name.starts_with(prefix),
-            Reach::All => prefix.is_empty(),
+            LockScope::Names(name) => name.starts_with(prefix),
+            LockScope::All => prefix.is_empty(),
         })
     }
 }
 
 /// The locks that a call concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach<'a> {
+pub enum LockScope<'a> {
     /// The lock of this name, or all locks with this prefix.
     Names(&'a str),
     /// All locks of the namespace.
@@ -175,7 +175,7 @@ impl Rules {
     ///
     /// # Errors
     /// [`Denied`] with the first part that is missing: a rule for the namespace, for the verb, or for the lock.
-    pub fn check(&self, identity: &Identity, verb: Verb, namespace: &str, locks: Reach<'_>) -> Result<(), Denied> {
+    pub fn check(&self, identity: &Identity, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Result<(), Denied> {
         let mut missing = Missing::Namespace;
         for rule in self.all.iter().filter(|rule| rule.is_for(identity, namespace)) {
             if !rule.verbs.contains(&verb) {
@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    fn missing(rules: &Rules, identity: &str, verb: Verb, namespace: &str, locks: Reach<'_>) -> Option<Missing> {
-        let identity = Identity::proven(identity);
+    fn missing(rules: &Rules, identity: &str, verb: Verb, namespace: &str, locks: LockScope<'_>) -> Option<Missing> {
+        let identity = Identity::authenticated(identity);
         rules
             .check(&identity, verb, namespace, locks)
             .err()
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_rule_without_verbs_or_locks_opens_nothing() {
-        let identity = Identity::proven("token:ci");
+        let identity = Identity::authenticated("token:ci");
         let opens = |locks: &[&str], verbs: &[Verb]| {
             Rules::new(vec![rule(&["*"], &["jobs"], locks, verbs)]).opens(&identity, "jobs")
         };
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_denial_names_the_first_missing_part() {
-        use Reach::{All, Names};
+        use LockScope::{All, Names};
         let rules = Rules::new(vec![
             rule(&["token:ci"], &["jobs", "team-*"], &["a/", "b/"], &[Verb::Acquire]),
             rule(&["token:ops"], &["*"], &[""], &[Verb::Admin]),
@@ -309,8 +309,8 @@ mod tests {
         ) {
             let fewer = Rules::new(rules.clone());
             let all = Rules::new(rules.into_iter().chain([more]).collect());
-            let before = missing(&fewer, identity, verb, namespace, Reach::Names(name));
-            let after = missing(&all, identity, verb, namespace, Reach::Names(name));
+            let before = missing(&fewer, identity, verb, namespace, LockScope::Names(name));
+            let after = missing(&all, identity, verb, namespace, LockScope::Names(name));
             prop_assert!(before.is_some() || after.is_none());
         }
 
@@ -322,8 +322,8 @@ mod tests {
             let reversed = Rules::new(rules.iter().rev().cloned().collect());
             let rules = Rules::new(rules);
             prop_assert_eq!(
-                missing(&rules, identity, verb, namespace, Reach::Names(name)),
-                missing(&reversed, identity, verb, namespace, Reach::Names(name))
+                missing(&rules, identity, verb, namespace, LockScope::Names(name)),
+                missing(&reversed, identity, verb, namespace, LockScope::Names(name))
             );
         }
 
@@ -334,12 +334,12 @@ mod tests {
         ) {
             let alone = rules.iter().any(|rule| {
                 let only = Rules::new(vec![rule.clone()]);
-                missing(&only, identity, verb, namespace, Reach::Names(name)).is_none()
+                missing(&only, identity, verb, namespace, LockScope::Names(name)).is_none()
             });
             let rules = Rules::new(rules);
-            prop_assert_eq!(missing(&rules, identity, verb, namespace, Reach::Names(name)).is_none(), alone);
+            prop_assert_eq!(missing(&rules, identity, verb, namespace, LockScope::Names(name)).is_none(), alone);
             if alone {
-                prop_assert!(rules.opens(&Identity::proven(identity), namespace));
+                prop_assert!(rules.opens(&Identity::authenticated(identity), namespace));
             }
         }
 
@@ -349,8 +349,8 @@ mod tests {
             (identity, verb, namespace, name) in any_request(),
         ) {
             let rules = Rules::new(rules);
-            if missing(&rules, identity, verb, namespace, Reach::All).is_none() {
-                prop_assert_eq!(missing(&rules, identity, verb, namespace, Reach::Names(name)), None);
+            if missing(&rules, identity, verb, namespace, LockScope::All).is_none() {
+                prop_assert_eq!(missing(&rules, identity, verb, namespace, LockScope::Names(name)), None);
             }
         }
     }

@@ -24,12 +24,12 @@ use tokio::sync::watch;
 use self::cluster::Failure;
 use self::cluster::client::ClusterClient;
 use self::cluster::settings::Credentials;
+use self::data::key_suffixes::KeySuffixPool;
 use self::data::keys::Keys;
-use self::data::slots::SlotPool;
 use self::lease::Leases;
 use self::lease::session::Session;
 use self::lock_state::LockTable;
-use self::lock_state::admission::Calls;
+use self::lock_state::call_queue::CallKind;
 use self::ops::Replica;
 use self::ops::history::History;
 use self::ops::watching::Watching;
@@ -90,16 +90,16 @@ impl Store {
         let keys = Keys::new(&self.settings.root, namespace);
         let link = Arc::clone(&self.link);
         let leases = Arc::new(Leases::new(Arc::clone(&link)));
-        let slots = Arc::new(SlotPool::default());
+        let suffixes = Arc::new(KeySuffixPool::default());
         let session = Arc::new(Session::new(
             keys.sessions.clone(),
             Arc::clone(&link),
             Arc::clone(&leases),
             Box::new({
-                let (leases, slots) = (Arc::clone(&leases), Arc::clone(&slots));
+                let (leases, suffixes) = (Arc::clone(&leases), Arc::clone(&suffixes));
                 move || {
                     leases.abandon();
-                    slots.abandon();
+                    suffixes.abandon();
                 }
             }),
             self.settings.session_ttl,
@@ -127,7 +127,7 @@ impl Store {
                 session,
                 history,
                 locks,
-                slots,
+                suffixes,
             }),
             notifications,
         }
@@ -167,31 +167,34 @@ impl Backend for Etcd {
         if replica.calls.has_left(claim.call) {
             return Ok(AcquireOutcome::Cancelled);
         }
-        let (admission, spare) = match (claim.wait_policy, claim.mode) {
+        let (position, spare) = match (claim.wait_policy, claim.mode) {
             // These need no order: of exclusive tries at most one is granted, and readers do not block each other.
             (WaitPolicy::NoWait, Mode::Exclusive | Mode::Shared) => (None, None),
             (WaitPolicy::NoWait, Mode::Semaphore { .. }) => {
                 let spare = replica.spare(claim).await.map_err(Failure::unsent)?;
-                (Some(replica.locks.admit(lock, Calls::Acquires, false).await?), spare)
+                (
+                    Some(replica.locks.join_queue(lock, CallKind::Acquire, false).await?),
+                    spare,
+                )
             }
             (WaitPolicy::Wait, _) => {
-                let concurrently = replica.is_admitted_concurrently(lock, claim);
+                let concurrently = replica.may_run_concurrently(lock, claim);
                 (
-                    Some(replica.locks.admit(lock, Calls::Acquires, concurrently).await?),
+                    Some(replica.locks.join_queue(lock, CallKind::Acquire, concurrently).await?),
                     None,
                 )
             }
         };
         let ready = replica.session.ready().await;
-        if let (Err(failure), Some(admission)) = (&ready, &admission) {
-            admission.failed(failure);
+        if let (Err(failure), Some(position)) = (&ready, &position) {
+            position.fail_later_calls(failure);
         }
         drop(spare);
-        let outcome = replica.acquire((admission, ready?), lock, claim).await;
+        let outcome = replica.acquire((position, ready?), lock, claim).await;
         match &outcome {
             // It will be promoted or undone.
             Ok(AcquireOutcome::Waiting(_)) => {}
-            Ok(_) | Err(Failure::NotSent(_)) => replica.slots.end(claim.call),
+            Ok(_) | Err(Failure::NotSent(_)) => replica.suffixes.end(claim.call),
             // It will be undone.
             Err(_) => {}
         }

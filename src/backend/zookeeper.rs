@@ -9,7 +9,7 @@
 //!
 //! - [`client`] keeps a session over all servers.
 //! - [`data`] is what is stored: paths, names of children, records, and a lock as it was listed.
-//! - [`epoch`] proves each connection: the fence of the session, and the base of the tokens.
+//! - [`fenced_connection`] fences each connection: the fence of its session, and the base of its tokens.
 //! - [`calls`] knows which steps of this replica's calls are under way, and which calls have ended.
 //! - [`batch`] is the group commit of all steps.
 //! - [`leases`] watches over leases, and [`history`] remembers requests and ends.
@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, watch};
 use self::batch::Batcher;
 use self::client::Client;
 use self::data::paths::Paths;
-use self::epoch::Epochs;
+use self::fenced_connection::FencedConnections;
 use self::history::History;
 use self::leases::Leases;
 use self::ops::Replica;
@@ -53,7 +53,7 @@ pub mod client;
 mod clock;
 pub mod config;
 mod data;
-mod epoch;
+mod fenced_connection;
 mod history;
 mod leases;
 mod ops;
@@ -111,28 +111,36 @@ impl Store {
             shared.clients.push(Arc::downgrade(&client));
             client
         };
-        let epochs = Arc::new(Epochs::new(Arc::clone(&client), paths.clone(), self.settings.timeout));
+        let connections = Arc::new(FencedConnections::new(
+            Arc::clone(&client),
+            paths.clone(),
+            self.settings.timeout,
+        ));
         let notifications = Arc::new(NotificationSender::default());
-        let history = Arc::new(History::new(paths.clone(), Arc::clone(&client), Arc::clone(&epochs)));
+        let history = Arc::new(History::new(
+            paths.clone(),
+            Arc::clone(&client),
+            Arc::clone(&connections),
+        ));
         let table = LockTable::new(
             Arc::clone(&client),
-            Arc::clone(&epochs),
+            Arc::clone(&connections),
             paths.clone(),
             Arc::clone(&notifications),
         );
         let replica = Arc::new(Replica {
-            batcher: Batcher::begin(Arc::clone(&client), Arc::clone(&epochs), self.settings.max_request),
+            batcher: Batcher::begin(Arc::clone(&client), Arc::clone(&connections), self.settings.max_request),
             calls: Arc::default(),
             leases: Leases::default(),
             buckets: Mutex::new(HashSet::new()),
             grants: AtomicU32::new(0),
             paths,
             client,
-            epochs,
+            connections,
             history,
             table,
         });
-        tokio::spawn(Arc::clone(&replica.epochs).run());
+        tokio::spawn(Arc::clone(&replica.connections).run());
         tokio::spawn(Arc::clone(&replica.history).run());
         tokio::spawn(Arc::clone(&replica.table).run(events));
         tokio::spawn(Arc::clone(&replica).expire_all());
@@ -158,7 +166,7 @@ impl fmt::Debug for ZooKeeper {
 impl ZooKeeper {
     /// The replica, unless the namespace is closed.
     fn replica(&self) -> Result<&Replica, BackendError> {
-        if self.replica.epochs.closed().is_cancelled() {
+        if self.replica.connections.closed().is_cancelled() {
             return Err(BackendError::NotSent {
                 reason: "the namespace is closed".into(),
             });
@@ -215,13 +223,13 @@ impl Backend for ZooKeeper {
     }
 
     fn notifications(&self) -> BoxStream<'static, Notification> {
-        let closed = self.replica.epochs.closed().clone();
+        let closed = self.replica.connections.closed().clone();
         self.notifications.open().take_until(closed.cancelled_owned()).boxed()
     }
 
     fn watch(&self, lock: &LockName) -> BoxStream<'static, Result<WatchEvent, BackendError>> {
         let watching = Watching::new(Arc::clone(&self.replica), lock.clone());
-        let closed = self.replica.epochs.closed().clone();
+        let closed = self.replica.connections.closed().clone();
         stream::unfold(Some(watching), |watching| async move {
             let mut watching = watching?;
             match watching.next().await {
@@ -247,11 +255,11 @@ impl Backend for ZooKeeper {
     }
 
     fn health(&self) -> watch::Receiver<Health> {
-        self.replica.epochs.health()
+        self.replica.connections.health()
     }
 
     async fn close(&self) {
-        self.replica.epochs.closed().cancel();
+        self.replica.connections.closed().cancel();
         self.replica.client.close(CLOSE_WITHIN).await;
     }
 }

@@ -40,18 +40,30 @@ fn an_older_leader_is_never_shown_after_a_newer_one() {
 #[test]
 fn events_that_came_together_are_read_once() {
     let token = |token| FencingToken::new(token).unwrap();
-    let state = || News::Leader(Some(leader(5, "a")));
+    let state = || LeaderChange::Leader(Some(leader(5, "a")));
     for (events, expected) in [
-        (vec![News::None, News::None], News::None),
-        (vec![state(), News::None], state()),
-        (vec![News::Changed, state()], state()),
-        (vec![News::Ended(token(5)), News::None], News::Ended(token(5))),
-        (vec![News::Ended(token(5)), News::Changed], News::Changed),
-        (vec![News::Ended(token(5)), News::Ended(token(6))], News::Changed),
-        (vec![News::Changed, News::Ended(token(6))], News::Changed),
-        (vec![state(), News::Changed], News::Changed),
+        (vec![LeaderChange::None, LeaderChange::None], LeaderChange::None),
+        (vec![state(), LeaderChange::None], state()),
+        (vec![LeaderChange::Changed, state()], state()),
+        (
+            vec![LeaderChange::Ended(token(5)), LeaderChange::None],
+            LeaderChange::Ended(token(5)),
+        ),
+        (
+            vec![LeaderChange::Ended(token(5)), LeaderChange::Changed],
+            LeaderChange::Changed,
+        ),
+        (
+            vec![LeaderChange::Ended(token(5)), LeaderChange::Ended(token(6))],
+            LeaderChange::Changed,
+        ),
+        (
+            vec![LeaderChange::Changed, LeaderChange::Ended(token(6))],
+            LeaderChange::Changed,
+        ),
+        (vec![state(), LeaderChange::Changed], LeaderChange::Changed),
     ] {
         let said = format!("{events:?}");
-        assert_eq!(events.into_iter().reduce(News::then), Some(expected), "{said}");
+        assert_eq!(events.into_iter().reduce(LeaderChange::then), Some(expected), "{said}");
     }
 }

@@ -126,7 +126,7 @@ fn who_watches_a_lease_is_told_its_end_once() {
     };
     ledger.ended(&altered, None);
     assert!(ends.try_recv().is_err());
-    let told = |number: u8, cause| LeaseEnd {
+    let told = |number: u8, cause| LeaseEnded {
         secret: lease(number).secret,
         cause,
     };

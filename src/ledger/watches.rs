@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{LeaseEnd, LeaseIds};
+use super::{LeaseEnded, LeaseIds};
 use crate::claim::Cause;
 use crate::name::{FencingToken, Secret};
 
@@ -19,12 +19,12 @@ pub struct Watches {
 #[derive(Debug)]
 struct Watch {
     ids: LeaseIds,
-    to: UnboundedSender<LeaseEnd>,
+    to: UnboundedSender<LeaseEnded>,
 }
 
 impl Watches {
     /// Adds a watch of a lease. Returns its number.
-    pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: UnboundedSender<LeaseEnd>) -> u64 {
+    pub fn add(&mut self, secret: Secret, ids: LeaseIds, to: UnboundedSender<LeaseEnded>) -> u64 {
         self.last_number += 1;
         self.by_lease.insert((secret, self.last_number), Watch { ids, to });
         self.by_token.insert((ids.token, secret, self.last_number));
@@ -69,7 +69,7 @@ impl Watches {
     fn tell(&mut self, secret: Secret, number: u64, cause: Option<Cause>) {
         if let Some(watch) = self.take(secret, number) {
             // It fails only where nobody is interested any more.
-            let _ = watch.to.send(LeaseEnd { secret, cause });
+            let _ = watch.to.send(LeaseEnded { secret, cause });
         }
     }
 

@@ -267,27 +267,34 @@ async fn the_bytes_of_waiters_are_bounded_and_those_of_one_identity_to_its_share
         metadata: Metadata::new([("a".into(), "x".repeat(998))]).unwrap(),
         ..request("b", wait)
     };
-    let proven = Identity::proven;
+    let authenticated = Identity::authenticated;
     let refused = |error: Error| matches!(error, Error::Overloaded { .. });
     let mut waiters = Vec::new();
     let mut wait = |request: Acquire| waiters.push(waiting(&locks, request));
     // Each has 1,000 bytes. Tries have none.
-    (0..4).for_each(|_| wait(large(proven("a"), 60 * SECOND)));
+    (0..4).for_each(|_| wait(large(authenticated("a"), 60 * SECOND)));
     sleep(SECOND).await;
-    assert!(refused(locks.acquire(large(proven("a"), SECOND)).await.unwrap_err()));
-    let held = locks.acquire(large(proven("a"), Duration::ZERO)).await.unwrap_err();
+    assert!(refused(
+        locks.acquire(large(authenticated("a"), SECOND)).await.unwrap_err()
+    ));
+    let held = locks
+        .acquire(large(authenticated("a"), Duration::ZERO))
+        .await
+        .unwrap_err();
     assert!(matches!(held, Error::LockHeld { .. }), "{held}");
     // Callers without an identity have no share, and small requests always wait.
     (0..6).for_each(|_| wait(large(Identity::anonymous(), 60 * SECOND)));
     wait(request("small", 60 * SECOND));
     sleep(SECOND).await;
-    assert!(refused(locks.acquire(large(proven("c"), SECOND)).await.unwrap_err()));
+    assert!(refused(
+        locks.acquire(large(authenticated("c"), SECOND)).await.unwrap_err()
+    ));
     assert_eq!(counts(&locks).await, (1, 11));
     for waiter in waiters {
         waiter.abort();
     }
     sleep(SECOND).await;
-    let waited = locks.acquire(large(proven("a"), SECOND)).await.unwrap_err();
+    let waited = locks.acquire(large(authenticated("a"), SECOND)).await.unwrap_err();
     assert!(matches!(waited, Error::WaitTimeout { .. }), "{waited}");
 }
 

@@ -12,7 +12,7 @@ const WAIT: Entry = Entry {
 };
 
 fn who(name: &str) -> Identity {
-    Identity::proven(name)
+    Identity::authenticated(name)
 }
 
 fn quotas(of_identities: Quota, of_namespace: Quota) -> Quotas {
@@ -40,12 +40,12 @@ fn lease(number: u8) -> LeaseKey {
 }
 
 /// Counts a call of an identity, in a namespace where one is named.
-fn call(quotas: &Quotas, identity: &Identity, namespace: Option<&str>) -> Result<(), OverLimit> {
+fn call(quotas: &Quotas, identity: &Identity, namespace: Option<&str>) -> Result<(), QuotaExceeded> {
     quotas.call(identity)?;
     namespace.map_or(Ok(()), |namespace| quotas.call_in(namespace))
 }
 
-fn limit<T>(answer: Result<T, OverLimit>) -> Option<(&'static str, Scope)> {
+fn limit<T>(answer: Result<T, QuotaExceeded>) -> Option<(&'static str, Scope)> {
     answer.err().map(|over| (over.limit, over.scope))
 }
 

@@ -86,7 +86,7 @@ impl Asking for NewClaim {
 
     fn proven(self, identity: &str) -> Self {
         Self {
-            identity: Identity::proven(identity),
+            identity: Identity::authenticated(identity),
             ..self
         }
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use fencepost::backend::etcd::Store;
 use fencepost::backend::etcd::settings::Settings;
-use fencepost::backend::{Backend, Health};
 
 use crate::etcd_servers::{Cluster, packaged, program};
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{Fixture, Missing, Pace};
 
 /// Real time; etcd's smallest TTL by its defaults, and its own time to find a lease dead.
 const PACE: Pace = Pace {
@@ -69,24 +68,5 @@ async fn fixture(
     let mut settings = Settings::new(cluster.urls());
     settings.root = format!("/case{}", CASE.fetch_add(1, Ordering::Relaxed));
     let stores = [Store::open(settings.clone()), Store::open(settings)];
-    let names = [namespace(NAMESPACE), namespace(ELSEWHERE)];
-    let (first, second) = (stores[0].namespace(&names[0]), stores[1].namespace(&names[0]));
-    let elsewhere = stores[0].namespace(&names[1]);
-    for replica in [&first, &second, &elsewhere] {
-        serves(&**replica).await;
-    }
-    Ok(Fixture {
-        first,
-        second,
-        elsewhere,
-        pace,
-        _keep: Box::new(stores),
-    })
-}
-
-async fn serves(replica: &dyn Backend) {
-    let mut health = replica.health();
-    let served = health.wait_for(|health| *health == Health::Serving);
-    let served = tokio::time::timeout(Duration::from_secs(20), served).await;
-    served.expect("it serves in time").expect("it says how it is");
+    Ok(Fixture::over_servers(stores, |store, name| store.namespace(name), pace).await)
 }

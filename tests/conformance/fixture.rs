@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(feature = "redis", feature = "redlock"))]
+#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
 use fencepost::backend::Health;
 use fencepost::backend::{Backend, Capabilities};
 use fencepost::name::{LockName, Namespace};
@@ -24,7 +24,7 @@ pub const LONG: Duration = Duration::from_secs(60);
 const STEPS: Duration = Duration::from_secs(3);
 
 /// How long a replica may take until it serves and hears.
-#[cfg(any(feature = "redis", feature = "redlock"))]
+#[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
 pub const READY: Duration = Duration::from_secs(60);
 
 /// A store made up for one case.
@@ -77,10 +77,17 @@ pub const REAL_TIME: Pace = Pace {
 };
 
 impl Fixture {
-    /// Two replicas over servers in real time. Each serves when this returns.
-    #[cfg(any(feature = "redis", feature = "redlock"))]
-    pub async fn over_servers([first, second, elsewhere]: [Arc<dyn Backend>; 3], keep: impl Any + Send + Sync) -> Self {
-        for replica in [&first, &second] {
+    /// Two replicas over servers: namespaces that `open` opens in these stores. Each serves when this returns.
+    #[cfg(any(feature = "redis", feature = "redlock", feature = "etcd", feature = "zookeeper"))]
+    pub async fn over_servers<S: Any + Send + Sync>(
+        stores: [S; 2],
+        open: impl Fn(&S, &Namespace) -> Arc<dyn Backend>,
+        pace: Pace,
+    ) -> Self {
+        let (here, there) = (namespace(NAMESPACE), namespace(ELSEWHERE));
+        let (first, second) = (open(&stores[0], &here), open(&stores[1], &here));
+        let elsewhere = open(&stores[0], &there);
+        for replica in [&first, &second, &elsewhere] {
             let mut health = replica.health();
             let served = health.wait_for(|health| *health == Health::Serving);
             let served = tokio::time::timeout(READY, served).await;
@@ -90,8 +97,8 @@ impl Fixture {
             first,
             second,
             elsewhere,
-            pace: REAL_TIME,
-            _keep: Box::new(keep),
+            pace,
+            _keep: Box::new(stores),
         }
     }
 

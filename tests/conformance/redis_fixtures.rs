@@ -1,15 +1,15 @@
 //! How Redis is opened for one case: servers that all cases share, and keys of its own for each.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use fencepost::backend::WatchEvent;
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Replicas, Servers, Settings, connection_info};
-use fencepost::backend::{Backend, WatchEvent};
 use futures::StreamExt;
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, READY, lock, namespace};
+use crate::fixture::{Fixture, Missing, READY, REAL_TIME, lock};
 use crate::redis_servers::{Cluster, RedisServer, Sentinels, available, shared};
 
 /// How long a connection and an answer may take.
@@ -89,13 +89,7 @@ async fn opened(mut settings: Settings) -> Result<Fixture, Missing> {
     // A slow machine is no Redis that hangs.
     (settings.connect_timeout, settings.response_timeout) = (PATIENCE, PATIENCE);
     let stores = [Store::open(settings.clone()), Store::open(settings)];
-    let (here, there) = (namespace(NAMESPACE), namespace(ELSEWHERE));
-    let replicas: [Arc<dyn Backend>; 3] = [
-        stores[0].namespace(&here),
-        stores[1].namespace(&here),
-        stores[0].namespace(&there),
-    ];
-    let fixture = Fixture::over_servers(replicas, stores).await;
+    let fixture = Fixture::over_servers(stores, |store, name| store.namespace(name), REAL_TIME).await;
     // The first thing that a replica's wakes tell is a gap, as soon as it hears the server. It listens
     // for wakes before it listens for a watch, so who has seen a state hears both.
     for replica in [&fixture.first, &fixture.second] {

@@ -1,15 +1,14 @@
 //! How RedLock is opened for one case: five masters that all cases share, and keys of its own for each.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fencepost::backend::Backend;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};
 use fencepost::backend::redlock::Store;
 use fencepost::backend::redlock::settings::Quorum;
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, namespace};
+use crate::fixture::{Fixture, Missing, REAL_TIME};
 use crate::redis_servers::{RedisServer, available, shared};
 
 /// Five masters.
@@ -27,13 +26,7 @@ pub async fn five() -> Result<Fixture, Missing> {
     // A machine that is busy with other tests is no slow node.
     quorum.node_timeout = Duration::from_secs(2);
     let stores = [Store::open(quorum.clone()), Store::open(quorum)];
-    let (here, there) = (namespace(NAMESPACE), namespace(ELSEWHERE));
-    let replicas: [Arc<dyn Backend>; 3] = [
-        stores[0].namespace(&here),
-        stores[1].namespace(&here),
-        stores[0].namespace(&there),
-    ];
-    let fixture = Fixture::over_servers(replicas, stores).await;
+    let fixture = Fixture::over_servers(stores, |store, name| store.namespace(name), REAL_TIME).await;
     // The first thing that a replica's wakes tell is a gap, as soon as it hears the servers.
     tokio::time::sleep(Duration::from_millis(200)).await;
     Ok(fixture)

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use fencepost::backend::zookeeper::Store;
 use fencepost::backend::zookeeper::settings::{Credentials, Settings};
-use fencepost::backend::{Backend, Health};
 
-use crate::fixture::{ELSEWHERE, Fixture, Missing, NAMESPACE, Pace, namespace};
+use crate::fixture::{Fixture, Missing, Pace};
 use crate::zookeeper_servers::{Ensemble, Options, Program, packaged, program};
 
 /// Real time: the replica that granted a lease ends it as soon as it has seen it for its TTL.
@@ -22,9 +21,6 @@ const PACE: Pace = Pace {
 
 /// How long a server of a busy machine may keep silent before its connection counts as lost, which a case would notice.
 const PATIENCE: Duration = Duration::from_secs(9);
-
-/// How long a replica may take until it serves.
-const READY: Duration = Duration::from_secs(60);
 
 /// One server.
 pub async fn one() -> Result<Fixture, Missing> {
@@ -65,24 +61,5 @@ async fn fixture(
         };
         Store::open(settings, Credentials::default())
     });
-    let names = [namespace(NAMESPACE), namespace(ELSEWHERE)];
-    let (first, second) = (stores[0].namespace(&names[0]), stores[1].namespace(&names[0]));
-    let elsewhere = stores[0].namespace(&names[1]);
-    for replica in [&first, &second, &elsewhere] {
-        serves(&**replica).await;
-    }
-    Ok(Fixture {
-        first,
-        second,
-        elsewhere,
-        pace: PACE,
-        _keep: Box::new(stores),
-    })
-}
-
-async fn serves(replica: &dyn Backend) {
-    let mut health = replica.health();
-    let served = health.wait_for(|health| *health == Health::Serving);
-    let served = tokio::time::timeout(READY, served).await;
-    served.expect("it serves in time").expect("it says how it is");
+    Ok(Fixture::over_servers(stores, |store, name| store.namespace(name), PACE).await)
 }

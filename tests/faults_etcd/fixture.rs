@@ -186,7 +186,7 @@ impl Fixture {
     }
 
     /// The same for the holder of a claim with a request id, which releases before named by the claim's id; the record of
-    /// its request had no slot.
+    /// its request had no key suffix.
     pub async fn plant_as_before(&self, from: &str, claim: &NewClaim) {
         self.plant(from, |_| format!("h/x/{}", claim.id)).await;
         let mut etcd = self.etcd.clone();

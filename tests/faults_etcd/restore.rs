@@ -181,7 +181,7 @@ async fn names_of_claims_that_an_old_copy_brings_back_are_not_given_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_an_old_copy_brings_back_is_not_used_again_although_no_revision_has_fallen() {
+async fn a_suffix_that_an_old_copy_brings_back_is_not_used_again_although_no_revision_has_fallen() {
     let Some(mut cluster) = cluster(1, &[]) else {
         return;
     };
@@ -193,7 +193,7 @@ async fn a_slot_that_an_old_copy_brings_back_is_not_used_again_although_no_revis
     };
     let first = locks.acquire(reader()).await.expect("it is free").delivered();
     copy_under(&cluster);
-    // Its slot is free for the next claim here, and in use in the copy.
+    // Its key suffix is free for the next claim here, and in use in the copy.
     locks.release(&first.key).await.expect("it was held");
     way.stall();
     put_copy_back(&mut cluster);

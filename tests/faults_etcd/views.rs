@@ -119,7 +119,7 @@ async fn a_waiter_that_asks_after_a_release_has_taken_it_up_finds_its_grant() {
         let [held, waits] = modes.map(claim);
         let acquired = locks.acquire(&name("a"), &held).await.expect("etcd answers");
         assert!(matches!(acquired, AcquireOutcome::Held(_)), "{acquired:?}");
-        // Its slot is free for the next claim.
+        // Its key suffix is free for the next claim.
         let tried = NewClaim {
             wait_policy: WaitPolicy::NoWait,
             ..claim(Mode::Exclusive)

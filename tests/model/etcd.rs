@@ -1,7 +1,7 @@
 //! The protocol of the etcd backend on one lock: calls of two replicas, a claim and its retry, and others; transactions
 //! that come late or never, answers that are lost, leases that are used again or end, sessions that end.
 //!
-//! A claim's keys are named by a slot of its replica's session, and are used again once the claim is over. A claim of a
+//! A claim's keys end in a suffix of its replica's session, and are used again once the claim is over. A claim of a
 //! call with a request id has a record at `request/<id>`, written in the same transactions, which says where it is. So a
 //! retry finds its claim by that record, and every condition but the guards is on one key.
 //!
@@ -44,13 +44,13 @@ pub enum Flaw {
     ForgetsBlindly,
     /// An expiry is noted without a look at what the record is by now.
     NotesExpiryBlindly,
-    /// What is at the slot that a request names counts as its claim.
-    TrustsTheSlot,
-    /// The slot that a request names is read without the record itself.
+    /// What is under the key suffix that a request names counts as its claim.
+    TrustsTheSuffix,
+    /// The key suffix that a request names is read without the record itself.
     TrustsTheRequest,
-    /// A release ends what is at the slot of its lease.
-    ReleasesTheSlot,
-    /// A slot is free when its call is over, whatever is there.
+    /// A release ends what is under the key suffix of its lease.
+    ReleasesTheSuffix,
+    /// A key suffix is free when its call is over, whatever is there.
     FreesWhatWasAdopted,
     /// Two steps that write one request's record count as writing different keys.
     RequestsAreNotWritten,
@@ -135,7 +135,7 @@ pub struct State {
     pub ended: Vec<bool>,
     /// By replica: the leases to be used again.
     pub pools: Vec<Vec<u8>>,
-    /// By replica: the slots of its session that may not be used for another claim.
+    /// By replica: the key suffixes of its session that may not be used for another claim.
     pub used: Vec<Vec<u8>>,
     pub losses: u8,
     pub ends: u8,
@@ -145,17 +145,7 @@ pub struct State {
     pub wrong: Option<&'static str>,
 }
 
-#[derive(Clone)]
-struct Running {
-    world: World,
-    state: State,
-}
-
-impl std::hash::Hash for Running {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.state.hash(state);
-    }
-}
+type Running = crate::explorer::Running<World, State>;
 
 impl Model for Running {
     type Event = events::Event;

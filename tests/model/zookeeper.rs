@@ -156,7 +156,7 @@ pub struct World {
     /// A client asks again before its first call has ended.
     pub hedges: bool,
     pub reads_apart: bool,
-    /// A call whose grant was not answered grants itself anew: its token may be one from before the base was proven.
+    /// A call whose grant was not answered grants itself anew: its token may be one from before the connection was fenced.
     pub grants_again: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fencepost::backend::redis_server::handshake::Facts;
+use fencepost::backend::redis_server::handshake::ServerInfo;
 use fencepost::backend::redis_server::marker::{Marker, Trust};
 use fencepost::backend::redis_server::settings::OnEmptyStore;
 use redis::aio::MultiplexedConnection;
@@ -21,8 +21,8 @@ async fn connection(server: &RedisServer) -> MultiplexedConnection {
 
 async fn trusts(marker: &Marker, server: &RedisServer) -> bool {
     let mut connection = connection(server).await;
-    let facts = Facts::ask(&mut connection).await.unwrap();
-    marker.see(&mut connection, &facts).await.unwrap() == Trust::Admitted
+    let server_info = ServerInfo::ask(&mut connection).await.unwrap();
+    marker.check(&mut connection, &server_info).await.unwrap() == Trust::Admitted
 }
 
 fn marker(key: &str, on_empty_store: OnEmptyStore) -> Marker {
@@ -71,8 +71,8 @@ async fn writes_are_durable_only_if_synced_during_a_rewrite_too() {
     }
     let always = ["--appendonly", "yes", "--appendfsync", "always"];
     let durable = RedisServer::start(&always);
-    assert!(Facts::ask(&mut connection(&durable).await).await.unwrap().durable);
+    assert!(ServerInfo::ask(&mut connection(&durable).await).await.unwrap().durable);
     let unsynced = [always.as_slice(), &["--no-appendfsync-on-rewrite", "yes"]].concat();
     let server = RedisServer::start(&unsynced);
-    assert!(!Facts::ask(&mut connection(&server).await).await.unwrap().durable);
+    assert!(!ServerInfo::ask(&mut connection(&server).await).await.unwrap().durable);
 }

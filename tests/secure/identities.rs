@@ -1,7 +1,7 @@
 //! Who a caller is: by tokens and certificates, good ones and bad ones.
 
 use fencepost::api::proto::AcquireRequest;
-use fencepost::auth::{AnonymousAccess, JwtSettings, Policy, PolicySettings, Unproven};
+use fencepost::auth::{AnonymousAccess, AuthenticationFailure, JwtSettings, Policy, PolicySettings};
 use fencepost::tls::ClientAuth;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn identity(caller: &Caller) -> Result<String, Status> {
 }
 
 #[track_caller]
-fn unproven<T>(answer: Result<T, Status>, cause: Unproven) {
+fn unproven<T>(answer: Result<T, Status>, cause: AuthenticationFailure) {
     let status = answer.err().expect("an error");
     assert_eq!(status.code(), Code::Unauthenticated, "{status:?}");
     assert_eq!(reason(&status), "UNAUTHENTICATED");
@@ -49,9 +49,12 @@ async fn a_static_token_proves_its_name_and_no_other_does() {
     let fixture = Fixture::open(access(&settings())).await;
     let caller = fixture.caller(Some("secret-ci")).await;
     assert_eq!(identity(&caller).await.expect("let in"), "token:ci");
-    unproven(identity(&fixture.caller(None).await).await, Unproven::Missing);
+    unauthenticated(
+        identity(&fixture.caller(None).await).await,
+        AuthenticationFailure::Missing,
+    );
     for bad in ["secret-c", "secret-cii", "ci", "a.b.c"] {
-        unproven(identity(&caller.showing(bad)).await, Unproven::Invalid);
+        unauthenticated(identity(&caller.showing(bad)).await, AuthenticationFailure::Invalid);
     }
     assert_eq!(
         identity(&caller.showing("secret-ops")).await.expect("let in"),
@@ -86,11 +89,11 @@ async fn tokens_in_a_file_count_from_when_the_policy_is_read_again() {
     let one = fixture.caller(Some("secret-one")).await;
     let two = one.showing("secret-two");
     assert_eq!(identity(&one).await.expect("let in"), "token:one");
-    unproven(identity(&two).await, Unproven::Invalid);
+    unauthenticated(identity(&two).await, AuthenticationFailure::Invalid);
     file(folder.path(), "bearers", &line("two"));
     let policy = Policy::open(&with_file).expect("a policy");
     fixture.access.auth.replace(Some(policy));
-    unproven(identity(&one).await, Unproven::Invalid);
+    unauthenticated(identity(&one).await, AuthenticationFailure::Invalid);
     assert_eq!(identity(&two).await.expect("let in"), "token:two");
     file(folder.path(), "bearers", "# a\nthe-token-itself\n");
     let refused = Policy::open(&with_file).expect_err("no hash").to_string();
@@ -108,16 +111,16 @@ async fn a_certificate_proves_its_uri_unless_a_token_is_shown() {
         identity(&caller.showing("secret-ci")).await.expect("let in"),
         "token:ci"
     );
-    unproven(identity(&caller.showing("wrong")).await, Unproven::Invalid);
+    unauthenticated(identity(&caller.showing("wrong")).await, AuthenticationFailure::Invalid);
     let nobody = secured.caller(None).await.expect("a connection");
-    unproven(identity(&nobody).await, Unproven::Missing);
+    unauthenticated(identity(&nobody).await, AuthenticationFailure::Missing);
     let without = PolicySettings {
         certificates: false,
         ..settings()
     };
     let policy = Policy::open(&without).expect("a policy");
     secured.fixture.access.auth.replace(Some(policy));
-    unproven(identity(&caller).await, Unproven::Missing);
+    unauthenticated(identity(&caller).await, AuthenticationFailure::Missing);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,11 +238,11 @@ async fn a_signed_token_must_name_its_key_where_there_are_many_of_its_kind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signed_token_that_is_not_for_here_or_not_now_is_refused() {
     let issued = Issued::start().await;
-    unproven(
+    unauthenticated(
         issued
             .identity(&issued.one.token(&but("exp", json!(seconds_from_now(-10)))))
             .await,
-        Unproven::Expired,
+        AuthenticationFailure::Expired,
     );
     for bad in [
         but("nbf", json!(seconds_from_now(60))),
@@ -255,7 +258,10 @@ async fn a_signed_token_that_is_not_for_here_or_not_now_is_refused() {
         but("sub", json!("a\nb")),
         but("sub", json!("x".repeat(300))),
     ] {
-        unproven(issued.identity(&issued.one.token(&bad)).await, Unproven::Invalid);
+        unauthenticated(
+            issued.identity(&issued.one.token(&bad)).await,
+            AuthenticationFailure::Invalid,
+        );
     }
     assert_eq!(
         issued
@@ -305,7 +311,7 @@ async fn a_forged_token_is_refused() {
         format!("{good}.x"),
         "..".into(),
     ] {
-        unproven(issued.identity(&bad).await, Unproven::Invalid);
+        unauthenticated(issued.identity(&bad).await, AuthenticationFailure::Invalid);
     }
     assert_eq!(issued.identity(&good).await.expect("it serves on"), "jwt:a");
 }
@@ -318,7 +324,7 @@ async fn a_key_that_was_taken_away_proves_nobody_any_more() {
     jwks(issued.folder.path(), &[&issued.two]);
     let policy = Policy::open(&issued.settings).expect("a policy");
     issued.fixture.access.auth.replace(Some(policy));
-    unproven(issued.identity(&token).await, Unproven::Invalid);
+    unauthenticated(issued.identity(&token).await, AuthenticationFailure::Invalid);
     assert!(issued.identity(&issued.two.token(&claims("a"))).await.is_ok());
     file(issued.folder.path(), "jwks.json", r#"{"keys": []}"#);
     assert!(Policy::open(&issued.settings).is_err());
@@ -416,7 +422,7 @@ async fn health_and_reflection_are_open_or_closed_as_the_policy_says() {
         for wrong in ["wrong", &forged] {
             let wrong = nobody.showing(wrong);
             assert_eq!(health(&wrong).await.is_ok(), of_health == AnonymousAccess::Open);
-            unproven(wrong.acquire(ask("jobs", "a")).await, Unproven::Invalid);
+            unauthenticated(wrong.acquire(ask("jobs", "a")).await, AuthenticationFailure::Invalid);
         }
         let ci = nobody.showing("secret-ci");
         health(&ci).await.expect("for somebody");

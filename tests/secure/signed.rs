@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use fencepost::auth::{JwtSettings, Policy, PolicySettings, PresentedCredentials, Unproven};
+use fencepost::auth::{AuthenticationFailure, JwtSettings, Policy, PolicySettings, PresentedCredentials};
 use serde_json::{Value, json};
 
-use super::signer::{Signer, claims, jwks, seconds_from_now};
+use super::signer::{Signer, claims, seconds_from_now, trusting};
 
 /// An issuer, and what a server takes of its tokens.
 struct Issuer {
@@ -17,12 +17,7 @@ impl Issuer {
     fn new(change: impl FnOnce(JwtSettings) -> JwtSettings) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let signer = Signer::es256("one");
-        let settings = change(JwtSettings {
-            jwks_file: jwks(folder.path(), &[&signer]),
-            issuer: "https://issuer.example".into(),
-            audiences: vec!["fencepost".into()],
-            ..JwtSettings::default()
-        });
+        let settings = change(trusting(&signer, folder.path()));
         let settings = PolicySettings {
             jwt: Some(settings),
             ..PolicySettings::default()
@@ -33,7 +28,7 @@ impl Issuer {
         }
     }
 
-    fn proves(&self, header: &[(&str, Value)], change: &[(&str, Value)]) -> Result<String, Unproven> {
+    fn proves(&self, header: &[(&str, Value)], change: &[(&str, Value)]) -> Result<String, AuthenticationFailure> {
         let mut head = json!({ "alg": "ES256", "kid": "one" });
         let mut body = claims("a");
         for (key, value) in header {
@@ -48,8 +43,8 @@ impl Issuer {
     }
 }
 
-const GOOD: Result<&str, Unproven> = Ok("jwt:a");
-const BAD: Result<&str, Unproven> = Err(Unproven::Invalid);
+const GOOD: Result<&str, AuthenticationFailure> = Ok("jwt:a");
+const BAD: Result<&str, AuthenticationFailure> = Err(AuthenticationFailure::Invalid);
 
 #[test]
 fn what_must_be_understood_and_is_not_makes_a_token_invalid() {
@@ -124,7 +119,7 @@ fn a_token_counts_for_its_age_at_most() {
         ..settings
     });
     let issued = |ago: i64| vec![("iat", json!(seconds_from_now(-ago)))];
-    let expired = Err(Unproven::Expired);
+    let expired = Err(AuthenticationFailure::Expired);
     for (claims, expected) in [
         (issued(30), GOOD),
         (issued(60), GOOD),
@@ -158,7 +153,7 @@ fn what_is_cheap_to_refuse_is_refused_before_a_signature_is_verified() {
         let mut body = claims("a");
         body[change.0] = change.1;
         let token = forger.token_under(&header, &body);
-        issuer.policy.shown(None, Some(token.as_bytes()))
+        issuer.policy.presented(None, Some(token.as_bytes()))
     };
     let good = json!({ "alg": "ES256", "kid": "one" });
     let unchanged = || ("sub", json!("a"));

@@ -95,7 +95,7 @@ The service's configuration: values.config as its TOML file, with what only the 
 {{- end -}}
 {{- $log := omit ($config.log | default dict) "level" -}}
 {{- $tls := pick ($config.tls | default dict) "listeners" -}}
-{{- /* Where no rule asks who calls, only this keeps strangers out. */}}
+{{- /* Without rules, only this limits who can call the server. */}}
 {{- $clientAuth := dig "client_auth" .Values.tls.clientAuth ($config.tls | default dict) -}}
 {{- $required := and (not (hasKey $config "auth")) (eq $clientAuth "required") -}}
 {{- $start := omit $config "auth" "log" "namespaces" "ready_namespaces" "tls" -}}

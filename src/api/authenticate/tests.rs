@@ -21,12 +21,12 @@ fn headers(values: &[&str]) -> HeaderMap {
 #[test]
 fn an_unauthenticated_caller_has_no_permissions() {
     use crate::auth::Verb;
-    use crate::auth::rules::Reach;
+    use crate::auth::rules::LockScope;
     let caller = Caller::of(&mut Extensions::new());
     let policy = caller.policy.expect("a policy");
     assert!(
         policy
-            .check(&caller.identity, Verb::Read, "a", Reach::Names("b"))
+            .check(&caller.identity, Verb::Read, "a", LockScope::Names("b"))
             .is_err()
     );
 }
@@ -54,9 +54,12 @@ fn exactly_one_bearer_token_is_accepted() {
         assert_eq!(bearer(&headers(&[good])), Ok(Some(&b"abc"[..])), "{good:?}");
     }
     for bad in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"] {
-        assert_eq!(bearer(&headers(&[bad])), Err(Unproven::Invalid), "{bad:?}");
+        assert_eq!(bearer(&headers(&[bad])), Err(AuthenticationFailure::Invalid), "{bad:?}");
     }
-    assert_eq!(bearer(&headers(&["Bearer a", "Bearer a"])), Err(Unproven::Invalid));
+    assert_eq!(
+        bearer(&headers(&["Bearer a", "Bearer a"])),
+        Err(AuthenticationFailure::Invalid)
+    );
 }
 
 /// Signs tokens.
@@ -116,13 +119,13 @@ async fn a_call_with_a_known_token_does_not_overtake_one_whose_token_is_verified
         layer.call(request.body(Body::empty()).unwrap())
     };
     call("/before", 1).await.unwrap();
-    let another = PresentedCredentials::Verified(ProvenIdentity {
-        identity: Identity::proven("jwt:b"),
+    let another = PresentedCredentials::Verified(AuthenticatedIdentity {
+        identity: Identity::authenticated("jwt:b"),
         until: Until::default(),
     });
     let verifications = Arc::clone(&connection.verifications);
     let (_, turn) = verifications
-        .proven(auth, another, std::future::ready(()))
+        .authenticate(auth, another, std::future::ready(()))
         .await
         .unwrap();
     let mut new = call("/new", 2).fuse();

@@ -58,7 +58,7 @@ fn one_peer_or_identity_has_its_share_of_the_connections() {
     let other = connect(&capacity, "10.0.0.2:1").0.unwrap();
     let third = connect(&capacity, "10.0.0.3:1").0.unwrap();
 
-    let identity = Identity::proven;
+    let identity = Identity::authenticated;
     assert!(one.identified(&identity("token:a")).is_ok());
     assert!(other.identified(&identity("token:a")).is_ok());
     assert!(third.identified(&identity("token:a")).is_err());
@@ -89,7 +89,7 @@ fn unsent_answers_are_bounded_for_a_connection_an_identity_a_peer_and_the_server
 
     for by_identity in [true, false] {
         let capacity = Capacity::new(&unlimited, None);
-        let identity = capacity.identities.of(Identity::proven("token:a"));
+        let identity = capacity.identities.of(Identity::authenticated("token:a"));
         let usage = by_identity.then_some(&identity);
         let peer = |number: usize| {
             if by_identity {
@@ -240,7 +240,7 @@ async fn nobody_is_kept_who_uses_nothing() {
     tokio::spawn(async move { watched.watch().await });
     let kept = || (lock(&capacity.peers.0).len(), lock(&capacity.identities.0).len());
     let one = connect(&capacity, "10.0.0.1:1").0.unwrap();
-    one.identified(&Identity::proven("token:a")).unwrap();
+    one.identified(&Identity::authenticated("token:a")).unwrap();
     drop(connect(&capacity, "10.0.0.2:1"));
     sleep(STALL_LIMIT).await;
     assert_eq!(kept(), (1, 1));

@@ -135,7 +135,7 @@ async fn one_identity_and_one_address_have_a_share_of_each_limit() {
     let known = |address: &str, name: &str| {
         let mut caller = connected(address);
         let usage = caller.peer.as_ref().unwrap().usage.clone().unwrap();
-        caller.usage = Some(usage.identified(&Identity::proven(name)).unwrap());
+        caller.usage = Some(usage.identified(&Identity::authenticated(name)).unwrap());
         caller
     };
     let kinds = [

@@ -205,7 +205,7 @@ async fn the_oldest_unauthenticated_connection_is_closed_at_the_limit_of_connect
     let terms = terms.asking();
     let (_known_client, known) = pair(&terms).await;
     let mut known = known.unwrap();
-    known.remote.proven(&Identity::proven("token:a")).unwrap();
+    known.remote.authenticated(&Identity::authenticated("token:a")).unwrap();
     let (_client, unauthenticated) = pair(&terms).await;
     let mut unauthenticated = unauthenticated.unwrap();
     assert!(pair(&terms).await.1.is_none(), "the limit is reached");
@@ -258,13 +258,18 @@ async fn a_connection_whose_client_reads_slowly_stays_open() {
 async fn a_connection_past_the_share_of_its_identity_stays_unauthenticated() {
     let (terms, _cut) = terms(4);
     let terms = terms.asking();
-    let prove = |connection: &mut Connection| connection.remote.proven(&Identity::proven("token:a")).map(drop);
-    let mut proven = Vec::new();
+    let prove = |connection: &mut Connection| {
+        connection
+            .remote
+            .authenticated(&Identity::authenticated("token:a"))
+            .map(drop)
+    };
+    let mut authenticated = Vec::new();
     for _ in 0..2 {
         let (client, connection) = pair(&terms).await;
         let mut connection = connection.unwrap();
         prove(&mut connection).unwrap();
-        proven.push((client, connection));
+        authenticated.push((client, connection));
     }
     let (_client, third) = pair(&terms).await;
     let mut third = third.unwrap();

@@ -3,7 +3,7 @@ use std::time::SystemTime;
 use http::HeaderMap;
 
 use super::*;
-use crate::auth::{Missing, Unproven, Verb};
+use crate::auth::{AuthenticationFailure, Missing, Verb};
 use crate::name::{ClaimId, FencingToken, Identity, Metadata, Owner};
 use crate::quota::Scope;
 
@@ -25,8 +25,8 @@ fn lost(cause: Option<Cause>) -> Error {
     Error::LeaseLost { cause }
 }
 
-fn over_limit() -> Error {
-    Error::OverLimit(OverLimit {
+fn quota_exceeded() -> Error {
+    Error::QuotaExceeded(QuotaExceeded {
         limit: "waiters",
         what: "waiters",
         scope: Scope::Namespace,
@@ -37,7 +37,7 @@ fn over_limit() -> Error {
 
 fn denied() -> Error {
     Error::PermissionDenied(Box::new(Denied {
-        identity: Identity::proven("token:a"),
+        identity: Identity::authenticated("token:a"),
         verb: Some(Verb::Admin),
         namespace: Some("n".into()),
         missing: Missing::Lock,
@@ -119,20 +119,20 @@ fn table() -> Vec<Row> {
             Some(("what", "w")),
         ),
         (
-            over_limit(),
+            quota_exceeded(),
             ResourceExhausted,
             "OVERLOADED",
             Some(("limit", "waiters")),
         ),
         (
-            over_limit(),
+            quota_exceeded(),
             ResourceExhausted,
             "OVERLOADED",
             Some(("scope", "namespace")),
         ),
         (
             Error::Unauthenticated {
-                cause: Unproven::Expired,
+                cause: AuthenticationFailure::Expired,
             },
             Unauthenticated,
             "UNAUTHENTICATED",

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 
 use super::JwtSettings;
-use crate::auth::{Unproven, identity};
+use crate::auth::{AuthenticationFailure, identity};
 use crate::name::Identity;
 
 /// The longest token that is read, in bytes.
@@ -86,13 +86,13 @@ pub(super) struct Parts<'a> {
 }
 
 /// Splits a token and parses its header.
-pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, Unproven> {
+pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, AuthenticationFailure> {
     if token.len() > MAX_TOKEN_BYTES {
-        return Err(Unproven::Invalid);
+        return Err(AuthenticationFailure::Invalid);
     }
-    let token = str::from_utf8(token).map_err(|_| Unproven::Invalid)?;
-    let (message, signature) = token.rsplit_once('.').ok_or(Unproven::Invalid)?;
-    let (header, claims) = message.split_once('.').ok_or(Unproven::Invalid)?;
+    let token = str::from_utf8(token).map_err(|_| AuthenticationFailure::Invalid)?;
+    let (message, signature) = token.rsplit_once('.').ok_or(AuthenticationFailure::Invalid)?;
+    let (header, claims) = message.split_once('.').ok_or(AuthenticationFailure::Invalid)?;
     // Base64 contains no dot, so that a fourth part fails to decode with the claims.
     Ok(Parts {
         message,
@@ -104,15 +104,15 @@ pub(super) fn parts(token: &[u8]) -> Result<Parts<'_>, Unproven> {
 
 impl Parts<'_> {
     /// Checks everything but the signature. `now` is in seconds since 1970.
-    pub fn check_claims(self, settings: &JwtSettings, now: u64) -> Result<Unverified, Unproven> {
+    pub fn check_claims(self, settings: &JwtSettings, now: u64) -> Result<Unverified, AuthenticationFailure> {
         if self.header.crit || !settings.accepts_type(self.header.typ.as_deref()) {
-            return Err(Unproven::Invalid);
+            return Err(AuthenticationFailure::Invalid);
         }
         let claims: Claims = decoded(self.claims)?;
         if claims.iss != settings.issuer || !claims.aud.is_one_of(&settings.audiences) {
-            return Err(Unproven::Invalid);
+            return Err(AuthenticationFailure::Invalid);
         }
-        let identity = identity("jwt", &claims.sub).ok_or(Unproven::Invalid)?;
+        let identity = identity("jwt", &claims.sub).ok_or(AuthenticationFailure::Invalid)?;
         Ok(Unverified {
             until: claims.until(settings, now)?,
             identity,
@@ -139,33 +139,39 @@ impl JwtSettings {
 
 impl Claims {
     /// Checks the token's times and returns its expiry.
-    fn until(&self, settings: &JwtSettings, now: u64) -> Result<u64, Unproven> {
+    fn until(&self, settings: &JwtSettings, now: u64) -> Result<u64, AuthenticationFailure> {
         let leeway = settings.leeway.as_secs();
         let latest = now.saturating_add(leeway);
         if self.nbf.map(seconds).transpose()?.is_some_and(|begin| begin > latest) {
-            return Err(Unproven::Invalid);
+            return Err(AuthenticationFailure::Invalid);
         }
         let mut end = seconds(self.exp)?;
         if let Some(age) = settings.max_age {
-            let issued = seconds(self.iat.ok_or(Unproven::Invalid)?)?;
+            let issued = seconds(self.iat.ok_or(AuthenticationFailure::Invalid)?)?;
             if issued > latest {
-                return Err(Unproven::Invalid);
+                return Err(AuthenticationFailure::Invalid);
             }
             end = end.min(issued.saturating_add(age.as_secs()));
         }
         let until = end.saturating_add(leeway);
-        if now > until { Err(Unproven::Expired) } else { Ok(until) }
+        if now > until {
+            Err(AuthenticationFailure::Expired)
+        } else {
+            Ok(until)
+        }
     }
 }
 
 /// Parses a time of a token, which may have a fraction.
-fn seconds(seconds_since_1970: f64) -> Result<u64, Unproven> {
+fn seconds(seconds_since_1970: f64) -> Result<u64, AuthenticationFailure> {
     // Accepts all realistic dates and rejects numbers that do not fit a `Duration`.
-    let time = Duration::try_from_secs_f64(seconds_since_1970).map_err(|_| Unproven::Invalid)?;
+    let time = Duration::try_from_secs_f64(seconds_since_1970).map_err(|_| AuthenticationFailure::Invalid)?;
     Ok(time.as_secs())
 }
 
-fn decoded<T: DeserializeOwned>(part: &str) -> Result<T, Unproven> {
-    let json = URL_SAFE_NO_PAD.decode(part).map_err(|_| Unproven::Invalid)?;
-    serde_json::from_slice(&json).map_err(|_| Unproven::Invalid)
+fn decoded<T: DeserializeOwned>(part: &str) -> Result<T, AuthenticationFailure> {
+    let json = URL_SAFE_NO_PAD
+        .decode(part)
+        .map_err(|_| AuthenticationFailure::Invalid)?;
+    serde_json::from_slice(&json).map_err(|_| AuthenticationFailure::Invalid)
 }

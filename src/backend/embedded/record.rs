@@ -138,7 +138,7 @@ pub fn read_holder(bytes: &[u8], now: Duration) -> Result<Claim, RecordError> {
     Ok(Claim {
         id: ClaimId::from_bytes(record.id),
         owner: Owner::new(&record.owner)?,
-        identity: Identity::proven(&record.identity),
+        identity: Identity::authenticated(&record.identity),
         mode: match record.mode {
             ModeRecord::Exclusive => Mode::Exclusive,
             ModeRecord::Shared => Mode::Shared,

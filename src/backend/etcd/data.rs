@@ -3,8 +3,8 @@
 pub mod conditions;
 #[cfg(test)]
 mod golden;
+pub mod key_suffixes;
 pub mod keys;
 pub mod record;
-pub mod slots;
 pub mod snapshot;
 pub mod view;

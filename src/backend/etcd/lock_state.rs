@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::admission::CallQueue;
+use self::call_queue::CallQueue;
 use super::cluster::client::ClusterClient;
+use super::data::key_suffixes::KeySuffix;
 use super::data::keys::Keys;
-use super::data::slots::Slot;
 use super::data::view::{Entry, View};
 use crate::backend::notifications::NotificationSender;
 use crate::backend::{NewClaim, Notification};
 use crate::name::{CallId, ClaimId, LockName, Mode};
 
-pub mod admission;
+pub mod call_queue;
 #[cfg(test)]
 mod tests;
 pub mod watch;
@@ -43,15 +43,15 @@ pub struct LockState {
     /// Kept up by a task while `is_watched`.
     view: Option<View>,
     is_watched: bool,
-    /// The slot and the revision of the exclusive holder that this replica granted last, unless its end is known.
-    held: Option<(Slot, i64)>,
+    /// The key suffix and the revision of the exclusive holder that this replica granted last, unless its end is known.
+    held: Option<(KeySuffix, i64)>,
     own_waiters: HashMap<ClaimId, OwnWaiter>,
-    /// The slots of the claims that are being added to the lock.
+    /// The key suffixes of the claims that are being added to the lock.
     ///
     /// An etcd transaction cannot check the queue's length while it appends. Without these, any number of concurrent
-    /// calls would pass the check of a queue with one free slot. They are per replica: a queue that several replicas
+    /// calls would pass the check of a queue with one free place. They are per replica: a queue that several replicas
     /// append to at once may exceed its limit by their appends in flight.
-    in_flight: HashSet<Slot>,
+    in_flight: HashSet<KeySuffix>,
     acquires: CallQueue,
     /// The promotions of semaphore claims.
     promotions: CallQueue,
@@ -61,7 +61,7 @@ pub struct LockState {
 #[derive(Debug, Clone, Copy)]
 pub struct OwnWaiter {
     pub call: CallId,
-    pub slot: Slot,
+    pub suffix: KeySuffix,
     /// Its call has a request id.
     pub retryable: bool,
     /// The revision of its record. An older view does not have that yet.
@@ -72,10 +72,10 @@ pub struct OwnWaiter {
 
 impl OwnWaiter {
     /// A waiter of this call, which was written at the revision `since`.
-    pub fn new(new: &NewClaim, slot: Slot, since: i64) -> Self {
+    pub fn new(new: &NewClaim, suffix: KeySuffix, since: i64) -> Self {
         Self {
             call: new.call,
-            slot,
+            suffix,
             retryable: new.retryable,
             since,
             notified: false,
@@ -118,7 +118,7 @@ impl LockState {
         let (Some(view), Some(own)) = (&self.view, self.own_waiters.get(id)) else {
             return false;
         };
-        let entry = view.waiters.get(own.slot);
+        let entry = view.waiters.get(own.suffix);
         let kept = entry.is_some_and(|entry| entry.claim.holds.first().is_some_and(|hold| hold.call == own.call));
         if own.notified || kept || view.revision < own.since {
             return false;
@@ -150,10 +150,10 @@ impl LockState {
         if view.len() + self.own_waiters.len() + self.in_flight.len() < limit {
             return true;
         }
-        let is_new = |slot: &Slot| view.waiters.get(*slot).is_none() && view.holders.get(*slot).is_none();
+        let is_new = |suffix: &KeySuffix| view.waiters.get(*suffix).is_none() && view.holders.get(*suffix).is_none();
         let queued = self.own_waiters.values().filter(|own| own.since > view.revision);
-        let queued = queued.filter(|own| is_new(&own.slot) && !self.in_flight.contains(&own.slot));
-        view.len() + queued.count() + self.in_flight.iter().filter(|slot| is_new(slot)).count() < limit
+        let queued = queued.filter(|own| is_new(&own.suffix) && !self.in_flight.contains(&own.suffix));
+        view.len() + queued.count() + self.in_flight.iter().filter(|suffix| is_new(suffix)).count() < limit
     }
 }
 
@@ -230,21 +230,22 @@ impl LockTable {
         u64::try_from(since).unwrap_or(u64::MAX)
     }
 
-    /// Reserves a place in the lock's queue for a claim at this slot, if `has_room`, until the guard is dropped.
+    /// Reserves a place in the lock's queue for a claim with this key suffix, if `has_room`, until the guard is
+    /// dropped.
     pub fn reserve<'a>(
         &'a self,
         name: &'a LockName,
-        slot: Slot,
+        suffix: KeySuffix,
         has_room: impl FnOnce(&LockState) -> bool,
     ) -> Option<ReservedPlace<'a>> {
-        let reserved = self.with(name, |state| has_room(state) && state.in_flight.insert(slot));
+        let reserved = self.with(name, |state| has_room(state) && state.in_flight.insert(suffix));
         let table = self;
-        reserved.then_some(ReservedPlace { table, name, slot })
+        reserved.then_some(ReservedPlace { table, name, suffix })
     }
 
     /// Registers a call's waiter of `view`, which is notified when it can be granted.
     pub fn join(self: &Arc<Self>, name: &LockName, new: &NewClaim, waiter: &Entry, view: View) {
-        let own = OwnWaiter::new(new, waiter.slot, waiter.modified);
+        let own = OwnWaiter::new(new, waiter.suffix, waiter.modified);
         self.wait(name, new.id, own, Some(view));
     }
 
@@ -305,14 +306,14 @@ impl LockTable {
     pub fn ask_with<T>(&self, name: &LockName, id: &ClaimId, question: impl FnOnce(&View) -> T) -> Option<T> {
         self.with_known(name, |state| {
             let (view, own) = (state.view.as_ref()?, state.own_waiters.get(id)?);
-            view.waiters.get(own.slot).is_some().then(|| question(view))
+            view.waiters.get(own.suffix).is_some().then(|| question(view))
         })?
     }
 
     /// Applies the end of a holder by an answered step of this replica, whose event may arrive later.
     pub fn ended(&self, name: &LockName, holder: &Entry) {
         let due = self.with_known(name, |state| {
-            state.held.take_if(|held| *held == (holder.slot, holder.created));
+            state.held.take_if(|held| *held == (holder.suffix, holder.created));
             if let Some(view) = &mut state.view {
                 view.end(holder);
             }
@@ -326,7 +327,7 @@ impl LockTable {
     pub fn granted(&self, name: &LockName, holder: &Entry, judged_at: Option<i64>) {
         self.with_known(name, |state| {
             let is_exclusive = holder.claim.mode == Mode::Exclusive;
-            state.held = is_exclusive.then_some((holder.slot, holder.created));
+            state.held = is_exclusive.then_some((holder.suffix, holder.created));
             match (&mut state.view, judged_at) {
                 (Some(view), Some(judged_at)) => view.grant_alone(holder, judged_at),
                 (Some(view), None) => view.grant(holder),
@@ -372,12 +373,12 @@ impl LockTable {
 pub struct ReservedPlace<'a> {
     table: &'a LockTable,
     name: &'a LockName,
-    slot: Slot,
+    suffix: KeySuffix,
 }
 
 impl Drop for ReservedPlace<'_> {
     fn drop(&mut self) {
-        self.table.with(self.name, |state| state.in_flight.remove(&self.slot));
+        self.table.with(self.name, |state| state.in_flight.remove(&self.suffix));
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use self::history::History;
 use super::cluster::client::ClusterClient;
+use super::data::key_suffixes::KeySuffixPool;
 use super::data::keys::Keys;
-use super::data::slots::SlotPool;
 use super::lease::Leases;
 use super::lease::session::Session;
 use super::lock_state::LockTable;
@@ -13,7 +13,7 @@ use super::txn::StepBatcher;
 use super::txn::calls::Calls;
 
 pub mod acquire;
-pub mod adopt;
+pub mod existing_claim;
 pub mod expiries;
 pub mod forced;
 pub mod grant;
@@ -34,7 +34,7 @@ pub struct Replica {
     pub session: Arc<Session>,
     pub history: Arc<History>,
     pub locks: Arc<LockTable>,
-    pub slots: Arc<SlotPool>,
+    pub suffixes: Arc<KeySuffixPool>,
     pub batches: Arc<StepBatcher>,
     pub calls: Arc<Calls>,
 }

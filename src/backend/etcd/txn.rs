@@ -10,7 +10,7 @@ use etcd_client::{GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use tokio::time::timeout;
 
-use self::appends::{AppendQueues, Asked};
+use self::appends::{AppendQueues, QueuedAppend};
 use self::packing::{Append, Step, pack};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
@@ -231,7 +231,7 @@ async fn send_requests(
 fn send_with_appends(
     link: Arc<ClusterClient>,
     mut steps: Vec<Step>,
-    locks: Vec<(String, Vec<Asked>)>,
+    locks: Vec<(String, Vec<QueuedAppend>)>,
     appends: Arc<AppendQueues>,
 ) -> BoxFuture<'static, Vec<Answered>> {
     async move {

@@ -11,7 +11,7 @@ use crate::backend::BackendError;
 
 /// The properties that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ServerInfo {
     /// The id of this run of the process.
     pub run_id: String,
     /// The replication id of its data, and the previous one.
@@ -26,7 +26,7 @@ pub struct Facts {
     policy: String,
 }
 
-impl Facts {
+impl ServerInfo {
     /// Queries a server.
     ///
     /// # Errors
@@ -127,16 +127,16 @@ async fn append_policy(connection: &mut MultiplexedConnection) -> RedisResult<Ap
 mod tests {
     use super::*;
 
-    fn facts(role: &str, policy: &str, aof: u8, appendfsync: &str) -> Facts {
-        facts_after(7, role, policy, aof, appendfsync)
+    fn server_info(role: &str, policy: &str, aof: u8, appendfsync: &str) -> ServerInfo {
+        server_info_after(7, role, policy, aof, appendfsync)
     }
 
-    fn facts_after(uptime: i64, role: &str, policy: &str, aof: u8, appendfsync: &str) -> Facts {
+    fn server_info_after(uptime: i64, role: &str, policy: &str, aof: u8, appendfsync: &str) -> ServerInfo {
         let info = format!(
             "# Server\r\nrun_id:abc\r\nuptime_in_seconds:{uptime}\r\nrole:{role}\r\nmaxmemory_policy:{policy}\r\n\
              aof_enabled:{aof}\r\nmaster_replid:x\r\nmaster_replid2:0\r\n"
         );
-        Facts::read(
+        ServerInfo::read(
             &info,
             &policy_of(&[("appendfsync", appendfsync), ("no-appendfsync-on-rewrite", "no")]),
         )
@@ -150,29 +150,29 @@ mod tests {
 
     #[test]
     fn only_a_master_without_eviction_is_accepted() {
-        assert!(facts("master", "noeviction", 0, "").check().is_ok());
-        assert!(facts("slave", "noeviction", 0, "").check().is_err());
-        let evicting = facts("master", "allkeys-lru", 0, "").check().unwrap_err();
+        assert!(server_info("master", "noeviction", 0, "").check().is_ok());
+        assert!(server_info("slave", "noeviction", 0, "").check().is_err());
+        let evicting = server_info("master", "allkeys-lru", 0, "").check().unwrap_err();
         assert!(evicting.to_string().contains("allkeys-lru"));
     }
 
     #[test]
     fn a_negative_uptime_counts_as_zero() {
         assert_eq!(
-            facts_after(7, "master", "noeviction", 0, "").uptime,
+            server_info_after(7, "master", "noeviction", 0, "").uptime,
             Duration::from_secs(7)
         );
         assert_eq!(
-            facts_after(-3_593, "master", "noeviction", 0, "").uptime,
+            server_info_after(-3_593, "master", "noeviction", 0, "").uptime,
             Duration::ZERO
         );
     }
 
     #[test]
     fn only_an_append_file_synced_with_each_write_is_durable() {
-        assert!(facts("master", "noeviction", 1, "always").durable);
-        assert!(!facts("master", "noeviction", 1, "everysec").durable);
-        assert!(!facts("master", "noeviction", 0, "always").durable);
+        assert!(server_info("master", "noeviction", 1, "always").durable);
+        assert!(!server_info("master", "noeviction", 1, "everysec").durable);
+        assert!(!server_info("master", "noeviction", 0, "always").durable);
         let always = ("appendfsync", "always");
         assert!(!policy_of(&[always, ("no-appendfsync-on-rewrite", "yes")]).is_durable());
         assert!(!policy_of(&[always]).is_durable());

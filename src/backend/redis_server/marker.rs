@@ -20,7 +20,7 @@ use redis::{RedisError, from_redis_value};
 use tokio::time::Instant;
 
 use super::failure::{broken, of_script, unavailable};
-use super::handshake::Facts;
+use super::handshake::ServerInfo;
 use super::script::{Ask, Script};
 use super::settings::OnEmptyStore;
 use super::slots::slot;
@@ -57,7 +57,7 @@ pub trait Membership: Send + Sync + 'static {
     ///
     /// # Errors
     /// Unavailable if the server does not reply, or if it is unknown yet whether it counts.
-    async fn see(
+    async fn check(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],
@@ -143,14 +143,14 @@ struct Quarantine {
 }
 
 impl Known {
-    fn is_by_hand(&self, facts: &Facts) -> bool {
-        self.by_hand.as_ref() == Some(&facts.run_id)
+    fn is_by_hand(&self, server_info: &ServerInfo) -> bool {
+        self.by_hand.as_ref() == Some(&server_info.run_id)
     }
 
     /// The nonce whose quarantine has passed.
-    fn waited_for(&self, facts: &Facts) -> Vec<u8> {
+    fn waited_for(&self, server_info: &ServerInfo) -> Vec<u8> {
         let waited = self.quarantine.as_ref();
-        let waited = waited.filter(|one| one.run_id == facts.run_id && one.until <= Instant::now());
+        let waited = waited.filter(|one| one.run_id == server_info.run_id && one.until <= Instant::now());
         waited.map(|one| one.nonce.clone()).unwrap_or_default()
     }
 }
@@ -260,19 +260,23 @@ impl Marker {
         self.known().epoch.clone()
     }
 
-    /// Reads the marker over a connection whose server reported `facts`, and updates it.
+    /// Reads the marker over a connection whose server reported `server_info`, and updates it.
     ///
     /// # Errors
     /// Unavailable if the server does not reply.
-    pub async fn see(&self, connection: &mut MultiplexedConnection, facts: &Facts) -> Result<Trust, BackendError> {
+    pub async fn check(
+        &self,
+        connection: &mut MultiplexedConnection,
+        server_info: &ServerInfo,
+    ) -> Result<Trust, BackendError> {
         if let (Some(member), MarkerKey::Fixed(key)) = (&self.member, &self.key) {
-            let verdict = member.see(connection, key, &self.member_query(facts)).await?;
-            return Ok(self.apply_verdict(facts, verdict));
+            let verdict = member.check(connection, key, &self.member_query(server_info)).await?;
+            return Ok(self.apply_verdict(server_info, verdict));
         }
-        let args = self.args(facts);
+        let args = self.args(server_info);
         let Some(key) = self.key.key(connection).await? else {
             // A node that serves no slot has no grants yet.
-            self.known().run_id = Some(facts.run_id.clone());
+            self.known().run_id = Some(server_info.run_id.clone());
             return Ok(Trust::Admitted);
         };
         let ask = Ask {
@@ -289,54 +293,54 @@ impl Marker {
         match state.as_str() {
             "admitted" => {
                 self.known().written_ms = written_ms;
-                Ok(self.admitted(facts, longest))
+                Ok(self.admitted(server_info, longest))
             }
-            "pending" => Ok(self.pending(facts, nonce, longest)),
+            "pending" => Ok(self.pending(server_info, nonce, longest)),
             _ => Err(unavailable("the marker cannot be read")),
         }
     }
 
-    fn member_query(&self, facts: &Facts) -> MarkerQuery {
+    fn member_query(&self, server_info: &ServerInfo) -> MarkerQuery {
         let known = self.known();
         MarkerQuery {
-            run_id: facts.run_id.clone(),
-            by_hand: known.is_by_hand(facts),
+            run_id: server_info.run_id.clone(),
+            by_hand: known.is_by_hand(server_info),
             may_be_new: self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none(),
-            waited_for: known.waited_for(facts),
-            longest_ttl: self.longest(&known, facts),
+            waited_for: known.waited_for(server_info),
+            longest_ttl: self.longest(&known, server_info),
         }
     }
 
-    fn apply_verdict(&self, facts: &Facts, verdict: MarkerVerdict) -> Trust {
+    fn apply_verdict(&self, server_info: &ServerInfo, verdict: MarkerVerdict) -> Trust {
         let longest = Duration::from_millis(verdict.longest_ms);
         match verdict.state {
             MemberState::Admitted => {
                 self.known().epoch = Some(verdict.name);
-                self.admitted(facts, longest)
+                self.admitted(server_info, longest)
             }
             MemberState::Pending => {
                 self.known().epoch = None;
-                self.pending(facts, verdict.name, longest)
+                self.pending(server_info, verdict.name, longest)
             }
         }
     }
 
-    fn admitted(&self, facts: &Facts, longest: Duration) -> Trust {
+    fn admitted(&self, server_info: &ServerInfo, longest: Duration) -> Trust {
         let mut known = self.known();
-        known.run_id = Some(facts.run_id.clone());
+        known.run_id = Some(server_info.run_id.clone());
         known.longest = longest;
         (known.quarantine, known.by_hand) = (None, None);
         Trust::Admitted
     }
 
-    fn pending(&self, facts: &Facts, nonce: Vec<u8>, longest: Duration) -> Trust {
+    fn pending(&self, server_info: &ServerInfo, nonce: Vec<u8>, longest: Duration) -> Trust {
         let mut known = self.known();
-        let same = |one: &Quarantine| one.run_id == facts.run_id && one.nonce == nonce;
+        let same = |one: &Quarantine| one.run_id == server_info.run_id && one.nonce == nonce;
         let before = known.quarantine.take().filter(same);
         let since = before.map_or_else(Instant::now, |one| one.since);
         let until = since + longest;
         known.quarantine = Some(Quarantine {
-            run_id: facts.run_id.clone(),
+            run_id: server_info.run_id.clone(),
             nonce,
             since,
             until,
@@ -346,32 +350,32 @@ impl Marker {
 
     /// The longest TTL that this replica knows of: its own and, if the server may have lost its
     /// data, also that of others, which the marker may have lost.
-    fn longest(&self, known: &Known, facts: &Facts) -> Duration {
-        let admitted = known.run_id.as_ref() == Some(&facts.run_id);
+    fn longest(&self, known: &Known, server_info: &ServerInfo) -> Duration {
+        let admitted = known.run_id.as_ref() == Some(&server_info.run_id);
         let others = if admitted { Duration::ZERO } else { known.longest };
         self.longest_ttl.max(others)
     }
 
-    fn args(&self, facts: &Facts) -> Vec<Vec<u8>> {
+    fn args(&self, server_info: &ServerInfo) -> Vec<Vec<u8>> {
         let mut nonce = [0; 16];
         // If no random bytes are available, the nonce is still new for this run of the server.
         let _ = getrandom::fill(&mut nonce);
         let known = self.known();
-        let mine = known.run_id.as_ref() == Some(&facts.run_id) || known.is_by_hand(facts);
+        let mine = known.run_id.as_ref() == Some(&server_info.run_id) || known.is_by_hand(server_info);
         let absent_is_new = self.on_empty_store == OnEmptyStore::Admit && known.run_id.is_none();
         let number = |n: u128| n.to_string().into_bytes();
         let flag = |set: bool| number(u128::from(set));
         vec![
-            facts.run_id.clone().into_bytes(),
-            facts.history[0].clone().into_bytes(),
-            facts.history[1].clone().into_bytes(),
-            number(facts.uptime.as_millis()),
-            flag(facts.durable),
+            server_info.run_id.clone().into_bytes(),
+            server_info.history[0].clone().into_bytes(),
+            server_info.history[1].clone().into_bytes(),
+            number(server_info.uptime.as_millis()),
+            flag(server_info.durable),
             flag(mine),
             flag(absent_is_new),
             nonce.to_vec(),
-            known.waited_for(facts),
-            number(whole_ms(self.longest(&known, facts))),
+            known.waited_for(server_info),
+            number(whole_ms(self.longest(&known, server_info))),
             number(known.written_ms.into()),
         ]
     }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::confirmed::ConfirmedConnection;
 use super::connection::{jitter, open};
 use super::failure::{is_suspect, not_sent, unavailable};
-use super::handshake::{Facts, check_pubsub};
+use super::handshake::{ServerInfo, check_pubsub};
 use super::library::{Scripts, load};
 use super::marker::{MOVED, Marker, Trust};
 use super::script::{Answer, Ask, Script, ScriptRef, StepRequirements, is_unknown};
@@ -38,7 +38,7 @@ pub struct LiveConnection {
     /// The server's address.
     pub info: ConnectionInfo,
     /// The properties that the server reported.
-    pub facts: Facts,
+    pub server_info: ServerInfo,
     /// Whether it may grant leases.
     pub trust: Trust,
     /// Why no grant could be confirmed: the server has fewer replicas than `wait_replicas`.
@@ -190,7 +190,7 @@ impl Node {
     /// Checks what a step asks of the server.
     ///
     /// # Errors
-    /// Quarantined, or away.
+    /// Quarantined, or unavailable.
     pub fn check(&self, needs: StepRequirements) -> Result<(), BackendError> {
         match needs {
             StepRequirements::Grant => self.may_grant(),
@@ -212,8 +212,10 @@ impl Node {
     /// NotSent while there is no connection; Unavailable if the server does not reply.
     pub async fn admit(&self) -> Result<(), BackendError> {
         let live = self.live()?;
-        self.marker.admit(&live.facts.run_id);
-        self.marker.see(&mut live.connection.clone(), &live.facts).await?;
+        self.marker.admit(&live.server_info.run_id);
+        self.marker
+            .check(&mut live.connection.clone(), &live.server_info)
+            .await?;
         self.suspect();
         Ok(())
     }
@@ -228,7 +230,7 @@ impl Drop for Node {
 impl LiveConnection {
     /// Whether `other` has the same server, trust and replica state.
     fn is_same(&self, other: &Self) -> bool {
-        self.facts.run_id == other.facts.run_id
+        self.server_info.run_id == other.server_info.run_id
             && self.trust == other.trust
             && self.too_few_replicas == other.too_few_replicas
             && self.by == other.by
@@ -244,14 +246,14 @@ impl LiveConnection {
             Trust::Admitted => Ok(()),
             Trust::Quarantined { until } => Err(BackendError::Quarantined {
                 left: until.saturating_duration_since(Instant::now()),
-                reason: quarantine_reason(&self.facts),
+                reason: quarantine_reason(&self.server_info),
             }),
         }
     }
 }
 
-fn quarantine_reason(facts: &Facts) -> String {
-    let run = &facts.run_id;
+fn quarantine_reason(server_info: &ServerInfo) -> String {
+    let run = &server_info.run_id;
     format!("run {run} of the server may have lost earlier grants")
 }
 
@@ -286,17 +288,17 @@ impl Watcher {
         let info = self.finder.find(&self.settings).await?;
         let closed = Arc::new(Notify::new());
         let mut connection = open(&self.settings, &info, &closed).await?;
-        let (facts, trust) = self.handshake(&mut connection).await?;
+        let (server_info, trust) = self.handshake(&mut connection).await?;
         let by = load(&mut connection, self.scripts).await.map_err(unavailable)?;
         check_pubsub(&mut connection, &self.settings.prefix).await?;
         let confirmed = match self.settings.replicas {
-            Some(replicas) => Some(self.confirmed(replicas, &info, &facts, &closed).await?),
+            Some(replicas) => Some(self.confirmed(replicas, &info, &server_info, &closed).await?),
             None => None,
         };
         let live = LiveConnection {
-            too_few_replicas: self.too_few_replicas(&facts),
+            too_few_replicas: self.too_few_replicas(&server_info),
             info,
-            facts,
+            server_info,
             trust,
             connection,
             confirmed,
@@ -311,15 +313,15 @@ impl Watcher {
         &self,
         replicas: Replicas,
         info: &ConnectionInfo,
-        facts: &Facts,
+        server_info: &ServerInfo,
         closed: &Arc<Notify>,
     ) -> Result<ConfirmedConnection, BackendError> {
         let mut settings = Settings::clone(&self.settings);
         settings.response_timeout += replicas.timeout;
         let mut connection = open(&settings, info, closed).await?;
-        let other = Facts::ask(&mut connection).await?;
+        let other = ServerInfo::ask(&mut connection).await?;
         other.check()?;
-        if other.run_id != facts.run_id {
+        if other.run_id != server_info.run_id {
             return Err(unavailable("the server was replaced while it was connected to"));
         }
         Ok(ConfirmedConnection::over(
@@ -330,22 +332,24 @@ impl Watcher {
         ))
     }
 
-    fn too_few_replicas(&self, facts: &Facts) -> Option<String> {
+    fn too_few_replicas(&self, server_info: &ServerInfo) -> Option<String> {
         let wanted = self.settings.replicas?.count;
-        let has = facts.replicas;
+        let has = server_info.replicas;
         (has < wanted).then(|| format!("the server has {has} replicas, and wait_replicas is {wanted}"))
     }
 
-    async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(Facts, Trust), BackendError> {
-        let facts = Facts::ask(connection).await?;
-        facts.check()?;
-        let trust = self.marker.see(connection, &facts).await;
+    async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(ServerInfo, Trust), BackendError> {
+        let server_info = ServerInfo::ask(connection).await?;
+        server_info.check()?;
+        let trust = self.marker.check(connection, &server_info).await;
         let trust = match trust {
             // The marker's slot has moved: retry with another key.
-            Err(BackendError::Unavailable { reason }) if reason == MOVED => self.marker.see(connection, &facts).await?,
+            Err(BackendError::Unavailable { reason }) if reason == MOVED => {
+                self.marker.check(connection, &server_info).await?
+            }
             other => other?,
         };
-        Ok((facts, trust))
+        Ok((server_info, trust))
     }
 
     /// Publishes a connection until it becomes unusable, and returns the reason.
@@ -368,9 +372,9 @@ impl Watcher {
             )
             .await;
             match checked {
-                Ok(Ok((facts, trust))) => {
-                    link.live.too_few_replicas = self.too_few_replicas(&facts);
-                    (link.live.facts, link.live.trust) = (facts, trust);
+                Ok(Ok((server_info, trust))) => {
+                    link.live.too_few_replicas = self.too_few_replicas(&server_info);
+                    (link.live.server_info, link.live.trust) = (server_info, trust);
                 }
                 Ok(Err(error)) => return error,
                 Err(_) => return unavailable("no answer in time"),
@@ -396,7 +400,7 @@ impl Watcher {
             (Trust::Admitted, Some(reason)) => Health::Unavailable { reason },
             (Trust::Quarantined { until }, _) => Health::Quarantined {
                 until,
-                reason: quarantine_reason(&live.facts),
+                reason: quarantine_reason(&live.server_info),
             },
         });
     }

@@ -117,7 +117,7 @@ pub fn read_description(bytes: &[u8]) -> Answer<(Owner, Identity, Metadata)> {
     let description = ClaimDescription::read(bytes).ok_or_else(|| broken("a claim's description cannot be read"))?;
     let owner = Owner::new(&description.owner).map_err(broken)?;
     let metadata = Metadata::new(description.metadata).map_err(broken)?;
-    Ok((owner, Identity::proven(&description.identity), metadata))
+    Ok((owner, Identity::authenticated(&description.identity), metadata))
 }
 
 /// Maps the letter that a script uses for a cause.

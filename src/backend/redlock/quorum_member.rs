@@ -117,7 +117,7 @@ pub struct QuorumMember {
 #[async_trait]
 impl Membership for QuorumMember {
     /// A server is unavailable while it is empty and the others have not been reached yet.
-    async fn see(
+    async fn check(
         &self,
         connection: &mut MultiplexedConnection,
         key: &[u8],

@@ -18,7 +18,7 @@ use super::calls::InFlight;
 use super::client::wire::{Code, Done, Op};
 use super::client::{Client, Failure};
 use super::data::record::Claim;
-use super::epoch::{Epoch, Epochs, is_check_failure};
+use super::fenced_connection::{FencedConnection, FencedConnections, is_check_failure};
 use crate::name::LockName;
 
 /// The most steps of a multi, and the most multis under way.
@@ -43,7 +43,7 @@ pub enum Class {
 #[derive(Debug, Clone)]
 pub enum StepOp {
     Op(Op),
-    /// Creates a holder, whose record gets the base of the epoch that it is sent in.
+    /// Creates a holder, whose record gets the base of the connection that it is sent over.
     Grant(String, Arc<Claim>),
 }
 
@@ -84,8 +84,8 @@ impl Step {
 pub struct StepDone {
     /// The answers to its operations.
     pub done: Vec<Done>,
-    /// The epoch that it was sent in.
-    pub epoch: Arc<Epoch>,
+    /// The connection that it was sent over.
+    pub connection: Arc<FencedConnection>,
     /// When it was sent.
     pub sent: Instant,
     /// The zxid of its multi, if that grants: the token counts from it.
@@ -102,7 +102,7 @@ struct Pending {
 #[derive(Debug, Clone)]
 pub struct Batcher {
     queue: mpsc::UnboundedSender<Pending>,
-    epochs: Arc<Epochs>,
+    connections: Arc<FencedConnections>,
     max_request: usize,
 }
 
@@ -131,18 +131,18 @@ impl Drop for UnderWay {
 
 struct Sender {
     client: Arc<Client>,
-    epochs: Arc<Epochs>,
+    connections: Arc<FencedConnections>,
     max_request: usize,
 }
 
 impl Batcher {
     /// Begins to send. Must be called within a tokio runtime.
-    pub fn begin(client: Arc<Client>, epochs: Arc<Epochs>, max_request: usize) -> Self {
+    pub fn begin(client: Arc<Client>, connections: Arc<FencedConnections>, max_request: usize) -> Self {
         let (queue, receiver) = mpsc::unbounded_channel();
-        let closed = epochs.closed().clone();
+        let closed = connections.closed().clone();
         let sender = Arc::new(Sender {
             client,
-            epochs: Arc::clone(&epochs),
+            connections: Arc::clone(&connections),
             max_request,
         });
         let queued = Queue {
@@ -154,7 +154,7 @@ impl Batcher {
         tokio::spawn(queued.run(receiver, closed));
         Self {
             queue,
-            epochs,
+            connections,
             max_request,
         }
     }
@@ -178,7 +178,7 @@ impl Batcher {
             return Err(Failure::TooLarge(size));
         }
         // Steps that wait for a connection do so together, and not in the order of the queue.
-        self.epochs.ready().await?;
+        self.connections.ready().await?;
         let (answer, answered) = oneshot::channel();
         let closed = || Failure::NotSent("the namespace is closed".into());
         self.queue.send(Pending { step, answer }).map_err(|_| closed())?;
@@ -245,7 +245,7 @@ impl Queue {
         self.busy.retain(|lock| !answered.locks.contains(lock));
         // What waits behind a batch that found no connection in time has waited as long.
         if let Some(away) = answered.away
-            && self.sender.epochs.current().borrow().is_none()
+            && self.sender.connections.current().borrow().is_none()
         {
             answer_all(self.waiting.drain(..).collect(), &away);
         }
@@ -298,19 +298,19 @@ impl Sender {
             if batch.is_empty() {
                 return None;
             }
-            let epoch = match self.epochs.ready().await {
-                Ok(epoch) => epoch,
+            let connection = match self.connections.ready().await {
+                Ok(connection) => connection,
                 Err(failure) => {
                     answer_all(batch, &failure);
                     return Some(failure);
                 }
             };
-            let (ops, first) = self.ops(&epoch, &batch);
+            let (ops, first) = self.ops(&connection, &batch);
             let sent = Instant::now();
-            match self.client.multi(epoch.generation, &ops).await {
-                Ok(done) => deliver(batch, done.split_at_checked(first), &epoch, sent),
+            match self.client.multi(connection.generation, &ops).await {
+                Ok(done) => deliver(batch, done.split_at_checked(first), &connection, sent),
                 Err(Failure::Refused { index, code }) if index < first => {
-                    if tries == 0 || !is_check_failure(code) || self.epochs.renew(&epoch).await.is_err() {
+                    if tries == 0 || !is_check_failure(code) || self.connections.renew(&connection).await.is_err() {
                         answer_all(batch, &Failure::NotSent(code.meaning().into()));
                         return None;
                     }
@@ -331,13 +331,13 @@ impl Sender {
     }
 
     /// The operations of a batch, and how many of them precede those of its steps.
-    fn ops(&self, epoch: &Epoch, batch: &[Pending]) -> (Vec<Op>, usize) {
+    fn ops(&self, connection: &FencedConnection, batch: &[Pending]) -> (Vec<Op>, usize) {
         let mut ops = Vec::new();
         if batch.iter().any(|pending| pending.step.fenced) {
-            ops.push(epoch.fence_check());
+            ops.push(connection.fence_check());
         }
         if batch.iter().any(|pending| pending.step.grants()) {
-            ops.extend(self.epochs.granting(epoch));
+            ops.extend(self.connections.granting(connection));
         }
         let first = ops.len();
         for op in batch.iter().flat_map(|pending| &pending.step.ops) {
@@ -345,7 +345,7 @@ impl Sender {
                 StepOp::Op(op) => op.clone(),
                 StepOp::Grant(path, claim) => {
                     let mut claim = Claim::clone(claim);
-                    claim.base = epoch.base();
+                    claim.base = connection.base();
                     Op::create(path.clone(), claim.encode())
                 }
             });
@@ -366,7 +366,7 @@ fn answer_all(batch: Vec<Pending>, failure: &Failure) {
 }
 
 /// Answers each step with its part of the answers, which follow those of the checks. `None`: there are too few.
-fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, epoch: &Arc<Epoch>, sent: Instant) {
+fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, connection: &Arc<FencedConnection>, sent: Instant) {
     let Some((checks, mut done)) = done else {
         return answer_all(batch, &Failure::malformed());
     };
@@ -380,7 +380,7 @@ fn deliver(batch: Vec<Pending>, done: Option<(&[Done], &[Done])>, epoch: &Arc<Ep
         drop(step);
         let _ = answer.send(Ok(StepDone {
             done: own.to_vec(),
-            epoch: Arc::clone(epoch),
+            connection: Arc::clone(connection),
             sent,
             granted: mint,
         }));

@@ -1,7 +1,8 @@
 //! The Acquire calls of this replica: which of their steps are under way, and which calls have ended.
 //!
 //! A step of a call that has ended is not sent any more, and the undo of a call waits for its steps under way. What was
-//! sent over a broken connection cannot take effect later ([`super::epoch`]). So a call that was undone stays undone.
+//! sent over a broken connection cannot take effect later ([`super::fenced_connection`]). So a call that was undone stays
+//! undone.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use super::client::wire::{ANY, Op};
 use super::client::{Client, Failure};
 use super::data::paths::Paths;
 use super::data::record::{Claim, End, Hold, Memory};
-use super::epoch::Epochs;
+use super::fenced_connection::FencedConnections;
 use crate::backend::{FINISHED_KEPT, NewClaim};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -29,7 +29,7 @@ const DELETED: usize = 64;
 pub struct History {
     paths: Paths,
     client: Arc<Client>,
-    epochs: Arc<Epochs>,
+    connections: Arc<FencedConnections>,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -46,19 +46,19 @@ struct State {
 
 /// How a step writes the record of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestSlot {
+pub enum RequestWrite {
     /// There is none yet.
-    Absent,
+    Create,
     /// There is one of this version, which is of nothing that lives.
-    Replaced(i32),
+    Replace(i32),
 }
 
 impl History {
-    pub fn new(paths: Paths, client: Arc<Client>, epochs: Arc<Epochs>) -> Self {
+    pub fn new(paths: Paths, client: Arc<Client>, connections: Arc<FencedConnections>) -> Self {
         Self {
             paths,
             client,
-            epochs,
+            connections,
             state: Mutex::new(State {
                 limit: u32::MAX,
                 ..State::default()
@@ -68,16 +68,16 @@ impl History {
     }
 
     /// Writes the record of a call with a request id: this call has its place. `claim` is the claim that it is in.
-    pub fn begin(&self, name: &LockName, new: &NewClaim, claim: ClaimId, slot: RequestSlot) -> Option<Op> {
+    pub fn begin(&self, name: &LockName, new: &NewClaim, claim: ClaimId, request_write: RequestWrite) -> Option<Op> {
         if !new.retryable {
             return None;
         }
         self.state.lock().limit = new.limits.finished;
         let path = self.paths.request(name, new.id);
         let data = live(name, claim, new.call).encode();
-        Some(match slot {
-            RequestSlot::Absent => Op::create(path, data),
-            RequestSlot::Replaced(version) => Op::set(path, data, version),
+        Some(match request_write {
+            RequestWrite::Create => Op::create(path, data),
+            RequestWrite::Replace(version) => Op::set(path, data, version),
         })
     }
 
@@ -226,7 +226,7 @@ impl History {
 
     /// Deletes old ends until the namespace is closed.
     pub async fn run(self: Arc<Self>) {
-        let closed = self.epochs.closed().clone();
+        let closed = self.connections.closed().clone();
         let run = async {
             loop {
                 let due = self.state.lock().ends.front().map(|(since, _)| *since + FINISHED_KEPT);
@@ -276,9 +276,9 @@ impl History {
 
     /// Deletes these records, as far as they are there and of nothing that lives.
     async fn delete(&self, paths: &[String]) -> Result<(), Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         let reads = paths.iter().map(|path| async {
-            let read = self.client.get(epoch.generation, path).await?;
+            let read = self.client.get(connection.generation, path).await?;
             let ended = read.filter(|(data, _)| Memory::decode(data).is_ok_and(|memory| !memory.is_live()));
             Ok::<_, Failure>(ended.map(|(_, stat)| Op::delete(path.clone(), stat.version)))
         });
@@ -288,7 +288,7 @@ impl History {
             .flatten()
             .collect();
         while !ops.is_empty() {
-            match self.client.multi(epoch.generation, &ops).await {
+            match self.client.multi(connection.generation, &ops).await {
                 Ok(_) => return Ok(()),
                 // It was replaced meanwhile, or deleted by another replica.
                 Err(Failure::Refused { index, .. }) if index < ops.len() => drop(ops.remove(index)),

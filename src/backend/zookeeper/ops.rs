@@ -14,7 +14,7 @@ use super::client::{Client, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::record::{Claim, Hold};
-use super::epoch::{Epoch, Epochs};
+use super::fenced_connection::{FencedConnection, FencedConnections};
 use super::history::History;
 use super::leases::{Lease, Leases};
 use super::table::LockTable;
@@ -22,8 +22,8 @@ use crate::backend::{Grant, NewClaim};
 use crate::name::{LeaseKey, LockName};
 
 mod acquire;
-mod adopt;
 mod end;
+mod existing_claim;
 pub mod expire;
 mod inspect;
 mod metadata;
@@ -41,7 +41,7 @@ const TRIES: usize = 64;
 pub struct Replica {
     pub paths: Paths,
     pub client: Arc<Client>,
-    pub epochs: Arc<Epochs>,
+    pub connections: Arc<FencedConnections>,
     pub batcher: Batcher,
     pub calls: Arc<Calls>,
     pub leases: Leases,
@@ -132,13 +132,13 @@ impl Replica {
         if self.buckets.lock().contains(&bucket) {
             return Ok(());
         }
-        let epoch = self.epochs.ready().await?;
-        match self.make_bucket(&epoch, bucket).await {
+        let connection = self.connections.ready().await?;
+        match self.make_bucket(&connection, bucket).await {
             // The namespace was deleted by hand.
             Err(failure) if failure.is_no_node() => {
-                self.epochs.renew(&epoch).await?;
-                let epoch = self.epochs.ready().await?;
-                self.make_bucket(&epoch, bucket).await?;
+                self.connections.renew(&connection).await?;
+                let connection = self.connections.ready().await?;
+                self.make_bucket(&connection, bucket).await?;
             }
             made => made?,
         }
@@ -146,16 +146,22 @@ impl Replica {
         Ok(())
     }
 
-    async fn make_bucket(&self, epoch: &Epoch, bucket: u16) -> Result<(), Failure> {
+    async fn make_bucket(&self, connection: &FencedConnection, bucket: u16) -> Result<(), Failure> {
         let [locks, memory] = [self.paths.locks(bucket), self.paths.memory(bucket)];
-        let ensure = |path: String| async move { self.epochs.ensure(epoch.generation, &path, Vec::new()).await };
+        let ensure =
+            |path: String| async move { self.connections.ensure(connection.generation, &path, Vec::new()).await };
         tokio::try_join!(ensure(locks), ensure(memory)).map(drop)
     }
 
     /// Reads a holder and watches over its lease; `None` if it is gone.
-    async fn read_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+    async fn read_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
         let path = self.child(lock, &child.name);
-        let Some((data, stat)) = self.client.get(epoch.generation, &path).await? else {
+        let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
             self.leases.forget(lock, &child.name);
             return Ok(None);
         };
@@ -164,16 +170,26 @@ impl Replica {
     }
 
     /// The holder as it is known, or else as it is read.
-    async fn known_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+    async fn known_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
         match self.leases.get(lock, &child.name) {
             Some(lease) => Ok(Some(lease)),
-            None => self.read_holder(epoch, lock, child).await,
+            None => self.read_holder(connection, lock, child).await,
         }
     }
 
     /// The same for what is only shown: `None` also if its record cannot be read, such as one of a later release.
-    async fn shown_holder(&self, epoch: &Epoch, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
-        match self.known_holder(epoch, lock, child).await {
+    async fn shown_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
+        match self.known_holder(connection, lock, child).await {
             Err(Failure::Damaged(_)) => Ok(None),
             known => known,
         }
@@ -190,18 +206,22 @@ impl Replica {
             }
             self.leases.is_outdated(&known);
         }
-        let epoch = self.epochs.ready().await?;
-        let view = self.list_now(&epoch, lock).await?;
+        let connection = self.connections.ready().await?;
+        let view = self.list_now(&connection, lock).await?;
         let Some(child) = view.holders().iter().find(|holder| holder.claim == lease.claim) else {
             return Ok(None);
         };
-        Ok(self.read_holder(&epoch, lock, child).await?.filter(is_it))
+        Ok(self.read_holder(&connection, lock, child).await?.filter(is_it))
     }
 
     /// Lists a lock after the server has caught up.
-    async fn list_now(&self, epoch: &Epoch, lock: &LockName) -> Result<super::data::view::View, Failure> {
-        let caught_up = self.client.sync(epoch.generation, &self.paths.lock(lock));
-        let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, epoch));
+    async fn list_now(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+    ) -> Result<super::data::view::View, Failure> {
+        let caught_up = self.client.sync(connection.generation, &self.paths.lock(lock));
+        let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;
         view
     }
@@ -212,7 +232,7 @@ impl Replica {
         let granted = done.granted.ok_or_else(Failure::malformed)?;
         let child = Child::parse(name_in(path)).ok_or_else(Failure::malformed)?;
         let claim = Claim {
-            base: done.epoch.base(),
+            base: done.connection.base(),
             ..claim.clone()
         };
         let granted = Lease::seen_now(lock, &child, claim, &Stat::of_new(granted))?;
@@ -220,7 +240,7 @@ impl Replica {
             is_own: true,
             ..granted
         });
-        self.epochs.saw(lease.token);
+        self.connections.saw(lease.token);
         self.table.granted(lock, &child);
         Ok(lease)
     }

@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::state::{LockState, Own};
+use self::state::{LockState, OwnWaiter};
 use self::watchers::{Events, Seen, Watcher};
 use super::client::{Client, Event, EventKind, Failure};
 use super::data::child::Child;
 use super::data::paths::Paths;
 use super::data::view::View;
-use super::epoch::{Epoch, Epochs};
+use super::fenced_connection::{FencedConnection, FencedConnections};
 use crate::backend::Notification;
 use crate::backend::notifications::NotificationSender;
 use crate::name::{CallId, ClaimId, LockName};
@@ -29,12 +29,14 @@ pub mod watchers;
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// How old the list of a lock with waiters gets: an event may be lost.
 const LIST_AGAIN: Duration = Duration::from_secs(4);
+/// How many waiters of this replica a lock may have before its first list.
+const UNSEEN: usize = 8;
 
 /// See the module.
 #[derive(Debug)]
 pub struct LockTable {
     client: Arc<Client>,
-    epochs: Arc<Epochs>,
+    connections: Arc<FencedConnections>,
     paths: Paths,
     notifications: Arc<NotificationSender>,
     locks: Mutex<Locks>,
@@ -58,13 +60,13 @@ impl Locks {
 impl LockTable {
     pub fn new(
         client: Arc<Client>,
-        epochs: Arc<Epochs>,
+        connections: Arc<FencedConnections>,
         paths: Paths,
         notifications: Arc<NotificationSender>,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
-            epochs,
+            connections,
             paths,
             notifications,
             locks: Mutex::default(),
@@ -93,17 +95,34 @@ impl LockTable {
     }
 
     /// Waits for the calls on this lock that came before, which keeps their order.
-    pub async fn admit(&self, name: &LockName) -> OwnedMutexGuard<()> {
-        let admission = Arc::clone(&self.locks.lock().state(name).admission);
-        admission.lock_owned().await
+    pub async fn wait_for_earlier_calls(&self, name: &LockName) -> OwnedMutexGuard<()> {
+        let in_order = Arc::clone(&self.locks.lock().state(name).in_order);
+        in_order.lock_owned().await
     }
 
     /// Evaluates a question about the view of a lock, if it has a current one.
-    pub fn ask<T>(&self, name: &LockName, epoch: &Epoch, question: impl FnOnce(&View) -> T) -> Option<T> {
+    pub fn ask<T>(
+        &self,
+        name: &LockName,
+        connection: &FencedConnection,
+        question: impl FnOnce(&View) -> T,
+    ) -> Option<T> {
         self.with_known(name, |state| {
-            let current = state.watched == Some(epoch.generation) && !state.is_outdated;
+            let current = state.watched == Some(connection.generation) && !state.is_outdated;
             state.view.as_ref().filter(|_| current).map(question)
         })?
+    }
+
+    /// Whether an exclusive claim has to wait for a lock without a current view, and there is room for it in a queue of `limit`.
+    ///
+    /// Callers that hold for less than a round trip would otherwise each find the lock free again, after a refused grant
+    /// and a list: none of them would wait, so no release could hand the lock over.
+    pub fn is_taken_unseen(&self, name: &LockName, limit: usize) -> bool {
+        let is_taken = |state: &mut LockState| {
+            let taken = state.held.is_some() || !state.own.is_empty();
+            taken && state.own.len() + 1 < limit.min(UNSEEN)
+        };
+        self.with_known(name, is_taken) == Some(true)
     }
 
     /// Lists a lock, and sets its watch before if it needs one. The list shows every step of this session that was
@@ -111,12 +130,12 @@ impl LockTable {
     ///
     /// # Errors
     /// When ZooKeeper does not answer.
-    pub async fn list(&self, name: &LockName, epoch: &Epoch) -> Result<View, Failure> {
+    pub async fn list(&self, name: &LockName, connection: &FencedConnection) -> Result<View, Failure> {
         let path = self.paths.lock(name);
         let (number, watching, listing) = self.with_number(name, |state, lists| {
             *lists += 1;
             state.asked = *lists;
-            let generation = epoch.generation;
+            let generation = connection.generation;
             let needs_watch = state.is_watched() && state.watched != Some(generation);
             // Sent one after the other, so that the watch reports everything that the list does not show.
             let watching = needs_watch.then(|| {
@@ -140,7 +159,7 @@ impl LockTable {
     /// Registers a waiter that was just enqueued. The next list shows it.
     pub fn join(&self, name: &LockName, call: CallId, claim: ClaimId, waiter: &str, session: i64) {
         self.with_number(name, |state, lists| {
-            let own = Own {
+            let own = OwnWaiter {
                 claim,
                 name: waiter.to_owned(),
                 session,
@@ -152,7 +171,7 @@ impl LockTable {
     }
 
     /// The waiter of a call.
-    pub fn own(&self, name: &LockName, call: CallId) -> Option<Own> {
+    pub fn own(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
         self.with_known(name, |state| state.own.get(&call).cloned())?
     }
 
@@ -186,7 +205,7 @@ impl LockTable {
     }
 
     /// Removes the waiter of a call.
-    pub fn part(&self, name: &LockName, call: CallId) -> Option<Own> {
+    pub fn part(&self, name: &LockName, call: CallId) -> Option<OwnWaiter> {
         self.with_known(name, |state| state.own.remove(&call))?
     }
 
@@ -201,7 +220,7 @@ impl LockTable {
 
     /// A step of this replica has granted a call.
     pub fn granted(&self, name: &LockName, holder: &Child) {
-        self.change(name, |state| state.granted(holder));
+        self.change(name, |state| state.granted_here(holder));
     }
 
     /// A step of this replica has ended a holder.
@@ -232,8 +251,8 @@ impl LockTable {
 
     /// Applies the events of watches, and keeps the lists current, until the namespace is closed.
     pub async fn run(self: Arc<Self>, mut events: mpsc::UnboundedReceiver<Event>) {
-        let closed = self.epochs.closed().clone();
-        let mut epochs = self.epochs.current();
+        let closed = self.connections.closed().clone();
+        let mut connections = self.connections.current();
         let mut ticks = interval(TIDY_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut connected = None;
@@ -242,14 +261,14 @@ impl LockTable {
                 tokio::select! {
                     biased;
                     Some(event) = events.recv() => self.apply(&event),
-                    changed = epochs.changed() => {
+                    changed = connections.changed() => {
                         if changed.is_err() {
                             return;
                         }
-                        let epoch = epochs.borrow_and_update().clone();
-                        if let Some(epoch) = epoch.filter(|epoch| connected != Some(epoch.generation)) {
-                            connected = Some(epoch.generation);
-                            self.is_connected(&epoch);
+                        let connection = connections.borrow_and_update().clone();
+                        if let Some(connection) = connection.filter(|connection| connected != Some(connection.generation)) {
+                            connected = Some(connection.generation);
+                            self.is_connected(&connection);
                         }
                     }
                     _ = ticks.tick() => self.tidy(),
@@ -294,8 +313,8 @@ impl LockTable {
         tokio::spawn(async move {
             loop {
                 table.with_known(&name, |state| state.is_outdated = false);
-                let listed = match table.epochs.ready().await {
-                    Ok(epoch) => table.list(&name, &epoch).await.map(drop),
+                let listed = match table.connections.ready().await {
+                    Ok(connection) => table.list(&name, &connection).await.map(drop),
                     Err(failure) => Err(failure),
                 };
                 let due = table.with_known(&name, |state| {
@@ -314,12 +333,12 @@ impl LockTable {
     }
 
     /// Lists all locks again over a new connection, which has no watches.
-    fn is_connected(self: &Arc<Self>, epoch: &Epoch) {
+    fn is_connected(self: &Arc<Self>, connection: &FencedConnection) {
         let mut has_lost = false;
         let mut locks = self.locks.lock();
         for (name, state) in &mut locks.states {
             let waiting = state.own.len();
-            if state.is_connected(epoch.generation, epoch.session) {
+            if state.is_connected(connection.generation, connection.session) {
                 self.list_soon(name, state);
             }
             has_lost |= state.own.len() < waiting;

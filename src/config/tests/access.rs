@@ -1,7 +1,7 @@
 //! Encryption, authentication, authorization and quotas.
 
 use super::*;
-use crate::auth::{AnonymousAccess, Missing, Verb, rules::Reach};
+use crate::auth::{AnonymousAccess, Missing, Verb, rules::LockScope};
 use crate::name::Identity;
 use crate::quota::{Quota, Rate};
 use crate::tls::ClientAuth;
@@ -89,7 +89,7 @@ fn a_policy_has_its_credentials_and_rules() {
     let missing = |who: &str, verb, name| {
         let denied = policy
             .rules
-            .check(&Identity::proven(who), verb, "jobs", Reach::Names(name));
+            .check(&Identity::authenticated(who), verb, "jobs", LockScope::Names(name));
         denied.err().map(|denied| denied.missing)
     };
     assert_eq!(missing("token:ci", Verb::Read, "a/1"), None);

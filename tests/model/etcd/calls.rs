@@ -1,6 +1,6 @@
 //! What the replicas decide, for their calls, by what they read.
 
-use super::store::{Holder, Lease, Request, Slot, Step, Waiter};
+use super::store::{Holder, KeySuffix, Lease, Request, Step, Waiter};
 use super::{Flaw, Kind, State, World};
 
 /// A call of a client, and where it is.
@@ -9,10 +9,10 @@ pub struct Call {
     pub claim: u8,
     pub replica: u8,
     pub stage: Stage,
-    /// The slot that its replica gave it for a new claim.
-    pub own: Option<Slot>,
-    /// The slot of the claim that it has made, adopted or promoted, as far as it knows.
-    pub at: Option<Slot>,
+    /// The key suffix that its replica gave it for a new claim.
+    pub own: Option<KeySuffix>,
+    /// The key suffix of the claim that it has made, adopted or promoted, as far as it knows.
+    pub at: Option<KeySuffix>,
     /// The revision at which its replica knows it to be queued, so that its undo need not read.
     pub queued: Option<u8>,
     /// A whole TTL has passed since the keep-alive that its lease counts from.
@@ -29,9 +29,9 @@ pub struct Call {
 pub enum Stage {
     /// It reads the lock and the record of its request, and decides.
     Wants,
-    /// It has read a record of its request that names this slot, and reads both.
+    /// It has read a record of its request that names this key suffix, and reads both.
     Looks {
-        slot: Slot,
+        suffix: KeySuffix,
     },
     Sent((Step, u8)),
     Waiting,
@@ -76,8 +76,8 @@ fn lease(world: &World, state: &mut State, replica: u8) -> Option<u8> {
     u8::try_from(new).ok()
 }
 
-/// The slot of a call for a new claim: the one that it has, or the first that is free in the present session.
-fn slot(state: &mut State, at: usize) -> Slot {
+/// The key suffix of a call for a new claim: the one that it has, or the first that is free in the present session.
+fn suffix(state: &mut State, at: usize) -> KeySuffix {
     let replica = state.calls[at].replica;
     let session = state.store.sessions[usize::from(replica)];
     if let Some(own) = state.calls[at].own.filter(|own| own.session == session) {
@@ -87,13 +87,13 @@ fn slot(state: &mut State, at: usize) -> Slot {
     let number = (0..).find(|number| !used.contains(number)).expect("there is one");
     used.push(number);
     used.sort_unstable();
-    let slot = Slot {
+    let suffix = KeySuffix {
         replica,
         session,
         number,
     };
-    state.calls[at].own = Some(slot);
-    slot
+    state.calls[at].own = Some(suffix);
+    suffix
 }
 
 pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
@@ -103,20 +103,20 @@ pub fn decide(world: &World, state: &State, at: usize) -> Option<State> {
     }
     match store.request(call.claim) {
         Some(Request::Ended) => return Some(to(state, at, Stage::Done)),
-        Some(Request::Waits { slot, .. } | Request::Holds { slot }) => {
-            return Some(to(state, at, Stage::Looks { slot }));
+        Some(Request::Waits { suffix, .. } | Request::Holds { suffix }) => {
+            return Some(to(state, at, Stage::Looks { suffix }));
         }
         None => {}
     }
     let mut after = state.clone();
-    let slot = slot(&mut after, at);
+    let suffix = suffix(&mut after, at);
     if !fits(world, state, call.claim) || !store.waiters.is_empty() {
-        return Some(sent(after, at, Step::Queue { slot }));
+        return Some(sent(after, at, Step::Queue { suffix }));
     }
     let lease = lease(world, &mut after, call.replica)?;
     after.calls[at].stale = false;
     let seen = seen(world, state, call.claim);
-    Some(sent(after, at, Step::Enter { slot, lease, seen }))
+    Some(sent(after, at, Step::Enter { suffix, lease, seen }))
 }
 
 fn seen(world: &World, state: &State, claim: u8) -> u8 {
@@ -126,32 +126,32 @@ fn seen(world: &World, state: &State, claim: u8) -> u8 {
     }
 }
 
-/// Reads the slot that the record of its request names, and that record again.
-pub fn look(world: &World, state: &State, at: usize, slot: Slot) -> Option<State> {
+/// Reads the key suffix that the record of its request names, and that record again.
+pub fn look(world: &World, state: &State, at: usize, suffix: KeySuffix) -> Option<State> {
     let (store, call, id) = (&state.store, &state.calls[at], at as u8);
     let now = store.request(call.claim);
     if store.is_marked(id) {
         return Some(to(state, at, Stage::Done));
     }
-    if now.and_then(Request::slot) != Some(slot) && world.flaw != Flaw::TrustsTheRequest {
+    if now.and_then(Request::suffix) != Some(suffix) && world.flaw != Flaw::TrustsTheRequest {
         return Some(to(state, at, Stage::Wants));
     }
-    let ours = |claim| claim == call.claim || world.flaw == Flaw::TrustsTheSlot;
-    if let Some(waiter) = store.waiter(slot).filter(|waiter| ours(waiter.claim)) {
+    let ours = |claim| claim == call.claim || world.flaw == Flaw::TrustsTheSuffix;
+    if let Some(waiter) = store.waiter(suffix).filter(|waiter| ours(waiter.claim)) {
         let modified = waiter.modified;
         return match next_in_line(world, state, waiter) {
             true => promote(world, state, at, waiter),
-            false => Some(sent(state.clone(), at, Step::AdoptWaiter { slot, modified })),
+            false => Some(sent(state.clone(), at, Step::AdoptWaiter { suffix, modified })),
         };
     }
-    if let Some(holder) = store.holder(slot).filter(|holder| ours(holder.claim)) {
+    if let Some(holder) = store.holder(suffix).filter(|holder| ours(holder.claim)) {
         let mut after = state.clone();
         after.calls[at].stale = store.leases[usize::from(holder.lease)] != Lease::Fresh;
-        after.calls[at].at = Some(slot);
+        after.calls[at].at = Some(suffix);
         let modified = holder.modified;
         return Some(match holder.call == id || holder.adopted {
             true => to(&after, at, Stage::Granted { lease: holder.lease }),
-            false => sent(after, at, Step::AdoptHolder { slot, modified }),
+            false => sent(after, at, Step::AdoptHolder { suffix, modified }),
         });
     }
     // The client is told that its hold expired.
@@ -195,12 +195,12 @@ fn promote(world: &World, state: &State, at: usize, waiter: &Waiter) -> Option<S
     let lease = lease(world, &mut after, state.calls[at].replica)?;
     after.calls[at].stale = false;
     let seen = seen(world, state, waiter.claim);
-    let (slot, modified) = (waiter.slot, waiter.modified);
+    let (suffix, modified) = (waiter.suffix, waiter.modified);
     Some(sent(
         after,
         at,
         Step::Promote {
-            slot,
+            suffix,
             modified,
             lease,
             seen,
@@ -211,11 +211,11 @@ fn promote(world: &World, state: &State, at: usize, waiter: &Waiter) -> Option<S
 /// A waiting call looks at its claim.
 pub fn inspect(world: &World, state: &State, at: usize) -> Option<State> {
     let (store, call) = (&state.store, &state.calls[at]);
-    let slot = call.at?;
-    if let Some(waiter) = store.waiter(slot).filter(|waiter| waiter.call == at as u8) {
+    let suffix = call.at?;
+    if let Some(waiter) = store.waiter(suffix).filter(|waiter| waiter.call == at as u8) {
         return next_in_line(world, state, waiter).then(|| promote(world, state, at, waiter))?;
     }
-    let handed = store.holder(slot).filter(|holder| holder.call == at as u8);
+    let handed = store.holder(suffix).filter(|holder| holder.call == at as u8);
     let Some(holder) = handed else {
         return Some(to(state, at, Stage::Done));
     };
@@ -249,17 +249,20 @@ pub fn stop_counting(state: &State, at: usize) -> State {
     after
 }
 
-/// The holder that a lease names: the slot alone may be another claim's by now.
+/// The holder that a lease names: the key suffix alone may be another claim's by now.
 fn leased(world: &World, state: &State, at: usize, lease: u8) -> Option<Holder> {
     let call = &state.calls[at];
     let is_it =
-        |holder: &&Holder| holder.claim == call.claim && holder.lease == lease || world.flaw == Flaw::ReleasesTheSlot;
-    call.at.and_then(|slot| state.store.holder(slot)).filter(is_it).copied()
+        |holder: &&Holder| holder.claim == call.claim && holder.lease == lease || world.flaw == Flaw::ReleasesTheSuffix;
+    call.at
+        .and_then(|suffix| state.store.holder(suffix))
+        .filter(is_it)
+        .copied()
 }
 
 pub fn release(world: &World, state: &State, at: usize, lease: u8) -> State {
     match leased(world, state, at, lease) {
-        Some(Holder { slot, modified, .. }) => sent(state.clone(), at, Step::Release { slot, modified }),
+        Some(Holder { suffix, modified, .. }) => sent(state.clone(), at, Step::Release { suffix, modified }),
         None => to(state, at, Stage::Done),
     }
 }
@@ -267,7 +270,7 @@ pub fn release(world: &World, state: &State, at: usize, lease: u8) -> State {
 /// With the first waiter, where this replica serves it.
 pub fn hand_over(world: &World, state: &State, at: usize, held: u8) -> Option<State> {
     let (store, call) = (&state.store, &state.calls[at]);
-    let Holder { slot, modified, .. } = leased(world, state, at, held)?;
+    let Holder { suffix, modified, .. } = leased(world, state, at, held)?;
     let first = store.waiters.first()?;
     let served = &state.calls[usize::from(first.call)];
     if store.holders.len() > 1 || served.replica != call.replica || served.stage != Stage::Waiting {
@@ -280,33 +283,33 @@ pub fn hand_over(world: &World, state: &State, at: usize, held: u8) -> Option<St
         after,
         at,
         Step::HandOver {
-            slot,
+            suffix,
             modified,
             next: first.call,
-            next_slot: first.slot,
+            next_suffix: first.suffix,
             next_modified: first.modified,
             lease,
         },
     ))
 }
 
-/// Undoes a call: first a mark, if a step of it may still come, and then what is at its slots.
+/// Undoes a call: first a mark, if a step of it may still come, and then what is under its key suffixes.
 pub fn undo(world: &World, state: &State, at: usize) -> State {
     let (store, call, id) = (&state.store, &state.calls[at], at as u8);
     let settled = store.is_marked(id) || !call.late.iter().any(|(step, _)| step.comes());
     if !settled && world.flaw != Flaw::NeverMarks {
         return sent(state.clone(), at, Step::Mark);
     }
-    let slots = || call.own.into_iter().chain(call.at);
+    let suffixes = || call.own.into_iter().chain(call.at);
     let adopted_too = world.flaw == Flaw::UndoIgnoresAdoption;
     let any = world.flaw == Flaw::UndoIgnoresCall;
-    let waiter = slots().find_map(|slot| store.waiter(slot).filter(|waiter| waiter.call == id || any));
-    if let Some(Waiter { slot, modified, .. }) = waiter.copied() {
-        return sent(state.clone(), at, Step::UndoWaiter { slot, modified });
+    let waiter = suffixes().find_map(|suffix| store.waiter(suffix).filter(|waiter| waiter.call == id || any));
+    if let Some(Waiter { suffix, modified, .. }) = waiter.copied() {
+        return sent(state.clone(), at, Step::UndoWaiter { suffix, modified });
     }
-    let holder = slots().find_map(|slot| store.holder(slot).filter(|holder| holder.call == id));
-    if let Some(Holder { slot, modified, .. }) = holder.filter(|holder| !holder.adopted || adopted_too).copied() {
-        return sent(state.clone(), at, Step::UndoHolder { slot, modified });
+    let holder = suffixes().find_map(|suffix| store.holder(suffix).filter(|holder| holder.call == id));
+    if let Some(Holder { suffix, modified, .. }) = holder.filter(|holder| !holder.adopted || adopted_too).copied() {
+        return sent(state.clone(), at, Step::UndoHolder { suffix, modified });
     }
     let mut after = to(state, at, Stage::Left);
     after.calls[at].adopted = holder.is_some();
@@ -315,8 +318,8 @@ pub fn undo(world: &World, state: &State, at: usize) -> State {
 
 /// Removes the waiting claim that its replica knows, whatever is in the store by now.
 pub fn undo_unread(state: &State, at: usize) -> Option<State> {
-    let (modified, slot) = (state.calls[at].queued?, state.calls[at].at?);
-    Some(sent(state.clone(), at, Step::UndoWaiter { slot, modified }))
+    let (modified, suffix) = (state.calls[at].queued?, state.calls[at].at?);
+    Some(sent(state.clone(), at, Step::UndoWaiter { suffix, modified }))
 }
 
 /// Once its undo was answered, and if no other call has found its hold, what it had on its way needs no lease.

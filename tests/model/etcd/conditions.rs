@@ -1,6 +1,6 @@
 //! The conditions of each transaction.
 
-use super::store::{Request, Slot, Step};
+use super::store::{KeySuffix, Request, Step};
 use super::{Flaw, Kind, State, World};
 
 /// A condition of a transaction. A flaw may leave one out.
@@ -33,8 +33,8 @@ fn conditions(world: &World, state: &State, at: usize, step: Step, session: u8) 
     let lives = session == store.sessions[usize::from(call.replica)];
     let unmarked = (Mark, !store.is_marked(id));
     let unasked = (Request, store.request(call.claim).is_none());
-    let waiter = |slot: Slot, modified| store.waiter(slot).is_some_and(|waiter| waiter.modified == modified);
-    let holder = |slot: Slot, modified| store.holder(slot).is_some_and(|holder| holder.modified == modified);
+    let waiter = |suffix: KeySuffix, modified| store.waiter(suffix).is_some_and(|waiter| waiter.modified == modified);
+    let holder = |suffix: KeySuffix, modified| store.holder(suffix).is_some_and(|holder| holder.modified == modified);
     let guard = |seen| {
         let allows = |other: &super::store::Holder| match (world.kind(call.claim), world.kind(other.claim)) {
             (Kind::Reader, Kind::Reader) => true,
@@ -50,38 +50,38 @@ fn conditions(world: &World, state: &State, at: usize, step: Step, session: u8) 
             vec![(Session, lives), unmarked, unasked, guard(seen), (Waiters, queue)]
         }
         Step::Queue { .. } => vec![unmarked, unasked],
-        Step::AdoptWaiter { slot, modified } => vec![unmarked, (Waiter, waiter(slot, modified))],
-        Step::AdoptHolder { slot, modified } => vec![(Session, lives), unmarked, (Holder, holder(slot, modified))],
+        Step::AdoptWaiter { suffix, modified } => vec![unmarked, (Waiter, waiter(suffix, modified))],
+        Step::AdoptHolder { suffix, modified } => vec![(Session, lives), unmarked, (Holder, holder(suffix, modified))],
         Step::Promote {
-            slot, modified, seen, ..
+            suffix, modified, seen, ..
         } => vec![
             (Session, lives),
             unmarked,
-            (Waiter, waiter(slot, modified)),
+            (Waiter, waiter(suffix, modified)),
             guard(seen),
         ],
-        Step::UndoWaiter { slot, modified } => vec![(Waiter, waiter(slot, modified))],
-        Step::UndoHolder { slot, modified } | Step::Release { slot, modified } => {
-            vec![(Holder, holder(slot, modified))]
+        Step::UndoWaiter { suffix, modified } => vec![(Waiter, waiter(suffix, modified))],
+        Step::UndoHolder { suffix, modified } | Step::Release { suffix, modified } => {
+            vec![(Holder, holder(suffix, modified))]
         }
         Step::Mark | Step::Revoke { .. } => Vec::new(),
         Step::HandOver {
-            slot,
+            suffix,
             modified,
             next,
-            next_slot,
+            next_suffix,
             next_modified,
             ..
         } => vec![
             (Session, lives),
             (Mark, !store.is_marked(next)),
-            (Holder, holder(slot, modified)),
+            (Holder, holder(suffix, modified)),
             // Nobody else can be beside an exclusive holder, so only the others ask for it.
             (
                 Alone,
                 world.kind(call.claim) == Kind::Exclusive || store.holders.len() == 1,
             ),
-            (Next, waiter(next_slot, next_modified)),
+            (Next, waiter(next_suffix, next_modified)),
         ],
     }
 }
@@ -93,7 +93,7 @@ pub fn holds(world: &World, state: &State, at: usize, step: Step, session: u8) -
     let lives = !on_session || session == state.store.sessions[usize::from(replica)];
     let alive = step.lease().is_none_or(|lease| state.store.is_alive(lease));
     let own = match step {
-        Step::Promote { slot, .. } => state.store.waiter(slot).is_some_and(|waiter| waiter.call == at as u8),
+        Step::Promote { suffix, .. } => state.store.waiter(suffix).is_some_and(|waiter| waiter.call == at as u8),
         Step::HandOver { .. } => true,
         _ => false,
     };
@@ -153,10 +153,10 @@ pub fn misplaced(world: &World, state: &State) -> Option<&'static str> {
             return Some("a request has two claims");
         }
         let waits = waiting.first().map(|waiter| Request::Waits {
-            slot: waiter.slot,
+            suffix: waiter.suffix,
             replica: waiter.replica,
         });
-        let holds = holding.first().map(|holder| Request::Holds { slot: holder.slot });
+        let holds = holding.first().map(|holder| Request::Holds { suffix: holder.suffix });
         let request = store.request(claim);
         let named = match (waits.or(holds), request) {
             (None, Some(Request::Waits { .. })) => false,

@@ -12,71 +12,71 @@ pub fn act(world: &World, before: &State, state: &mut State, at: usize, step: St
     state.wrong = state.wrong.or(wrong);
     let store = &mut state.store;
     match step {
-        Step::Enter { slot, lease, .. } => {
-            store.hold(slot, claim, id, lease);
-            store.put_request(world, claim, Some(Request::Holds { slot }));
+        Step::Enter { suffix, lease, .. } => {
+            store.hold(suffix, claim, id, lease);
+            store.put_request(world, claim, Some(Request::Holds { suffix }));
         }
-        Step::Queue { slot } => {
-            store.queue(slot, claim, id, replica);
-            store.put_request(world, claim, Some(Request::Waits { slot, replica }));
+        Step::Queue { suffix } => {
+            store.queue(suffix, claim, id, replica);
+            store.put_request(world, claim, Some(Request::Waits { suffix, replica }));
         }
-        Step::AdoptWaiter { slot, .. } => {
+        Step::AdoptWaiter { suffix, .. } => {
             store.revision += 1;
             let revision = store.revision;
-            for waiter in store.waiters.iter_mut().filter(|waiter| waiter.slot == slot) {
+            for waiter in store.waiters.iter_mut().filter(|waiter| waiter.suffix == suffix) {
                 (waiter.call, waiter.replica, waiter.modified) = (id, replica, revision);
             }
             if world.flaw != Flaw::AdoptionLeavesTheRequest {
-                store.put_request(world, claim, Some(Request::Waits { slot, replica }));
+                store.put_request(world, claim, Some(Request::Waits { suffix, replica }));
             }
         }
-        Step::AdoptHolder { slot, .. } => {
+        Step::AdoptHolder { suffix, .. } => {
             store.revision += 1;
             let revision = store.revision;
-            for holder in store.holders.iter_mut().filter(|holder| holder.slot == slot) {
+            for holder in store.holders.iter_mut().filter(|holder| holder.suffix == suffix) {
                 (holder.adopted, holder.modified) = (true, revision);
             }
         }
-        Step::Promote { slot, lease, .. } => {
-            let claim = store.waiter(slot).map_or(claim, |waiter| waiter.claim);
-            store.waiters.retain(|waiter| waiter.slot != slot);
-            store.hold(slot, claim, id, lease);
+        Step::Promote { suffix, lease, .. } => {
+            let claim = store.waiter(suffix).map_or(claim, |waiter| waiter.claim);
+            store.waiters.retain(|waiter| waiter.suffix != suffix);
+            store.hold(suffix, claim, id, lease);
             if world.flaw != Flaw::PromotionLeavesTheRequest {
-                store.put_request(world, claim, Some(Request::Holds { slot }));
+                store.put_request(world, claim, Some(Request::Holds { suffix }));
             }
         }
-        Step::UndoWaiter { slot, .. } => {
-            store.waiters.retain(|waiter| waiter.slot != slot);
+        Step::UndoWaiter { suffix, .. } => {
+            store.waiters.retain(|waiter| waiter.suffix != suffix);
             if world.flaw != Flaw::UndoLeavesTheRequest {
                 store.put_request(world, claim, None);
             }
         }
-        Step::UndoHolder { slot, .. } => {
-            store.holders.retain(|holder| holder.slot != slot);
+        Step::UndoHolder { suffix, .. } => {
+            store.holders.retain(|holder| holder.suffix != suffix);
             store.put_request(world, claim, None);
         }
-        Step::Release { slot, .. } => {
-            store.holders.retain(|holder| holder.slot != slot);
+        Step::Release { suffix, .. } => {
+            store.holders.retain(|holder| holder.suffix != suffix);
             store.put_request(world, claim, world.remembers.then_some(Request::Ended));
             state.ended[usize::from(claim)] = true;
         }
         Step::Mark => store.marks.push((id, replica)),
         Step::Revoke { lease } => store.end_lease(world, lease),
         Step::HandOver {
-            slot,
+            suffix,
             next,
-            next_slot,
+            next_suffix,
             lease,
             ..
         } => {
-            store.holders.retain(|holder| holder.slot != slot);
+            store.holders.retain(|holder| holder.suffix != suffix);
             store.put_request(world, claim, world.remembers.then_some(Request::Ended));
             state.ended[usize::from(claim)] = true;
             let claim = state.calls[usize::from(next)].claim;
-            let slot = next_slot;
-            store.waiters.retain(|waiter| waiter.slot != slot);
-            store.hold(slot, claim, next, lease);
-            store.put_request(world, claim, Some(Request::Holds { slot }));
+            let suffix = next_suffix;
+            store.waiters.retain(|waiter| waiter.suffix != suffix);
+            store.hold(suffix, claim, next, lease);
+            store.put_request(world, claim, Some(Request::Holds { suffix }));
         }
     }
 }
@@ -92,12 +92,12 @@ fn judge(world: &World, state: &State, at: usize, step: Step) -> Option<&'static
     if step.lease().is_some_and(leased) {
         wrong = Some("two claims on one lease");
     }
-    if step.makes().is_some_and(|slot| !store.is_empty_at(slot)) {
+    if step.makes().is_some_and(|suffix| !store.is_empty_at(suffix)) {
         wrong = Some("a claim was overwritten");
     }
     if let Step::Enter { .. } = step {
         let tail = super::store::Waiter {
-            slot: super::store::Slot {
+            suffix: super::store::KeySuffix {
                 replica: 0,
                 session: 0,
                 number: 0,
@@ -113,19 +113,21 @@ fn judge(world: &World, state: &State, at: usize, step: Step) -> Option<&'static
         }
     }
     let (gone, granted) = match step {
-        Step::Promote { slot, .. } => (None, store.waiter(slot)),
-        Step::HandOver { slot, next_slot, .. } => (Some(slot), store.waiter(next_slot)),
+        Step::Promote { suffix, .. } => (None, store.waiter(suffix)),
+        Step::HandOver {
+            suffix, next_suffix, ..
+        } => (Some(suffix), store.waiter(next_suffix)),
         _ => (None, None),
     };
     if let Some(granted) = granted {
         let mut without = state.clone();
-        without.store.holders.retain(|holder| Some(holder.slot) != gone);
+        without.store.holders.retain(|holder| Some(holder.suffix) != gone);
         if !next_in_line(world, &without, granted) {
             wrong = Some("a waiter was overtaken");
         }
     }
-    if let Step::UndoWaiter { slot, .. } = step
-        && let Some(waiter) = store.waiter(slot)
+    if let Step::UndoWaiter { suffix, .. } = step
+        && let Some(waiter) = store.waiter(suffix)
         && waiter.call != at as u8
         && state.calls[usize::from(waiter.call)].stage == Stage::Waiting
     {
@@ -155,11 +157,11 @@ fn keep(state: &mut State, at: usize, lease: u8) {
 }
 
 pub fn answered(world: &World, before: &State, after: &mut State, at: usize, step: Step, met: bool) {
-    let there = step.slot().and_then(|slot| before.store.holder(slot)).copied();
+    let there = step.suffix().and_then(|suffix| before.store.holder(suffix)).copied();
     let released = there.filter(|holder| holder.claim == after.calls[at].claim);
     let queued = step
-        .slot()
-        .and_then(|slot| after.store.waiter(slot))
+        .suffix()
+        .and_then(|suffix| after.store.waiter(suffix))
         .map(|waiter| waiter.modified);
     let call = &mut after.calls[at];
     call.queued = match step {
@@ -169,7 +171,7 @@ pub fn answered(world: &World, before: &State, after: &mut State, at: usize, ste
         _ => None,
     };
     if met && step.comes() {
-        call.at = step.slot();
+        call.at = step.suffix();
     }
     call.stage = match step {
         Step::Enter { lease, .. } | Step::Promote { lease, .. } if met => Stage::Granted { lease },
@@ -210,13 +212,16 @@ pub fn answered(world: &World, before: &State, after: &mut State, at: usize, ste
         _ => {}
     }
     if let Step::HandOver {
-        next, lease, next_slot, ..
+        next,
+        lease,
+        next_suffix,
+        ..
     } = step
     {
         let next = &mut after.calls[usize::from(next)];
         next.queued = None;
         if next.stage == Stage::Waiting {
-            (next.stage, next.at) = (Stage::Granted { lease }, Some(next_slot));
+            (next.stage, next.at) = (Stage::Granted { lease }, Some(next_suffix));
         }
     }
 }
@@ -228,12 +233,12 @@ pub fn give_up(world: &World, state: &State, at: usize, step: Step, session: u8)
     let call: &mut Call = &mut after.calls[at];
     call.late.push((step, session));
     call.late.sort_unstable();
-    let held = step.slot().and_then(|slot| state.store.holder(slot));
+    let held = step.suffix().and_then(|suffix| state.store.holder(suffix));
     let held = held
         .filter(|holder| holder.claim == call.claim)
         .map(|holder| holder.lease);
     if step.comes() {
-        call.at = step.slot();
+        call.at = step.suffix();
     }
     call.stage = match step {
         Step::Release { .. } | Step::HandOver { .. } => match held {

@@ -67,7 +67,7 @@ fn of_call(world: &World, state: &State, at: usize, next: &mut Vec<(Event, State
     let mut then = |what, after: Option<State>| next.extend(after.map(|after| (what, after)));
     match call.stage {
         Stage::Wants => then(Event::Decides(at), decide(world, state, at)),
-        Stage::Looks { slot } => then(Event::LooksAtItsRequest(at), look(world, state, at, slot)),
+        Stage::Looks { suffix } => then(Event::LooksAtItsRequest(at), look(world, state, at, suffix)),
         Stage::Sent((step, session)) => {
             then(Event::Arrives(at, step), Some(arrive(world, state, at, step, session)));
             then(Event::IsGivenUp(at, step), give_up(world, state, at, step, session));
@@ -135,7 +135,7 @@ fn forgotten(world: &World, state: &State, claim: u8) -> Vec<(Event, State)> {
     next
 }
 
-/// Forgets what can have no effect any more, and frees the slots whose claims are over.
+/// Forgets what can have no effect any more, and frees the key suffixes whose claims are over.
 pub fn settle(world: &World, state: &mut State) {
     for at in 0..state.calls.len() {
         let late = std::mem::take(&mut state.calls[at].late);
@@ -143,8 +143,8 @@ pub fn settle(world: &World, state: &mut State) {
         let kept = late.into_iter().filter(|(step, session)| {
             let over = step.comes() && (store.is_marked(at as u8) && world.ends == 0);
             let changed = step.judged_by().is_some_and(|modified| {
-                let holder = step.slot().and_then(|slot| store.holder(slot));
-                let waiter = step.slot().and_then(|slot| store.waiter(slot));
+                let holder = step.suffix().and_then(|suffix| store.holder(suffix));
+                let waiter = step.suffix().and_then(|suffix| store.waiter(suffix));
                 holder.is_none_or(|holder| holder.modified != modified)
                     && waiter.is_none_or(|waiter| waiter.modified != modified)
             });
@@ -161,12 +161,12 @@ pub fn settle(world: &World, state: &mut State) {
         let session = state.store.sessions[usize::from(replica)];
         let used = std::mem::take(&mut state.used[usize::from(replica)]);
         let is_used = |number: &u8| {
-            let slot = super::store::Slot {
+            let suffix = super::store::KeySuffix {
                 replica,
                 session,
                 number: *number,
             };
-            is_in_use(world, state, slot)
+            is_in_use(world, state, suffix)
         };
         let kept: Vec<u8> = used.into_iter().filter(is_used).collect();
         state.used[usize::from(replica)] = kept;
@@ -184,14 +184,14 @@ pub fn settle(world: &World, state: &mut State) {
     }
 }
 
-/// Whether a slot may not be given to another claim: its call may still make a claim there, or one is there. (A replica
-/// frees it later, when it knows of that.)
-fn is_in_use(world: &World, state: &State, slot: super::store::Slot) -> bool {
+/// Whether a key suffix may not be given to another claim: its call may still make a claim under it, or one is
+/// there. (A replica frees it later, when it knows of that.)
+fn is_in_use(world: &World, state: &State, suffix: super::store::KeySuffix) -> bool {
     let may_make = |call: &super::calls::Call| {
         let active = !matches!(call.stage, Stage::Done | Stage::Left);
-        call.own == Some(slot) && (active || !call.late.iter().all(|(step, _)| step.makes().is_none()))
+        call.own == Some(suffix) && (active || !call.late.iter().all(|(step, _)| step.makes().is_none()))
     };
-    let there = !state.store.is_empty_at(slot);
+    let there = !state.store.is_empty_at(suffix);
     let counts = match world.flaw {
         Flaw::FreesWhatWasAdopted => false,
         _ => there,

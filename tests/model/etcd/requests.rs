@@ -4,14 +4,14 @@ use super::calls::Stage;
 use super::conditions::holds;
 use super::effects::{act, answered};
 use super::events::Event;
-use super::store::{Slot, Step};
+use super::store::{KeySuffix, Step};
 use super::{Flaw, State, World};
 
 /// A key that a step writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
-    Holder(Slot),
-    Waiter(Slot),
+    Holder(KeySuffix),
+    Waiter(KeySuffix),
     Request(u8),
 }
 
@@ -90,20 +90,23 @@ fn written(world: &World, state: &State, Sent { at, step, .. }: Sent) -> Vec<Key
         false => Vec::new(),
     };
     let (keys, mut more) = match step {
-        Step::Enter { slot, .. } | Step::UndoHolder { slot, .. } | Step::Release { slot, .. } => {
-            (vec![Key::Holder(slot)], request(claim))
+        Step::Enter { suffix, .. } | Step::UndoHolder { suffix, .. } | Step::Release { suffix, .. } => {
+            (vec![Key::Holder(suffix)], request(claim))
         }
-        Step::AdoptHolder { slot, .. } => (vec![Key::Holder(slot)], Vec::new()),
-        Step::Queue { slot } | Step::AdoptWaiter { slot, .. } | Step::UndoWaiter { slot, .. } => {
-            (vec![Key::Waiter(slot)], request(claim))
+        Step::AdoptHolder { suffix, .. } => (vec![Key::Holder(suffix)], Vec::new()),
+        Step::Queue { suffix } | Step::AdoptWaiter { suffix, .. } | Step::UndoWaiter { suffix, .. } => {
+            (vec![Key::Waiter(suffix)], request(claim))
         }
-        Step::Promote { slot, .. } => (vec![Key::Holder(slot), Key::Waiter(slot)], request(claim)),
+        Step::Promote { suffix, .. } => (vec![Key::Holder(suffix), Key::Waiter(suffix)], request(claim)),
         Step::Mark | Step::Revoke { .. } => (Vec::new(), Vec::new()),
         Step::HandOver {
-            slot, next, next_slot, ..
+            suffix,
+            next,
+            next_suffix,
+            ..
         } => {
             let next = state.calls[usize::from(next)].claim;
-            let keys = vec![Key::Holder(slot), Key::Holder(next_slot), Key::Waiter(next_slot)];
+            let keys = vec![Key::Holder(suffix), Key::Holder(next_suffix), Key::Waiter(next_suffix)];
             (keys, [request(claim), request(next)].concat())
         }
     };

@@ -14,18 +14,18 @@ pub enum Lease {
     Dead,
 }
 
-/// The name of a claim's keys: `<session>-<number>`. The session is that of the replica whose call made the claim.
+/// The last segment of a claim's keys: `<session>-<number>`. The session is that of the replica whose call made the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot {
+pub struct KeySuffix {
     pub replica: u8,
     pub session: u8,
     pub number: u8,
 }
 
-/// The key `h/<kind>/<slot>`.
+/// The key `h/<kind>/<suffix>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder {
-    pub slot: Slot,
+    pub suffix: KeySuffix,
     pub claim: u8,
     pub call: u8,
     pub lease: u8,
@@ -34,10 +34,10 @@ pub struct Holder {
     pub modified: u8,
 }
 
-/// The key `q/<slot>`.
+/// The key `q/<suffix>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Waiter {
-    pub slot: Slot,
+    pub suffix: KeySuffix,
     pub claim: u8,
     pub call: u8,
     /// The replica on whose session it lives.
@@ -50,17 +50,17 @@ pub struct Waiter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
     /// On the session of this replica.
-    Waits { slot: Slot, replica: u8 },
+    Waits { suffix: KeySuffix, replica: u8 },
     /// On a lease that outlives that of the holder. If the holder is gone, it expired.
-    Holds { slot: Slot },
+    Holds { suffix: KeySuffix },
     /// On a bucket.
     Ended,
 }
 
 impl Request {
-    pub fn slot(self) -> Option<Slot> {
+    pub fn suffix(self) -> Option<KeySuffix> {
         match self {
-            Self::Waits { slot, .. } | Self::Holds { slot } => Some(slot),
+            Self::Waits { suffix, .. } | Self::Holds { suffix } => Some(suffix),
             Self::Ended => None,
         }
     }
@@ -86,47 +86,47 @@ pub struct Store {
 pub enum Step {
     /// Grants a new claim.
     Enter {
-        slot: Slot,
+        suffix: KeySuffix,
         lease: u8,
         seen: u8,
     },
     /// Appends a new claim to the queue.
     Queue {
-        slot: Slot,
+        suffix: KeySuffix,
     },
     AdoptWaiter {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
     },
     AdoptHolder {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
     },
     Promote {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
         lease: u8,
         seen: u8,
     },
     /// The undo of a call whose claim waits, or holds.
     UndoWaiter {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
     },
     UndoHolder {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
     },
     Mark,
     Release {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
     },
     HandOver {
-        slot: Slot,
+        suffix: KeySuffix,
         modified: u8,
         next: u8,
-        next_slot: Slot,
+        next_suffix: KeySuffix,
         next_modified: u8,
         lease: u8,
     },
@@ -156,24 +156,24 @@ impl Step {
         )
     }
 
-    pub fn makes(self) -> Option<Slot> {
+    pub fn makes(self) -> Option<KeySuffix> {
         match self {
-            Self::Enter { slot, .. } | Self::Queue { slot } => Some(slot),
+            Self::Enter { suffix, .. } | Self::Queue { suffix } => Some(suffix),
             _ => None,
         }
     }
 
-    pub fn slot(self) -> Option<Slot> {
+    pub fn suffix(self) -> Option<KeySuffix> {
         match self {
-            Self::Enter { slot, .. }
-            | Self::Queue { slot }
-            | Self::AdoptWaiter { slot, .. }
-            | Self::AdoptHolder { slot, .. }
-            | Self::Promote { slot, .. }
-            | Self::UndoWaiter { slot, .. }
-            | Self::UndoHolder { slot, .. }
-            | Self::Release { slot, .. }
-            | Self::HandOver { slot, .. } => Some(slot),
+            Self::Enter { suffix, .. }
+            | Self::Queue { suffix }
+            | Self::AdoptWaiter { suffix, .. }
+            | Self::AdoptHolder { suffix, .. }
+            | Self::Promote { suffix, .. }
+            | Self::UndoWaiter { suffix, .. }
+            | Self::UndoHolder { suffix, .. }
+            | Self::Release { suffix, .. }
+            | Self::HandOver { suffix, .. } => Some(suffix),
             Self::Mark | Self::Revoke { .. } => None,
         }
     }
@@ -206,16 +206,16 @@ impl Step {
 }
 
 impl Store {
-    pub fn holder(&self, slot: Slot) -> Option<&Holder> {
-        self.holders.iter().find(|holder| holder.slot == slot)
+    pub fn holder(&self, suffix: KeySuffix) -> Option<&Holder> {
+        self.holders.iter().find(|holder| holder.suffix == suffix)
     }
 
-    pub fn waiter(&self, slot: Slot) -> Option<&Waiter> {
-        self.waiters.iter().find(|waiter| waiter.slot == slot)
+    pub fn waiter(&self, suffix: KeySuffix) -> Option<&Waiter> {
+        self.waiters.iter().find(|waiter| waiter.suffix == suffix)
     }
 
-    pub fn is_empty_at(&self, slot: Slot) -> bool {
-        self.holder(slot).is_none() && self.waiter(slot).is_none()
+    pub fn is_empty_at(&self, suffix: KeySuffix) -> bool {
+        self.holder(suffix).is_none() && self.waiter(suffix).is_none()
     }
 
     pub fn request(&self, claim: u8) -> Option<Request> {
@@ -267,10 +267,10 @@ impl Store {
         }
     }
 
-    pub fn hold(&mut self, slot: Slot, claim: u8, call: u8, lease: u8) {
+    pub fn hold(&mut self, suffix: KeySuffix, claim: u8, call: u8, lease: u8) {
         self.revision += 1;
         self.holders.push(Holder {
-            slot,
+            suffix,
             claim,
             call,
             lease,
@@ -282,10 +282,10 @@ impl Store {
             .sort_unstable_by_key(|holder| (holder.created, holder.claim));
     }
 
-    pub fn queue(&mut self, slot: Slot, claim: u8, call: u8, replica: u8) {
+    pub fn queue(&mut self, suffix: KeySuffix, claim: u8, call: u8, replica: u8) {
         self.revision += 1;
         self.waiters.push(Waiter {
-            slot,
+            suffix,
             claim,
             call,
             replica,

@@ -54,7 +54,7 @@ const CROWDED: World = World {
     ..BESIDE
 };
 
-/// A claim with a retry whose slot is used for another claim.
+/// A claim with a retry whose key suffix is used for another claim.
 const REUSED: World = World {
     claims: &[(Semaphore, 1, true), (Semaphore, 1, false)],
     limit: 2,
@@ -139,7 +139,7 @@ fn newcomers_and_their_retries_that_share_requests_are_safe() {
 }
 
 #[test]
-fn slots_that_are_used_again_are_safe() {
+fn suffixes_that_are_used_again_are_safe() {
     explore(REUSED).is_sound(1_000);
 }
 
@@ -249,10 +249,10 @@ fn the_record_of_a_request_is_written_with_its_claim() {
 }
 
 #[test]
-fn a_slot_is_no_claim() {
+fn a_key_suffix_is_no_claim() {
     are_noticed(&[
-        (Flaw::TrustsTheSlot, REUSED, TAKEN),
-        (Flaw::ReleasesTheSlot, REUSED, TAKEN),
+        (Flaw::TrustsTheSuffix, REUSED, TAKEN),
+        (Flaw::ReleasesTheSuffix, REUSED, TAKEN),
         (Flaw::FreesWhatWasAdopted, REUSED, "overwritten"),
     ]);
 }

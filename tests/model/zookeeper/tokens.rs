@@ -2,7 +2,7 @@
 //! replicas whose clocks differ.
 //!
 //! Each write moves the zxid on by one and takes a tick at least; an election moves it on by `JUMP`. A connection is
-//! proven by a write, whose zxid is read back; then `base` is raised to clock - zxid if it is below. The clock is read
+//! fenced by a write, whose zxid is read back; then `base` is raised to clock - zxid if it is below. The clock is read
 //! before that write is sent. Each grant checks the version of `base` and writes `mint`, with the base that it is under:
 //! so the data and the zxid of `mint` say the last token, and a base that elections have driven ahead of the clock may be
 //! lowered again.
@@ -19,15 +19,15 @@ enum Flaw {
     None,
     /// A grant does not check the base.
     IgnoresTheBase,
-    /// A connection is proven at the start only.
-    ProvesOnce,
+    /// A connection is fenced at the start only.
+    FencesOnce,
     /// A grant counts though its connection broke under it.
     CountsBroken,
     /// The base is lowered without a look at the last grant.
     LowersBlindly,
     /// The base is never lowered.
     NeverLowers,
-    /// The clock is read after the proof.
+    /// The clock is read after the fence was raised.
     ReadsTheClockLate,
     /// The last grant is counted under the present base.
     CountsUnderThePresentBase,
@@ -75,9 +75,9 @@ struct Store {
     minted_under: u8,
 }
 
-/// What a replica has read for its proof.
+/// What a replica has read after it raised its fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Proof {
+struct FenceRead {
     clock: u8,
     base: u8,
     base_version: u8,
@@ -88,11 +88,11 @@ struct Proof {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Replica {
-    is_proven: bool,
-    was_proven: bool,
+    is_fenced: bool,
+    was_fenced: bool,
     base: u8,
     base_version: u8,
-    proof: Option<Proof>,
+    read: Option<FenceRead>,
     /// A grant under way: under which base and version of it; and its connection broke since.
     sent: Option<(u8, u8)>,
     broke: bool,
@@ -118,7 +118,7 @@ struct Tokens {
 #[allow(dead_code, reason = "shown where something is wrong")]
 enum Event {
     ATickPasses,
-    WritesAProof(usize),
+    RaisesTheFence(usize),
     RaisesTheBase(usize),
     SendsAGrant(usize),
     Grants(usize),
@@ -155,8 +155,8 @@ impl Tokens {
 
     fn break_connections(&mut self) {
         for replica in &mut self.replicas {
-            replica.is_proven &= self.world.flaw == Flaw::ProvesOnce;
-            replica.proof = None;
+            replica.is_fenced &= self.world.flaw == Flaw::FencesOnce;
+            replica.read = None;
             replica.broke = true;
             if !self.world.slips {
                 replica.sent = None;
@@ -165,7 +165,7 @@ impl Tokens {
     }
 
     /// A write, then reads over the same connection.
-    fn write_proof(&mut self, at: usize) {
+    fn raise_fence(&mut self, at: usize) {
         let clock = self.clock(at);
         self.write();
         let store = self.store;
@@ -173,7 +173,7 @@ impl Tokens {
             Flaw::CountsUnderThePresentBase => store.base,
             _ => store.minted_under,
         };
-        self.replicas[at].proof = Some(Proof {
+        self.replicas[at].read = Some(FenceRead {
             clock,
             base: store.base,
             base_version: store.base_version,
@@ -183,17 +183,17 @@ impl Tokens {
         });
     }
 
-    /// The base that a proof asks for, and whether it is lower than the present one.
-    fn wanted(&self, at: usize, proof: Proof) -> (u8, bool) {
-        let Proof { base, zxid, .. } = proof;
+    /// The base that this read demands, and whether it is lower than the present one.
+    fn wanted(&self, at: usize, read: FenceRead) -> (u8, bool) {
+        let FenceRead { base, zxid, .. } = read;
         let clock = match self.world.flaw {
             Flaw::ReadsTheClockLate => self.clock(at),
-            _ => proof.clock,
+            _ => read.clock,
         };
         let seen = self.replicas[at].most + 1;
         // Elections have driven tokens ahead of the clock: as low as the last grant allows.
         if self.world.flaw != Flaw::NeverLowers && base + zxid > clock + 1 {
-            let lowest = (proof.last_token + 1).max(seen).max(clock).saturating_sub(zxid);
+            let lowest = (read.last_token + 1).max(seen).max(clock).saturating_sub(zxid);
             if lowest < base {
                 return (lowest, true);
             }
@@ -202,25 +202,25 @@ impl Tokens {
     }
 
     fn raise_base(&mut self, at: usize) -> Option<()> {
-        let proof = self.replicas[at].proof.take()?;
-        let (wanted, is_lower) = self.wanted(at, proof);
-        let is_unchanged = self.store.base_version == proof.base_version;
-        if wanted != proof.base {
+        let read = self.replicas[at].read.take()?;
+        let (wanted, is_lower) = self.wanted(at, read);
+        let is_unchanged = self.store.base_version == read.base_version;
+        if wanted != read.base {
             self.write();
             let asks = is_lower && self.world.flaw != Flaw::LowersBlindly;
-            if !is_unchanged || (asks && self.store.mint != proof.mint) {
+            if !is_unchanged || (asks && self.store.mint != read.mint) {
                 return Some(());
             }
             self.store.base = wanted;
             self.store.base_version += 1;
-        } else if !is_unchanged && self.store.base != proof.base {
+        } else if !is_unchanged && self.store.base != read.base {
             return Some(());
         }
         let replica = &mut self.replicas[at];
         replica.base = self.store.base;
         replica.base_version = self.store.base_version;
-        replica.is_proven = true;
-        replica.was_proven = true;
+        replica.is_fenced = true;
+        replica.was_fenced = true;
         replica.broke = false;
         Some(())
     }
@@ -233,7 +233,7 @@ impl Tokens {
             // The base is read again, over the same connection.
             let store = self.store;
             let replica = &mut self.replicas[at];
-            if replica.is_proven {
+            if replica.is_fenced {
                 (replica.base, replica.base_version) = (store.base, store.base_version);
             }
             return Some(());
@@ -268,9 +268,9 @@ impl Tokens {
             events.push(Event::ATickPasses);
             for (at, replica) in self.replicas.iter().enumerate() {
                 let may = [
-                    (!replica.is_proven, Event::WritesAProof(at)),
-                    (replica.proof.is_some(), Event::RaisesTheBase(at)),
-                    (replica.is_proven && replica.sent.is_none(), Event::SendsAGrant(at)),
+                    (!replica.is_fenced, Event::RaisesTheFence(at)),
+                    (replica.read.is_some(), Event::RaisesTheBase(at)),
+                    (replica.is_fenced && replica.sent.is_none(), Event::SendsAGrant(at)),
                     (replica.sent.is_some(), Event::Grants(at)),
                     (replica.sent.is_some(), Event::LosesAGrant(at)),
                 ];
@@ -283,7 +283,7 @@ impl Tokens {
         if self.copy.is_some() && self.restored < self.world.restores {
             events.push(Event::IsPutBack);
             // Replicas start anew with it, or live through it.
-            let served = (0..2).filter(|at| self.replicas[*at].was_proven);
+            let served = (0..2).filter(|at| self.replicas[*at].was_fenced);
             events.extend(served.map(Event::StartsAnew));
         }
         events.extend((self.elected < self.world.elections).then_some(Event::IsElected));
@@ -293,7 +293,7 @@ impl Tokens {
     fn happens(&mut self, event: Event) -> Option<()> {
         match event {
             Event::ATickPasses => self.time += 1,
-            Event::WritesAProof(at) => self.write_proof(at),
+            Event::RaisesTheFence(at) => self.raise_fence(at),
             Event::RaisesTheBase(at) => self.raise_base(at)?,
             Event::SendsAGrant(at) => {
                 let replica = &mut self.replicas[at];
@@ -392,11 +392,11 @@ fn a_grant_that_ignores_the_base_is_noticed() {
 }
 
 #[test]
-fn a_connection_that_is_proven_at_the_start_only_is_noticed() {
-    notices(Flaw::ProvesOnce, World { end: 9, ..RESTORED });
+fn a_connection_that_is_fenced_at_the_start_only_is_noticed() {
+    notices(Flaw::FencesOnce, World { end: 9, ..RESTORED });
     let (end, new_epoch) = (9, true);
     notices(
-        Flaw::ProvesOnce,
+        Flaw::FencesOnce,
         World {
             end,
             new_epoch,
@@ -427,7 +427,7 @@ fn a_base_that_is_never_lowered_is_noticed() {
 }
 
 #[test]
-fn a_clock_that_is_read_after_the_proof_is_noticed() {
+fn a_clock_that_is_read_after_the_fence_is_noticed() {
     notices(Flaw::ReadsTheClockLate, World { end: 8, ..RESTORED });
 }
 
@@ -436,7 +436,8 @@ fn a_last_grant_that_is_counted_under_the_present_base_is_noticed() {
     notices(Flaw::CountsUnderThePresentBase, World { end: 9, ..ELECTED });
 }
 
-/// The known limit: a grant that was sent under one epoch and takes effect in the next, before any proof there, has a
+/// The known limit: a grant that was sent under one epoch and takes effect in the next, before a connection was fenced
+/// there, has a
 /// token ahead of all clocks; an old copy put back after that forgets it.
 #[test]
 fn a_grant_that_slips_into_a_new_epoch_may_be_forgotten_by_an_old_copy() {

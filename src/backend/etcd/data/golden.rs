@@ -5,9 +5,9 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::backend::NewClaim;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Metadata, Mode, Namespace, Owner, Secret};
 
@@ -49,7 +49,7 @@ fn holding() -> Claim {
 fn each_key_is_where_the_release_before_looks_for_it() {
     let keys = Keys::new("/fencepost", &Namespace::new("prod").unwrap());
     let (name, id) = (LockName::new("a/b").unwrap(), ClaimId::from_bytes([0xab; 16]));
-    let slot = Slot::from_bytes([0xab; 16]);
+    let suffix = KeySuffix::from_bytes([0xab; 16]);
     let lock = keys.lock(&name);
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     let all = [
@@ -67,22 +67,22 @@ fn each_key_is_where_the_release_before_looks_for_it() {
         (lock.all().to_owned(), "lock/a/b\t"),
         (text(&lock.behind()), "lock/a/b\n"),
         (
-            lock.holder(Kind::Exclusive, slot),
+            lock.holder(Kind::Exclusive, suffix),
             "lock/a/b\th/x/abababababababababababababababab",
         ),
         (
-            lock.holder(Kind::Semaphore, slot),
+            lock.holder(Kind::Semaphore, suffix),
             "lock/a/b\th/s/abababababababababababababababab",
         ),
         (
-            lock.holder(Kind::Shared, slot),
+            lock.holder(Kind::Shared, suffix),
             "lock/a/b\th/r/abababababababababababababababab",
         ),
         (
-            lock.earlier_holder(Kind::Shared, slot).unwrap(),
+            lock.earlier_holder(Kind::Shared, suffix).unwrap(),
             "lock/a/b\th/s/abababababababababababababababab",
         ),
-        (lock.waiter(slot), "lock/a/b\tq/abababababababababababababababab"),
+        (lock.waiter(suffix), "lock/a/b\tq/abababababababababababababababab"),
     ];
     assert_eq!(
         keys.sessions.earlier_bases(),
@@ -124,9 +124,9 @@ fn each_record_of_a_request_has_its_bytes_and_those_of_the_release_before_are_re
     let holds = Request::Holds {
         secret: Secret::from_bytes([3; 16]),
         base: 1_600_000_000_000_000,
-        slot: Slot::from_bytes([4; 16]),
+        suffix: KeySuffix::from_bytes([4; 16]),
     };
-    let waits = Request::Waits(Slot::from_bytes([5; 16]));
+    let waits = Request::Waits(KeySuffix::from_bytes([5; 16]));
     let id = ClaimId::from_bytes([6; 16]);
     let ended = [Cause::Released, Cause::Expired, Cause::Forced, Cause::Undone].map(ended);
     assert_eq!(
@@ -138,10 +138,10 @@ fn each_record_of_a_request_has_its_bytes_and_those_of_the_release_before_are_re
     assert_eq!(hex(&waits.encode()), format!("010500{}", "05".repeat(16)));
     // The release before named a holder by the id of its claim.
     let earlier = &holds.encode()[..of_release_before.len() / 2];
-    let Ok(Request::Holds { slot, .. }) = Request::decode(earlier, id) else {
+    let Ok(Request::Holds { suffix, .. }) = Request::decode(earlier, id) else {
         panic!("it is read")
     };
-    assert_eq!(slot, Slot::of_lease(id));
+    assert_eq!(suffix, KeySuffix::of_lease(id));
     let all = ended.iter().chain([&holds, &waits]);
     assert!(
         all.into_iter()

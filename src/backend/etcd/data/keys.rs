@@ -8,7 +8,7 @@
 //! (`h/x/`) and its waiters (`q/`). So "the lock has only readers" is one condition on one range. Earlier releases kept
 //! readers among the semaphore claims, where this release finds them while they hold.
 
-use super::slots::Slot;
+use super::key_suffixes::KeySuffix;
 use crate::backend::etcd::lease::base::SessionKeys;
 use crate::name::{CallId, ClaimId, FencingToken, Kind, LockName, Namespace, Secret};
 
@@ -95,9 +95,9 @@ pub struct LockKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRole {
     /// A claim that holds.
-    Holder(Slot),
+    Holder(KeySuffix),
     /// A claim that waits.
-    Waiter(Slot),
+    Waiter(KeySuffix),
 }
 
 impl LockKeys {
@@ -137,32 +137,32 @@ impl LockKeys {
         format!("{}q/", self.prefix)
     }
 
-    pub fn holder(&self, kind: Kind, slot: Slot) -> String {
+    pub fn holder(&self, kind: Kind, suffix: KeySuffix) -> String {
         let holders = match kind {
             Kind::Exclusive => self.exclusive_holders(),
             Kind::Semaphore => self.other_holders(),
             Kind::Shared => self.readers(),
         };
-        format!("{holders}{slot}")
+        format!("{holders}{suffix}")
     }
 
     /// The key of a holder of this kind in earlier releases, if it differs.
-    pub fn earlier_holder(&self, kind: Kind, slot: Slot) -> Option<String> {
-        (kind == Kind::Shared).then(|| format!("{}{slot}", self.other_holders()))
+    pub fn earlier_holder(&self, kind: Kind, suffix: KeySuffix) -> Option<String> {
+        (kind == Kind::Shared).then(|| format!("{}{suffix}", self.other_holders()))
     }
 
-    pub fn waiter(&self, slot: Slot) -> String {
-        format!("{}{slot}", self.waiters())
+    pub fn waiter(&self, suffix: KeySuffix) -> String {
+        format!("{}{suffix}", self.waiters())
     }
 
     /// The role of one of these keys.
-    pub fn stand(&self, key: &[u8]) -> Option<KeyRole> {
+    pub fn role_of(&self, key: &[u8]) -> Option<KeyRole> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?;
-        let (stage, slot) = rest.rsplit_once('/')?;
-        let slot = Slot::parse(slot)?;
+        let (stage, suffix) = rest.rsplit_once('/')?;
+        let suffix = KeySuffix::parse(suffix)?;
         Some(match stage {
-            "q" => KeyRole::Waiter(slot),
-            _ => KeyRole::Holder(slot),
+            "q" => KeyRole::Waiter(suffix),
+            _ => KeyRole::Holder(suffix),
         })
     }
 }
@@ -212,18 +212,18 @@ mod tests {
     fn a_key_has_its_role() {
         let keys = Keys::new("/fencepost/", &Namespace::new("a").unwrap());
         let lock = keys.lock(&name("../h/x"));
-        let id = Slot::from_bytes([9; 16]);
+        let id = KeySuffix::from_bytes([9; 16]);
         let holder = lock.holder(Kind::Shared, id);
-        assert_eq!(lock.stand(holder.as_bytes()), Some(KeyRole::Holder(id)));
-        assert_eq!(lock.stand(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
+        assert_eq!(lock.role_of(holder.as_bytes()), Some(KeyRole::Holder(id)));
+        assert_eq!(lock.role_of(lock.waiter(id).as_bytes()), Some(KeyRole::Waiter(id)));
         assert_eq!(keys.name_of(holder.as_bytes()), Some(name("../h/x")));
-        assert_eq!(keys.lock(&name("..")).stand(holder.as_bytes()), None);
+        assert_eq!(keys.lock(&name("..")).role_of(holder.as_bytes()), None);
     }
 
     #[test]
     fn one_range_has_all_claims_except_holding_readers() {
         let keys = Keys::new("/fencepost", &Namespace::new("a").unwrap());
-        let (lock, id) = (keys.lock(&name("b")), Slot::from_bytes([255; 16]));
+        let (lock, id) = (keys.lock(&name("b")), KeySuffix::from_bytes([255; 16]));
         let (first, behind) = lock.all_but_readers();
         let is_in = |key: String| first <= key && key.into_bytes() < behind;
         let others = [

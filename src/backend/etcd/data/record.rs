@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::slots::Slot;
+use super::key_suffixes::KeySuffix;
 use crate::backend::NewClaim;
 use crate::backend::etcd::clock::{self, micros};
 use crate::backend::etcd::cluster::Failure;
@@ -162,7 +162,7 @@ impl Claim {
             place: rest.first_chunk().map_or(0, |place| u64::from_be_bytes(*place)),
             memory: memory.map_or(0, |memory| i64::from_be_bytes(*memory)),
             owner: Owner::new(&record.owner)?,
-            identity: Identity::proven(&record.identity),
+            identity: Identity::authenticated(&record.identity),
             mode: match record.mode {
                 ModeRecord::Exclusive => Mode::Exclusive,
                 ModeRecord::Shared => Mode::Shared,
@@ -223,8 +223,8 @@ impl End {
 /// The record of a request. It is written in the same transactions as its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Its claim waits at this slot, on the same session as this record.
-    Waits(Slot),
+    /// Its claim waits under this key suffix, on the same session as this record.
+    Waits(KeySuffix),
     /// It was granted this hold, with this token base. If the hold is gone, it expired, because every other end
     /// overwrites this record.
     Holds {
@@ -232,8 +232,8 @@ pub enum Request {
         secret: Secret,
         /// The grant's token base.
         base: u64,
-        /// The slot of its claim.
-        slot: Slot,
+        /// The key suffix of its claim.
+        suffix: KeySuffix,
     },
     /// Its hold has ended.
     Ended(End),
@@ -243,17 +243,17 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Ended(end) => end.encode(),
-            Self::Waits(slot) => {
+            Self::Waits(suffix) => {
                 let (cause, token) = (CauseRecord::Waits, 0);
                 let mut bytes = write(&EndRecord { cause, token });
-                bytes.extend(slot.to_bytes());
+                bytes.extend(suffix.to_bytes());
                 bytes
             }
-            Self::Holds { secret, base, slot } => {
+            Self::Holds { secret, base, suffix } => {
                 let (cause, token) = (CauseRecord::Holds, *base);
                 let mut bytes = write(&EndRecord { cause, token });
                 bytes.extend(secret.as_bytes());
-                bytes.extend(slot.to_bytes());
+                bytes.extend(suffix.to_bytes());
                 bytes
             }
         }
@@ -263,13 +263,13 @@ impl Request {
     pub fn decode(bytes: &[u8], id: ClaimId) -> Result<Self, Failure> {
         let (record, rest) = read_first::<EndRecord>(bytes)?;
         Ok(match (record.cause, rest.first_chunk()) {
-            (CauseRecord::Waits, Some(slot)) => Self::Waits(Slot::from_bytes(*slot)),
+            (CauseRecord::Waits, Some(suffix)) => Self::Waits(KeySuffix::from_bytes(*suffix)),
             (CauseRecord::Holds, Some(secret)) => Self::Holds {
                 secret: Secret::from_bytes(*secret),
                 base: record.token,
-                slot: rest[secret.len()..]
+                suffix: rest[secret.len()..]
                     .first_chunk()
-                    .map_or_else(|| Slot::of_lease(id), |slot| Slot::from_bytes(*slot)),
+                    .map_or_else(|| KeySuffix::of_lease(id), |suffix| KeySuffix::from_bytes(*suffix)),
             },
             _ => Self::Ended(End::decode(bytes)?),
         })
@@ -420,9 +420,9 @@ mod tests {
         let holds = Request::Holds {
             secret: Secret::from_bytes([7; 16]),
             base: 1_700_000_000_000_000,
-            slot: Slot::from_bytes([8; 16]),
+            suffix: KeySuffix::from_bytes([8; 16]),
         };
-        let waits = Request::Waits(Slot::from_bytes([9; 16]));
+        let waits = Request::Waits(KeySuffix::from_bytes([9; 16]));
         let id = ClaimId::from_bytes([1; 16]);
         let (cause, token) = (Cause::Forced, FencingToken::new(9).unwrap());
         for request in [waits, holds, Request::Ended(End { cause, token })] {

@@ -3,9 +3,9 @@
 use etcd_client::{Compare, GetOptions, GetResponse, KeyValue, TxnOp};
 
 use super::conditions::{absent, present};
+use super::key_suffixes::KeySuffix;
 use super::keys::{Keys, LockKeys};
 use super::record::{End, Request};
-use super::slots::Slot;
 use super::view::View;
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
@@ -39,9 +39,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The key of its claim at this slot, once that holds.
-    pub fn holder(&self, slot: Slot) -> String {
-        self.lock.holder(self.new.mode.into(), slot)
+    /// The key of its claim under this key suffix, once that holds.
+    pub fn holder(&self, suffix: KeySuffix) -> String {
+        self.lock.holder(self.new.mode.into(), suffix)
     }
 
     /// The key of its request.

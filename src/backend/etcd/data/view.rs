@@ -1,5 +1,5 @@
 //! A lock's queue at some revision: every holder before every waiter, each in the order of (create revision, place,
-//! slot). The place is needed because the appends of one batch share a revision.
+//! key suffix). The place is needed because the appends of one batch share a revision.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,16 +8,16 @@ use etcd_client::{Event, EventType, KeyValue};
 use crate::backend::NewClaim;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, Hold};
-use crate::backend::etcd::data::slots::Slot;
 use crate::claim::Prefix;
 use crate::name::{ClaimId, FencingToken, LeaseKey, Mode};
 
 /// A claim and the metadata of its key.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    pub slot: Slot,
+    pub suffix: KeySuffix,
     pub claim: Claim,
     /// The revision at which the key was created: a waiter's append, or a holder's grant.
     pub created: i64,
@@ -30,10 +30,10 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn read(keys: &LockKeys, slot: Slot, kv: &KeyValue) -> Result<Self, Failure> {
+    fn read(keys: &LockKeys, suffix: KeySuffix, kv: &KeyValue) -> Result<Self, Failure> {
         let claim = Claim::decode(kv.value())?;
         Ok(Self {
-            slot,
+            suffix,
             is_earlier: claim.mode == Mode::Shared && kv.key().starts_with(keys.other_holders().as_bytes()),
             claim,
             created: kv.create_revision(),
@@ -55,8 +55,8 @@ impl Entry {
     /// The key of this holder.
     pub fn holder_key(&self, lock: &LockKeys) -> String {
         let kind = self.claim.mode.into();
-        let earlier = lock.earlier_holder(kind, self.slot).filter(|_| self.is_earlier);
-        earlier.unwrap_or_else(|| lock.holder(kind, self.slot))
+        let earlier = lock.earlier_holder(kind, self.suffix).filter(|_| self.is_earlier);
+        earlier.unwrap_or_else(|| lock.holder(kind, self.suffix))
     }
 
     /// A holder's token; None for a waiter.
@@ -77,49 +77,49 @@ impl Entry {
     pub fn hold_of(&self, lease: &LeaseKey) -> Option<&Hold> {
         let hold = self.claim.holds.iter().find(|hold| hold.secret == lease.secret)?;
         let names = |claim| claim == lease.claim;
-        let is_named = names(self.named(hold)) || names(self.slot.to_claim());
+        let is_named = names(self.named(hold)) || names(self.suffix.to_claim());
         (is_named && self.token() == Some(lease.token)).then_some(hold)
     }
 
     /// The claim that leases name for a hold: its id if the record of its request says where it is, and otherwise the
-    /// slot. (Releases before named the slot for all.)
+    /// key suffix. (Releases before named the key suffix for all.)
     pub fn named(&self, hold: &Hold) -> ClaimId {
         match hold.retryable {
             true => hold.id,
-            false => self.slot.to_claim(),
+            false => self.suffix.to_claim(),
         }
     }
 
     /// The claim as inspections show it.
     pub fn shown_claim(&self) -> ClaimId {
         let first = self.claim.holds.first();
-        first.map_or_else(|| self.slot.to_claim(), |hold| self.named(hold))
+        first.map_or_else(|| self.suffix.to_claim(), |hold| self.named(hold))
     }
 }
 
 /// The holders or the waiters of a lock, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct OrderedClaims {
-    by_place: BTreeMap<(i64, u64, Slot), Entry>,
-    places: HashMap<Slot, (i64, u64)>,
+    by_place: BTreeMap<(i64, u64, KeySuffix), Entry>,
+    places: HashMap<KeySuffix, (i64, u64)>,
 }
 
 impl OrderedClaims {
     fn insert(&mut self, entry: Entry) {
-        self.remove(entry.slot);
+        self.remove(entry.suffix);
         let (created, place) = (entry.created, entry.claim.place);
-        self.places.insert(entry.slot, (created, place));
-        self.by_place.insert((created, place, entry.slot), entry);
+        self.places.insert(entry.suffix, (created, place));
+        self.by_place.insert((created, place, entry.suffix), entry);
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Entry> {
-        let (created, place) = self.places.remove(&slot)?;
-        self.by_place.remove(&(created, place, slot))
+    fn remove(&mut self, suffix: KeySuffix) -> Option<Entry> {
+        let (created, place) = self.places.remove(&suffix)?;
+        self.by_place.remove(&(created, place, suffix))
     }
 
-    pub fn get(&self, slot: Slot) -> Option<&Entry> {
-        let (created, place) = self.places.get(&slot)?;
-        self.by_place.get(&(*created, *place, slot))
+    pub fn get(&self, suffix: KeySuffix) -> Option<&Entry> {
+        let (created, place) = self.places.get(&suffix)?;
+        self.by_place.get(&(*created, *place, suffix))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -143,16 +143,16 @@ pub struct View {
     pub holders: OrderedClaims,
     pub waiters: OrderedClaims,
     /// Holders that are known to be gone before their events, each with its grant's revision.
-    gone: HashSet<(Slot, i64)>,
+    gone: HashSet<(KeySuffix, i64)>,
 }
 
 /// The change of a view by an event.
 #[derive(Debug)]
 pub enum Step {
-    Queued(Slot),
-    Granted(Slot),
+    Queued(KeySuffix),
+    Granted(KeySuffix),
     /// Its record changed: an adoption, a re-entry, another lease.
-    Changed(Slot),
+    Changed(KeySuffix),
     LeftQueue(Box<Entry>),
     Ended(Box<Entry>),
     Nothing,
@@ -186,42 +186,42 @@ impl View {
     }
 
     fn put(&mut self, keys: &LockKeys, kv: &KeyValue) -> Result<Step, Failure> {
-        Ok(match keys.stand(kv.key()) {
-            Some(KeyRole::Holder(slot)) => {
-                let entry = Entry::read(keys, slot, kv)?;
-                if self.gone.contains(&(slot, entry.created)) || self.knows_later(slot, entry.modified) {
+        Ok(match keys.role_of(kv.key()) {
+            Some(KeyRole::Holder(suffix)) => {
+                let entry = Entry::read(keys, suffix, kv)?;
+                if self.gone.contains(&(suffix, entry.created)) || self.knows_later(suffix, entry.modified) {
                     return Ok(Step::Nothing);
                 }
-                let known = self.holders.get(slot);
+                let known = self.holders.get(suffix);
                 let is_known = known.is_some_and(|known| known.created == entry.created);
                 self.holders.insert(entry);
                 if is_known {
-                    Step::Changed(slot)
+                    Step::Changed(suffix)
                 } else {
-                    Step::Granted(slot)
+                    Step::Granted(suffix)
                 }
             }
-            Some(KeyRole::Waiter(slot)) => {
-                let entry = Entry::read(keys, slot, kv)?;
-                if self.knows_later(slot, entry.modified) {
+            Some(KeyRole::Waiter(suffix)) => {
+                let entry = Entry::read(keys, suffix, kv)?;
+                if self.knows_later(suffix, entry.modified) {
                     return Ok(Step::Nothing);
                 }
-                let known = self.waiters.get(slot);
+                let known = self.waiters.get(suffix);
                 let is_known = known.is_some_and(|known| known.created == entry.created);
                 self.waiters.insert(entry);
                 if is_known {
-                    Step::Changed(slot)
+                    Step::Changed(suffix)
                 } else {
-                    Step::Queued(slot)
+                    Step::Queued(suffix)
                 }
             }
             None => Step::Nothing,
         })
     }
 
-    /// Whether a holder is known that was granted after this revision. It may have the slot of an earlier holder.
-    fn knows_later(&self, slot: Slot, revision: i64) -> bool {
-        self.holders.get(slot).is_some_and(|known| known.created > revision)
+    /// Whether a holder is known that was granted after this revision. It may have the key suffix of an earlier holder.
+    fn knows_later(&self, suffix: KeySuffix, revision: i64) -> bool {
+        self.holders.get(suffix).is_some_and(|known| known.created > revision)
     }
 
     /// Applies one event of the lock's keys. An event that is in the view already changes nothing.
@@ -236,16 +236,19 @@ impl View {
         if event.event_type() == EventType::Put {
             return self.put(keys, kv);
         }
-        let step = match keys.stand(kv.key()) {
-            Some(KeyRole::Holder(slot)) => {
+        let step = match keys.role_of(kv.key()) {
+            Some(KeyRole::Holder(suffix)) => {
                 let at = kv.mod_revision();
-                self.gone.retain(|(gone, created)| *gone != slot || *created > at);
-                if self.knows_later(slot, at) {
+                self.gone.retain(|(gone, created)| *gone != suffix || *created > at);
+                if self.knows_later(suffix, at) {
                     return Ok(Step::Nothing);
                 }
-                self.holders.remove(slot).map(|entry| Step::Ended(Box::new(entry)))
+                self.holders.remove(suffix).map(|entry| Step::Ended(Box::new(entry)))
             }
-            Some(KeyRole::Waiter(slot)) => self.waiters.remove(slot).map(|entry| Step::LeftQueue(Box::new(entry))),
+            Some(KeyRole::Waiter(suffix)) => self
+                .waiters
+                .remove(suffix)
+                .map(|entry| Step::LeftQueue(Box::new(entry))),
             None => None,
         };
         Ok(step.unwrap_or(Step::Nothing))
@@ -254,7 +257,7 @@ impl View {
     /// Applies a known grant before its events. It changes nothing if they are in the view already.
     pub fn grant(&mut self, holder: &Entry) {
         if self.revision < holder.created {
-            self.waiters.remove(holder.slot);
+            self.waiters.remove(holder.suffix);
             self.holders.insert(holder.clone());
         }
     }
@@ -277,13 +280,13 @@ impl View {
     /// Removes a holder that is known to be gone, before its event. (Grants may be judged by the view all the same,
     /// because an end blocks no claim.)
     pub fn end(&mut self, holder: &Entry) {
-        let known = self.holders.get(holder.slot);
+        let known = self.holders.get(holder.suffix);
         let is_known = known.is_some_and(|known| known.created == holder.created);
         if is_known || self.revision < holder.created {
-            self.gone.insert((holder.slot, holder.created));
+            self.gone.insert((holder.suffix, holder.created));
         }
         if is_known {
-            self.holders.remove(holder.slot);
+            self.holders.remove(holder.suffix);
         }
     }
 
@@ -317,14 +320,14 @@ impl View {
 
     /// Whether a claim of this mode at the tail would be granted.
     pub fn admits(&self, mode: Mode) -> bool {
-        let mut prefix = Mixed::default();
+        let mut prefix = GrantablePrefix::default();
         self.modes().all(|ahead| prefix.push(ahead)) && prefix.push(mode)
     }
 
     /// The waiters that can be granted without the holder `gone`.
-    pub fn next_without(&self, gone: Option<Slot>) -> impl Iterator<Item = &Entry> {
-        let mut prefix = Mixed::default();
-        let ahead = self.holders.iter().filter(move |entry| Some(entry.slot) != gone);
+    pub fn next_without(&self, gone: Option<KeySuffix>) -> impl Iterator<Item = &Entry> {
+        let mut prefix = GrantablePrefix::default();
+        let ahead = self.holders.iter().filter(move |entry| Some(entry.suffix) != gone);
         let full = !ahead.map(|entry| entry.claim.mode).all(|mode| prefix.push(mode));
         self.waiters
             .iter()
@@ -332,18 +335,18 @@ impl View {
     }
 
     /// The first holder, and its lease.
-    pub fn first_holder(&self) -> Option<(Slot, i64)> {
-        self.holders.iter().next().map(|first| (first.slot, first.lease))
+    pub fn first_holder(&self) -> Option<(KeySuffix, i64)> {
+        self.holders.iter().next().map(|first| (first.suffix, first.lease))
     }
 
-    /// Whether the first waiter is at this slot.
-    pub fn is_first(&self, slot: Slot) -> bool {
-        self.waiters.iter().next().is_some_and(|first| first.slot == slot)
+    /// Whether the first waiter is under this key suffix.
+    pub fn is_first(&self, suffix: KeySuffix) -> bool {
+        self.waiters.iter().next().is_some_and(|first| first.suffix == suffix)
     }
 
-    /// Whether the waiter at this slot can be granted.
-    pub fn is_next(&self, slot: Slot) -> bool {
-        self.next_without(None).any(|entry| entry.slot == slot)
+    /// Whether the waiter under this key suffix can be granted.
+    pub fn is_next(&self, suffix: KeySuffix) -> bool {
+        self.next_without(None).any(|entry| entry.suffix == suffix)
     }
 
     fn modes(&self) -> impl Iterator<Item = Mode> {
@@ -357,13 +360,13 @@ impl View {
 /// A prefix of the queue. After a race of calls, a claim may wait in one queue with claims whose mode it cannot be
 /// mixed with. It is granted after they are gone.
 #[derive(Default)]
-struct Mixed {
+struct GrantablePrefix {
     prefix: Prefix,
     /// The mode of the first claim.
     first: Option<Mode>,
 }
 
-impl Mixed {
+impl GrantablePrefix {
     /// Adds a claim of this mode if it can be granted with the others. True if it was added.
     fn push(&mut self, mode: Mode) -> bool {
         let first = *self.first.get_or_insert(mode);
@@ -388,7 +391,7 @@ mod tests {
             ..Claim::of(&new)
         };
         Entry {
-            slot: Slot::of_lease(new.id),
+            suffix: KeySuffix::of_lease(new.id),
             claim,
             created,
             modified: created,
@@ -420,8 +423,8 @@ mod tests {
         let (reader, permit) = (entry(2, 2, Mode::Shared), entry(3, 3, Mode::semaphore(1, 9).unwrap()));
         view.waiters.insert(reader.clone());
         view.waiters.insert(permit.clone());
-        assert!(!view.is_next(reader.slot) && !view.is_next(permit.slot));
+        assert!(!view.is_next(reader.suffix) && !view.is_next(permit.suffix));
         view.holders = OrderedClaims::default();
-        assert!(view.is_next(reader.slot) && !view.is_next(permit.slot));
+        assert!(view.is_next(reader.suffix) && !view.is_next(permit.suffix));
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::keep_alive::{Alive, Beat, beat_on, breaks};
+use self::keep_alive::{Alive, KeepAliveChannel, breaks, keep_alive_on};
 use super::Leases;
 use super::base::{Base, SessionKeys};
 use crate::backend::Health;
@@ -304,7 +304,7 @@ impl Session {
     async fn keep(
         &self,
         epoch: SessionEpoch,
-        stream: Beat,
+        stream: KeepAliveChannel,
         (mut restores, mut connections): (watch::Receiver<u64>, watch::Receiver<Connections>),
         alive: &Alive,
     ) {
@@ -314,7 +314,7 @@ impl Session {
         let mut over = self.state.subscribe();
         while alive.since() < self.ttl && answered.elapsed() < self.ttl * SILENT_TTLS {
             let sent = Instant::now();
-            match timeout(every, self.beat(&mut stream, epoch)).await {
+            match timeout(every, self.send_keep_alive(&mut stream, epoch)).await {
                 Ok(Ok(true)) => {
                     answered = sent;
                     alive.note(sent);
@@ -342,7 +342,7 @@ impl Session {
         }
     }
 
-    fn note_failure(&self, stream: &mut Option<Beat>, failure: &Failure) {
+    fn note_failure(&self, stream: &mut Option<KeepAliveChannel>, failure: &Failure) {
         *stream = None;
         self.note_break(failure);
         self.link.turn_away();
@@ -362,9 +362,13 @@ impl Session {
 
     /// Sends one keep-alive on the session's stream, and opens the stream if it broke. False if the session's lease is
     /// dead.
-    async fn beat(&self, stream: &mut Option<Beat>, epoch: SessionEpoch) -> Result<bool, Failure> {
+    async fn send_keep_alive(
+        &self,
+        stream: &mut Option<KeepAliveChannel>,
+        epoch: SessionEpoch,
+    ) -> Result<bool, Failure> {
         if let Some(mut open) = stream.take() {
-            match beat_on(&mut open).await {
+            match keep_alive_on(&mut open).await {
                 Ok(alive) => {
                     *stream = Some(open);
                     return Ok(alive);

@@ -1,4 +1,4 @@
-//! The order of calls, the slots that are reserved, and which waiters are notified.
+//! The order of calls, the places that are reserved, and which waiters are notified.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use tokio::time::sleep;
 
-use super::admission::{CONCURRENT, Calls};
+use super::call_queue::{CallKind, MAX_CONCURRENT};
 use super::*;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::settings::Settings;
@@ -34,12 +34,12 @@ fn len(table: &LockTable) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_on_one_lock_are_admitted_one_after_another_in_their_order() {
-    let (admission, name, seen) = (table(), lock("a"), RefCell::new(Vec::new()));
+async fn calls_on_one_lock_start_one_after_another_in_their_order() {
+    let (table, name, seen) = (table(), lock("a"), RefCell::new(Vec::new()));
     let acquire = |n: u64| {
-        let (admission, name, seen) = (&admission, &name, &seen);
+        let (table, name, seen) = (&table, &name, &seen);
         async move {
-            let _arrival = admission.admit(name, Calls::Acquires, false).await.unwrap();
+            let _position = table.join_queue(name, CallKind::Acquire, false).await.unwrap();
             seen.borrow_mut().push((n, true));
             sleep(Duration::from_millis(20 - n)).await;
             seen.borrow_mut().push((n, false));
@@ -48,20 +48,20 @@ async fn calls_on_one_lock_are_admitted_one_after_another_in_their_order() {
     join_all((0..20).map(acquire)).await;
     let one_by_one: Vec<_> = (0..20).flat_map(|n| [(n, true), (n, false)]).collect();
     assert_eq!(*seen.borrow(), one_by_one);
-    assert_eq!(len(&admission), 0, "every queue is removed");
+    assert_eq!(len(&table), 0, "every queue is removed");
 }
 
 #[tokio::test]
-async fn readers_are_admitted_concurrently_and_overtake_no_earlier_call() {
-    let (admission, name) = (table(), lock("a"));
-    let acquire = |together| Box::pin(admission.admit(&name, Calls::Acquires, together));
+async fn readers_run_concurrently_and_overtake_no_earlier_call() {
+    let (table, name) = (table(), lock("a"));
+    let acquire = |concurrent| Box::pin(table.join_queue(&name, CallKind::Acquire, concurrent));
     let (first, mut second) = (acquire(true).await.unwrap(), acquire(true).await.unwrap());
     let (mut writer, mut later) = (acquire(false), acquire(true));
     assert!(futures::poll!(&mut writer).is_pending());
     assert!(futures::poll!(&mut later).is_pending(), "a writer is before it");
     // It cannot be granted at once, and keeps its position.
     {
-        let mut alone = Box::pin(second.go_alone());
+        let mut alone = Box::pin(second.wait_for_earlier_calls());
         assert!(futures::poll!(&mut alone).is_pending(), "one call is before it still");
         drop(first);
         assert!(alone.await.is_ok());
@@ -71,15 +71,15 @@ async fn readers_are_admitted_concurrently_and_overtake_no_earlier_call() {
     let writer = writer.await.unwrap();
     assert!(futures::poll!(&mut later).is_pending());
     drop(writer);
-    assert!(later.await.unwrap().together);
-    assert_eq!(len(&admission), 0);
+    assert!(later.await.unwrap().concurrent);
+    assert_eq!(len(&table), 0);
 }
 
 #[tokio::test]
 async fn the_number_of_concurrent_readers_is_bounded() {
-    let (admission, name) = (table(), lock("a"));
-    let mut all = join_all((0..CONCURRENT).map(|_| admission.admit(&name, Calls::Acquires, true))).await;
-    let mut next = Box::pin(admission.admit(&name, Calls::Acquires, true));
+    let (table, name) = (table(), lock("a"));
+    let mut all = join_all((0..MAX_CONCURRENT).map(|_| table.join_queue(&name, CallKind::Acquire, true))).await;
+    let mut next = Box::pin(table.join_queue(&name, CallKind::Acquire, true));
     assert!(futures::poll!(&mut next).is_pending());
     all.pop();
     assert!(next.await.is_ok());
@@ -87,65 +87,65 @@ async fn the_number_of_concurrent_readers_is_bounded() {
 
 #[tokio::test(start_paused = true)]
 async fn each_lock_has_a_queue_of_its_own() {
-    let (admission, names) = (table(), [lock("a"), lock("b")]);
-    let first = admission.admit(&names[0], Calls::Acquires, false).await;
-    let other = admission.admit(&names[1], Calls::Acquires, false).now_or_never();
+    let (table, names) = (table(), [lock("a"), lock("b")]);
+    let first = table.join_queue(&names[0], CallKind::Acquire, false).await;
+    let other = table.join_queue(&names[1], CallKind::Acquire, false).now_or_never();
     let other = other.expect("no call is before it");
     assert!(
-        admission
-            .admit(&names[0], Calls::Acquires, false)
+        table
+            .join_queue(&names[0], CallKind::Acquire, false)
             .now_or_never()
             .is_none()
     );
     drop((first, other));
-    assert_eq!(len(&admission), 0);
+    assert_eq!(len(&table), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_does_not_block_the_next_one() {
-    let (admission, name) = (table(), lock("a"));
-    let first = admission.admit(&name, Calls::Acquires, false).await;
+    let (table, name) = (table(), lock("a"));
+    let first = table.join_queue(&name, CallKind::Acquire, false).await;
     let (mut leaves, mut stays) = (
-        Box::pin(admission.admit(&name, Calls::Acquires, false)),
-        Box::pin(admission.admit(&name, Calls::Acquires, false)),
+        Box::pin(table.join_queue(&name, CallKind::Acquire, false)),
+        Box::pin(table.join_queue(&name, CallKind::Acquire, false)),
     );
     assert!(futures::poll!(&mut leaves).is_pending());
     assert!(futures::poll!(&mut stays).is_pending());
     drop(first);
-    // It was admitted, and is dropped before it notices that.
+    // It was started, and is dropped before it notices that.
     drop(leaves);
     assert!(stays.await.is_ok());
-    assert_eq!(len(&admission), 0);
+    assert_eq!(len(&table), 0);
 }
 
 #[tokio::test]
 async fn calls_behind_one_that_the_store_does_not_answer_fail_with_it() {
-    let (admission, name) = (table(), lock("a"));
-    let first = admission.admit(&name, Calls::Acquires, false).await.unwrap();
+    let (table, name) = (table(), lock("a"));
+    let first = table.join_queue(&name, CallKind::Acquire, false).await.unwrap();
     let mut behind = [
-        Box::pin(admission.admit(&name, Calls::Acquires, false)),
-        Box::pin(admission.admit(&name, Calls::Acquires, true)),
+        Box::pin(table.join_queue(&name, CallKind::Acquire, false)),
+        Box::pin(table.join_queue(&name, CallKind::Acquire, true)),
     ];
     for behind in &mut behind {
         assert!(futures::poll!(behind).is_pending());
     }
-    first.failed(&Failure::Unavailable("it is unavailable".into()));
+    first.fail_later_calls(&Failure::Unavailable("it is unavailable".into()));
     for behind in join_all(behind).await {
         assert!(matches!(behind, Err(Failure::NotSent(reason)) if reason.contains("unavailable")));
     }
     drop(first);
     assert!(
-        admission.admit(&name, Calls::Acquires, false).await.is_ok(),
-        "later calls are admitted"
+        table.join_queue(&name, CallKind::Acquire, false).await.is_ok(),
+        "later calls start"
     );
-    assert_eq!(len(&admission), 0);
+    assert_eq!(len(&table), 0);
 }
 
 #[test]
 fn a_place_is_reserved_for_a_claim_until_the_call_that_appends_it_is_answered() {
     let (table, name) = (table(), lock("a"));
-    let slot = |number| Slot::from_bytes([number; 16]);
-    let reserve = |number| table.reserve(&name, slot(number), |state| state.in_flight() < 2);
+    let suffix = |number| KeySuffix::from_bytes([number; 16]);
+    let reserve = |number| table.reserve(&name, suffix(number), |state| state.in_flight() < 2);
     let (first, second) = (reserve(1).unwrap(), reserve(2).unwrap());
     assert!(reserve(3).is_none());
     drop(first);
@@ -161,7 +161,7 @@ fn holder(mode: Mode, granted: i64) -> Entry {
         ..NewClaim::numbered(1)
     };
     Entry {
-        slot: Slot::from_bytes([1; 16]),
+        suffix: KeySuffix::from_bytes([1; 16]),
         claim: Claim::of(&new),
         created: granted,
         modified: granted,
@@ -174,7 +174,7 @@ fn holder(mode: Mode, granted: i64) -> Entry {
 async fn a_lock_without_a_view_is_taken_from_a_grant_of_this_replica_until_its_end() {
     let (table, name) = (table(), lock("a"));
     let is_taken = || table.is_taken_unseen(&name, 100);
-    let admission = table.admit(&name, Calls::Acquires, false).await.unwrap();
+    let position = table.join_queue(&name, CallKind::Acquire, false).await.unwrap();
     assert!(!is_taken());
     table.granted(&name, &holder(Mode::Exclusive, 7), None);
     assert!(is_taken() && !table.has_waiters_unseen(&name));
@@ -189,12 +189,12 @@ async fn a_lock_without_a_view_is_taken_from_a_grant_of_this_replica_until_its_e
     table.with(&name, |state| {
         state
             .own_waiters
-            .insert(waiter.id, OwnWaiter::new(&waiter, Slot::from_bytes([2; 16]), 9))
+            .insert(waiter.id, OwnWaiter::new(&waiter, KeySuffix::from_bytes([2; 16]), 9))
     });
     assert!(is_taken() && table.has_waiters_unseen(&name));
     table.with(&name, |state| state.view = Some(View::default()));
     assert!(!is_taken() && !table.has_waiters_unseen(&name), "the view says that");
-    drop(admission);
+    drop(position);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_lock_without_a_view_has_room_for_a_few_claims_and_never_for_more_than_its_l
         let mut state = LockState::default();
         while state.has_room(None, limit) {
             let number = u8::try_from(state.in_flight()).unwrap();
-            state.in_flight.insert(Slot::from_bytes([number; 16]));
+            state.in_flight.insert(KeySuffix::from_bytes([number; 16]));
         }
         state.in_flight()
     };
@@ -220,7 +220,7 @@ fn a_waiter_that_is_gone_is_reported_once_and_removed() {
         view: Some(view),
         ..LockState::default()
     };
-    let own = |since| OwnWaiter::new(&waiter, Slot::from_bytes([1; 16]), since);
+    let own = |since| OwnWaiter::new(&waiter, KeySuffix::from_bytes([1; 16]), since);
     state.own_waiters.insert(waiter.id, own(8));
     assert!(!state.is_lost(&waiter.id), "the view does not have it yet");
     state.own_waiters.insert(waiter.id, own(7));
@@ -243,7 +243,7 @@ async fn every_registered_waiter_is_watched() {
         table.register(
             &name,
             waiter.id,
-            OwnWaiter::new(&waiter, Slot::from_bytes([1; 16]), 1),
+            OwnWaiter::new(&waiter, KeySuffix::from_bytes([1; 16]), 1),
             None,
         );
         let watched = table.with(&name, |state| state.is_watched && !state.own_waiters.is_empty());

@@ -86,7 +86,7 @@ impl LockTable {
             for event in events {
                 let Some(view) = &mut state.view else { break };
                 match view.follow(keys, event)? {
-                    Step::Changed(slot) => touched.extend(view.waiters.get(slot).and_then(Entry::waiter_id)),
+                    Step::Changed(suffix) => touched.extend(view.waiters.get(suffix).and_then(Entry::waiter_id)),
                     Step::LeftQueue(entry) => touched.extend(entry.waiter_id()),
                     Step::Queued(_) | Step::Granted(_) | Step::Ended(_) | Step::Nothing => {}
                 }

@@ -1,4 +1,4 @@
-//! Acquires a lock: grants a new claim at once or enqueues it; [`super::adopt`] handles claims that exist already.
+//! Acquires a lock: grants a new claim at once or enqueues it; [`super::existing_claim`] handles claims that exist already.
 
 use std::task::Poll;
 
@@ -10,13 +10,13 @@ use super::Replica;
 use super::grant::{Granting, Retry};
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{guard, none_in, none_made_after, none_under, put_on, some_under};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{Claim, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::session::SessionEpoch;
-use crate::backend::etcd::lock_state::admission::AdmissionTicket;
+use crate::backend::etcd::lock_state::call_queue::CallPosition;
 use crate::backend::etcd::lock_state::{LockState, OwnWaiter, ReservedPlace};
 use crate::backend::etcd::txn::Answer;
 use crate::backend::etcd::txn::packing::{Append, BatchClass, Step};
@@ -32,15 +32,15 @@ impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(
         &self,
-        (admission, epoch): (Option<AdmissionTicket<'_>>, SessionEpoch),
+        (position, epoch): (Option<CallPosition<'_>>, SessionEpoch),
         name: &LockName,
         new: &NewClaim,
     ) -> Result<AcquireOutcome, Failure> {
         let mut call = Call::new(&self.keys, name, new, epoch);
-        let Some(mut admission) = admission else {
+        let Some(mut position) = position else {
             return self.acquire_now(&mut call).await;
         };
-        if admission.together {
+        if position.concurrent {
             let free = async {
                 match self.acquire_free(&call).await {
                     Ok(grant) => Ok(Some(grant)),
@@ -48,11 +48,11 @@ impl Replica {
                     Err(_) => Ok(None),
                 }
             };
-            if let Some(grant) = self.execute_admitted(&admission, free).await? {
+            if let Some(grant) = self.execute_in_order(&position, free).await? {
                 return Ok(AcquireOutcome::Held(grant));
             }
             // It is not granted at once, so it must keep its order of arrival.
-            admission.go_alone().await?;
+            position.wait_for_earlier_calls().await?;
         }
         let far = self.must_wait(&call) && self.is_far(&call);
         let acquiring = self.acquire_now(&mut call);
@@ -60,19 +60,20 @@ impl Replica {
         // An append keeps its order among those of its lock, which it joins with the first poll.
         if far {
             let first = poll!(&mut acquiring);
-            drop(admission);
+            drop(position);
             return match first {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => acquiring.await,
             };
         }
-        self.execute_admitted(&admission, acquiring).await
+        self.execute_in_order(&position, acquiring).await
     }
 
-    /// Executes a step of an admitted call. If the store does not answer it, the calls behind it fail at once.
-    pub async fn execute_admitted<T>(
+    /// Executes a step of a call that is first in its queue. If the store does not answer it, the calls behind it fail
+    /// at once.
+    pub async fn execute_in_order<T>(
         &self,
-        admission: &AdmissionTicket<'_>,
+        position: &CallPosition<'_>,
         step: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let sent = Instant::now();
@@ -82,14 +83,14 @@ impl Replica {
             && !matches!(failure, Failure::Contended(_))
             && sent.elapsed() >= self.link.request_timeout()
         {
-            admission.failed(failure);
+            position.fail_later_calls(failure);
         }
         answer
     }
 
-    /// Whether a call is admitted concurrently with others: it reads, and as far as this replica knows, it is granted
-    /// at once.
-    pub fn is_admitted_concurrently(&self, name: &LockName, new: &NewClaim) -> bool {
+    /// Whether a call may run concurrently with others: it reads, and as far as this replica knows, it is granted at
+    /// once.
+    pub fn may_run_concurrently(&self, name: &LockName, new: &NewClaim) -> bool {
         let is_free = |view: &View| {
             let writes = |holder: &Entry| holder.claim.mode == Mode::Exclusive;
             view.waiters.len() == 0 && !view.holders.iter().any(writes)
@@ -116,9 +117,9 @@ impl Replica {
         seen.unwrap_or_else(|| self.locks.has_waiters_unseen(call.name))
     }
 
-    /// The slot of the claim that a call may make.
-    fn own_slot(&self, call: &Call<'_>) -> Slot {
-        self.slots.own(call.new.call, call.epoch.session)
+    /// The key suffix of the claim that a call may make.
+    fn own_suffix(&self, call: &Call<'_>) -> KeySuffix {
+        self.suffixes.own(call.new.call, call.epoch.session)
     }
 
     async fn acquire_now(&self, call: &mut Call<'_>) -> Result<AcquireOutcome, Failure> {
@@ -160,7 +161,7 @@ impl Replica {
         let uncounted = new.limits.queue as usize / 2;
         let has_room = |state: &LockState| self.history.readers(name) + state.in_flight() < uncounted;
         let sending = reads
-            .then(|| self.locks.reserve(name, self.own_slot(call), has_room))
+            .then(|| self.locks.reserve(name, self.own_suffix(call), has_room))
             .flatten();
         let when = match sending {
             Some(_) => vec![none_in(call.lock.all_but_readers())],
@@ -173,7 +174,7 @@ impl Replica {
         when.extend(call.fence());
         when.extend(call.unasked());
         let granting = Granting {
-            slot: self.own_slot(call),
+            suffix: self.own_suffix(call),
             is_new: true,
             when,
             judged_at,
@@ -241,10 +242,10 @@ impl Replica {
     /// this replica's appends in flight.
     fn reserve<'a>(&'a self, call: &Call<'a>, view: Option<&View>) -> Option<ReservedPlace<'a>> {
         let limit = call.new.limits.queue as usize;
-        // A reader that was granted after the view is in neither that nor the slots.
+        // A reader that was granted after the view is in neither that nor the reserved places.
         let newer = || view.map_or(0, |view| self.history.readers_after(call.name, view.revision));
         let has_room = |state: &LockState| state.has_room(view, limit.saturating_sub(newer()));
-        self.locks.reserve(call.name, self.own_slot(call), has_room)
+        self.locks.reserve(call.name, self.own_suffix(call), has_room)
     }
 
     /// Grants a new claim that fits behind all claims of the view, if no conflicting claim was added since.
@@ -267,7 +268,7 @@ impl Replica {
             // A newer holder might be one that this call could join, or has joined.
             when.push(none_made_after(&call.lock.holders(), view.revision));
         }
-        let waiting = Waiting::new(self.own_slot(call), self.waiting(call.new));
+        let waiting = Waiting::new(self.own_suffix(call), self.waiting(call.new));
         self.put_waiter(call, when, waiting).await
     }
 
@@ -282,12 +283,12 @@ impl Replica {
             when.push(some_under(&blockers(&call.lock, new.mode)));
             Append::Near
         };
-        let waiting = Waiting::new(self.own_slot(call), self.waiting(new));
+        let waiting = Waiting::new(self.own_suffix(call), self.waiting(new));
         let answer = self.write_waiter(call, append, when, &waiting, None).await?;
-        let own = OwnWaiter::new(new, waiting.slot, answer.revision);
+        let own = OwnWaiter::new(new, waiting.suffix, answer.revision);
         self.locks.join_behind(name, new.id, own);
         let ahead = self.locks.ask(name, |view| {
-            let is_first = view.waiters.len() == 0 || view.is_first(waiting.slot);
+            let is_first = view.waiters.len() == 0 || view.is_first(waiting.suffix);
             Some((view.first_holder()?, is_first))
         });
         tracing::trace!(lock = %name, claim = %new.id, "waits");
@@ -322,7 +323,7 @@ impl Replica {
             true => View::fetch(&self.link, &call.lock).await?,
             false => View::read(&call.lock, answer.read_at, read.kvs())?,
         };
-        Ok(self.stand(call, waiting.slot, view).await?)
+        Ok(self.promote_from_view(call, waiting.suffix, view).await?)
     }
 
     /// Writes a waiting claim and the record of its request, together with a read.
@@ -334,15 +335,15 @@ impl Replica {
         waiting: &Waiting,
         read: Option<TxnOp>,
     ) -> Result<Answer, Retry> {
-        let (session, slot) = (call.epoch.session, waiting.slot);
-        let mut then = vec![put_on(session, call.lock.waiter(slot), waiting.claim.encode())];
+        let (session, suffix) = (call.epoch.session, waiting.suffix);
+        let mut then = vec![put_on(session, call.lock.waiter(suffix), waiting.claim.encode())];
         if call.new.retryable {
-            then.push(put_on(session, call.request(), Request::Waits(slot).encode()));
+            then.push(put_on(session, call.request(), Request::Waits(suffix).encode()));
         }
         then.extend(read);
         let mut step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
         step.append = Some(append);
-        let made = (!waiting.is_adopted).then_some(slot);
+        let made = (!waiting.is_adopted).then_some(suffix);
         let written = self.step_of(call, step, made).await;
         if matches!(written, Err(Retry::Failed(Failure::LeaseGone))) {
             self.session.is_over(call.epoch);
@@ -351,28 +352,28 @@ impl Replica {
     }
 }
 
-/// A claim that is about to wait, and its slot.
+/// A claim that is about to wait, and its key suffix.
 pub struct Waiting {
-    slot: Slot,
+    suffix: KeySuffix,
     claim: Claim,
-    /// It is at the slot of another call's claim already.
+    /// It is under the key suffix of another call's claim already.
     is_adopted: bool,
 }
 
 impl Waiting {
-    fn new(slot: Slot, claim: Claim) -> Self {
+    fn new(suffix: KeySuffix, claim: Claim) -> Self {
         let is_adopted = false;
         Self {
-            slot,
+            suffix,
             claim,
             is_adopted,
         }
     }
 
-    pub fn adopted(slot: Slot, claim: Claim) -> Self {
+    pub fn adopted(suffix: KeySuffix, claim: Claim) -> Self {
         let is_adopted = true;
         Self {
-            slot,
+            suffix,
             claim,
             is_adopted,
         }

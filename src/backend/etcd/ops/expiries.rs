@@ -14,9 +14,9 @@ use crate::backend::FINISHED_KEPT;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::conditions::{absent, put_on};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
 use crate::backend::etcd::txn::Answer;
@@ -47,22 +47,22 @@ impl History {
             return Ok((end.token == lease.token).then_some(end.cause));
         }
         let request = read(1).and_then(|kv| Request::decode(kv.value(), lease.claim).ok());
-        let (is_recorded, slot, granted) = match request {
-            Some(Request::Holds { secret, base, slot }) if secret == lease.secret => {
-                (true, slot, revision_of(lease.token, base))
+        let (is_recorded, suffix, granted) = match request {
+            Some(Request::Holds { secret, base, suffix }) if secret == lease.secret => {
+                (true, suffix, revision_of(lease.token, base))
             }
             _ => {
                 let granted = self.granted_at(lease.token, read(2)).await?;
-                (false, Slot::of_lease(lease.claim), granted)
+                (false, KeySuffix::of_lease(lease.claim), granted)
             }
         };
         let has_expired = match granted {
             Some(granted) => {
                 let holder_history = HolderHistory {
                     link: &self.link,
-                    key: lock.holder(lease.kind, slot),
+                    key: lock.holder(lease.kind, suffix),
                     lock,
-                    slot,
+                    suffix,
                     granted,
                 };
                 match holder_history.at(answer.revision).await? {
@@ -208,7 +208,7 @@ impl History {
             let due: Vec<_> = self
                 .granted
                 .lock()
-                .by_slot
+                .by_suffix
                 .values()
                 .filter(|granted| granted.due <= now)
                 .cloned()
@@ -253,7 +253,7 @@ struct HolderHistory<'a> {
     link: &'a ClusterClient,
     lock: LockKeys,
     key: String,
-    slot: Slot,
+    suffix: KeySuffix,
     granted: i64,
 }
 
@@ -279,7 +279,7 @@ impl<'a> HolderHistory<'a> {
             link,
             key: entry.holder_key(&lock),
             lock,
-            slot: entry.slot,
+            suffix: entry.suffix,
             granted: entry.created,
         }
     }
@@ -324,7 +324,7 @@ impl<'a> HolderHistory<'a> {
             None => return Ok(RecordAt::Compacted),
         };
         let view = view(&self.lock, revision, &read)?;
-        let entry = view.holders.get(self.slot);
+        let entry = view.holders.get(self.suffix);
         let entry = entry.filter(|entry| entry.created == self.granted);
         Ok(entry.map_or(RecordAt::Gone, |entry| RecordAt::Held(Box::new(entry.clone()))))
     }

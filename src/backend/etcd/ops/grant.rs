@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::{Replica, history};
 use crate::backend::etcd::cluster::{Failure, Finishing};
 use crate::backend::etcd::data::conditions::{guard, put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::Claim;
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::base::Base;
@@ -21,15 +21,13 @@ use crate::backend::etcd::lease::{Alive, Lease, Leases, span};
 use crate::backend::etcd::txn::packing::{BatchClass, Step};
 use crate::backend::etcd::txn::{Answer, StepBatcher};
 use crate::backend::{Grant, NewClaim, WaitPolicy};
+use crate::clock::since_boot;
 use crate::name::{Mode, Secret};
-
-/// The greatest age of a lease's last keep-alive that a grant may count from.
-const JUST_NOW: Duration = Duration::from_millis(50);
 
 /// A grant to be made, of a call's claim.
 pub struct Granting {
-    pub slot: Slot,
-    /// The claim is made by this step. Otherwise it waits at the slot.
+    pub suffix: KeySuffix,
+    /// The claim is made by this step. Otherwise it waits under the key suffix.
     pub is_new: bool,
     /// Its conditions, in addition to the token base.
     pub when: Vec<Compare>,
@@ -60,7 +58,7 @@ impl From<Failure> for Retry {
 pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) -> Result<Grant, Failure> {
     let hold = entry.claim.holds.iter().find(|hold| hold.secret == secret);
     Ok(Grant {
-        claim: hold.map_or_else(|| entry.slot.to_claim(), |hold| entry.named(hold)),
+        claim: hold.map_or_else(|| entry.suffix.to_claim(), |hold| entry.named(hold)),
         kind: entry.claim.mode.into(),
         secret,
         token: entry.holder_token()?,
@@ -71,18 +69,12 @@ pub fn grant_of(entry: &Entry, secret: Secret, ttl: Duration, waited: Duration) 
     })
 }
 
-/// Sends a keep-alive for a lease, unless one was sent within [`JUST_NOW`] and after the call's arrival, and for the
-/// lease of its request records, unless that is certain to outlive it. Returns the times that they count from, or None if
-/// one is dead.
-async fn keep_alive_for_grant(
-    leases: &Leases,
-    lease: Lease,
-    arrived: Instant,
-    sent: Instant,
-) -> Result<Option<Alive>, Failure> {
-    let is_recent = |alive: &Instant| *alive >= arrived && *alive + JUST_NOW >= sent;
-    let recent = lease.alive.filter(is_recent);
-    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(sent));
+/// Sends keep-alives for a lease and for that of its request records, each unless it has its time from the last one.
+/// Returns the times of the last ones, or None if one is dead.
+async fn keep_alive_for_grant(leases: &Leases, lease: Lease) -> Result<Option<Alive>, Failure> {
+    let now = since_boot();
+    let recent = lease.alive.filter(|_| lease.outlives_a_grant(now));
+    let memory = lease.memory.filter(|memory| !memory.outlives_a_grant(now));
     let keep = async |id: Option<i64>| match id {
         Some(id) => leases.keep_alive(id).await,
         None => Ok(true),
@@ -92,11 +84,11 @@ async fn keep_alive_for_grant(
         keep(recent.is_none().then_some(lease.id))
     )?;
     let of_memory = match memory {
-        Some(_) => Some(sent),
+        Some(_) => Some(now),
         None => lease.memory.and_then(|memory| memory.alive),
     };
     Ok((memory_alive && alive).then(|| Alive {
-        lease: recent.map_or(sent, |recent| recent.min(sent)),
+        lease: recent.unwrap_or(now),
         memory: of_memory,
     }))
 }
@@ -109,8 +101,8 @@ impl Replica {
     }
 
     /// Executes a step that makes or adopts a claim for a call, and reads [`Call::reads`] if it is refused. It continues
-    /// if the call is dropped. `made` is the slot of a claim that it makes.
-    pub async fn step_of(&self, call: &Call<'_>, step: Step, made: Option<Slot>) -> Result<Answer, Retry> {
+    /// if the call is dropped. `made` is the key suffix of a claim that it makes.
+    pub async fn step_of(&self, call: &Call<'_>, step: Step, made: Option<KeySuffix>) -> Result<Answer, Retry> {
         let answer = Finishing::new(self.send(call.new, None, step, made)).await?;
         match answer.succeeded {
             true => Ok(answer),
@@ -123,13 +115,13 @@ impl Replica {
         new: &NewClaim,
         lease: Option<Lease>,
         step: Step,
-        made: Option<Slot>,
+        made: Option<KeySuffix>,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
         let (batches, session) = (Arc::clone(&self.batches), Arc::clone(&self.session));
-        let (call, slots) = (new.call, Arc::clone(&self.slots));
+        let (call, suffixes) = (new.call, Arc::clone(&self.suffixes));
         let sent = self.calls.begin(call, lease);
-        if let Some(slot) = made {
-            slots.sending(call, slot);
+        if let Some(suffix) = made {
+            suffixes.sending(call, suffix);
         }
         async move {
             let answer = match sent {
@@ -145,7 +137,7 @@ impl Replica {
                 Err(failure) => failure.is_without_effect(),
             };
             if made.is_some() && wrote_nothing {
-                slots.not_made(call);
+                suffixes.not_made(call);
             }
             answer
         }
@@ -154,9 +146,8 @@ impl Replica {
     /// Makes a claim a holder, if all conditions are met. The inner error is the answer to a step whose conditions were
     /// not met.
     ///
-    /// The lease's keep-alive is sent concurrently with the transaction, and both must succeed. The lease counts from
-    /// the sending of the keep-alive, which is also the end of `waited`. A lease whose last keep-alive was sent within
-    /// [`JUST_NOW`], while the call waited, needs no other: then both count from that one.
+    /// The TTL counts from here, which is also the end of `waited`. Unless the lease [outlives the
+    /// grant](Lease::outlives_a_grant), a keep-alive is sent concurrently with the transaction, and both must succeed.
     pub async fn grant(&self, call: &Call<'_>, granting: Granting) -> Result<Result<Grant, Answer>, Failure> {
         let sent = Instant::now();
         let ttl = call.new.ttl.get();
@@ -193,7 +184,7 @@ impl Replica {
             ..Claim::of(new)
         };
         let mut entry = Entry {
-            slot: granting.slot,
+            suffix: granting.suffix,
             claim,
             created: 0,
             modified: 0,
@@ -203,7 +194,7 @@ impl Replica {
         let base = epoch.base.to_string();
         let mut when = vec![Compare::value(call.keys.sessions.base(), CompareOp::Equal, base)];
         when.extend(granting.when.iter().cloned());
-        let mut then = vec![put_on(lease.id, call.holder(entry.slot), entry.claim.encode())];
+        let mut then = vec![put_on(lease.id, call.holder(entry.suffix), entry.claim.encode())];
         then.extend(self.history.holds(&entry));
         then.extend(granting.with.iter().cloned());
         let step = Step::new(
@@ -215,12 +206,12 @@ impl Replica {
         );
         // Another hold may have joined a reentrant claim on this lease, even if the step's outcome is unknown.
         let own = (!new.reentrant).then_some(lease);
-        let step = self.send(new, own, step, granting.is_new.then_some(entry.slot));
-        let (leases, arrived) = (Arc::clone(&self.leases), new.arrived);
+        let step = self.send(new, own, step, granting.is_new.then_some(entry.suffix));
+        let leases = Arc::clone(&self.leases);
         let (session, calls, id) = (Arc::clone(&self.session), Arc::clone(&self.calls), new.call);
-        let slots = Arc::clone(&self.slots);
+        let suffixes = Arc::clone(&self.suffixes);
         let granted = Finishing::new(async move {
-            let (answer, alive) = tokio::join!(step, keep_alive_for_grant(&leases, lease, arrived, sent));
+            let (answer, alive) = tokio::join!(step, keep_alive_for_grant(&leases, lease));
             let is_unused = match &answer {
                 Ok(answer) => !answer.succeeded,
                 Err(failure) => matches!(failure, Failure::NotSent(_)),
@@ -233,7 +224,7 @@ impl Replica {
             if matches!(&answer, Ok(answer) if answer.succeeded) {
                 // Earlier steps of unknown outcome found no waiter any more.
                 calls.over(id);
-                slots.end(id);
+                suffixes.end(id);
                 if !is_connected {
                     // The step may have reached a store that was restored meanwhile, where its token may have been used
                     // and another key may be on its lease. So its outcome counts as unknown.
@@ -254,7 +245,7 @@ impl Replica {
             return Err(Failure::Unavailable("etcd: the connection broke during a grant".into()));
         }
         (entry.created, entry.modified) = (answer.revision, answer.revision);
-        let waited = alive.lease.saturating_duration_since(new.arrived);
+        let waited = sent.saturating_duration_since(new.arrived);
         let grant = grant_of(&entry, new.secret, span(lease.span_s), waited)?;
         self.history.note(call.name, &entry, Some(alive));
         self.locks.granted(call.name, &entry, granting.judged_at);
@@ -266,14 +257,14 @@ impl Replica {
     /// A waiter of this call needs neither the fence's session nor its mark: it lives on that session, and a call that was
     /// undone has no waiter.
     pub async fn grant_waiting(&self, call: &Call<'_>, waiter: &Entry, revision: i64) -> Result<Grant, Retry> {
-        let key = call.lock.waiter(waiter.slot);
+        let key = call.lock.waiter(waiter.suffix);
         let mut when = guard(&call.lock, call.new.mode, revision);
         when.push(unchanged(key.clone(), waiter));
         if !waiter.waits_for(call.new) {
             when.extend(call.fence());
         }
         let granting = Granting {
-            slot: waiter.slot,
+            suffix: waiter.suffix,
             is_new: false,
             when,
             judged_at: matches!(call.new.mode, Mode::Semaphore { .. }).then_some(revision),
@@ -336,8 +327,8 @@ impl Replica {
 
     /// The time until the next holder's TTL expires, as far as this replica knows. Etcd is queried only for the first
     /// waiter, which retries at that time.
-    pub async fn frees_in(&self, (slot, lease): (Slot, i64), is_first: bool) -> Option<Duration> {
-        match self.history.left(slot) {
+    pub async fn frees_in(&self, (suffix, lease): (KeySuffix, i64), is_first: bool) -> Option<Duration> {
+        match self.history.left(suffix) {
             None if is_first => self.leases.remaining(lease).await.ok().flatten(),
             left => left,
         }

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::cluster::client::ClusterClient;
 use crate::backend::etcd::data::conditions::put_on;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::Keys;
 use crate::backend::etcd::data::record::{End, Hold, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::Entry;
 use crate::backend::etcd::lease::{Alive, Leases, span};
 use crate::backend::{FINISHED_KEPT, NewClaim};
@@ -91,10 +91,10 @@ impl History {
             alive,
         };
         let mut all = self.granted.lock();
-        // Slots are used again: a late note of an earlier holder does not replace a later one.
+        // Key suffixes are used again: a late note of an earlier holder does not replace a later one.
         if all
-            .by_slot
-            .get(&entry.slot)
+            .by_suffix
+            .get(&entry.suffix)
             .is_none_or(|known| known.entry.token() <= entry.token())
         {
             all.insert(granted);
@@ -103,7 +103,7 @@ impl History {
 
     /// Notes that this replica has rewritten the record of a holder, without a keep-alive of its lease.
     pub fn note_rewritten(&self, entry: &Entry) {
-        if let Some(known) = self.granted.lock().by_slot.get_mut(&entry.slot)
+        if let Some(known) = self.granted.lock().by_suffix.get_mut(&entry.suffix)
             && known.entry.token() == entry.token()
             && known.entry.claim.holds == entry.claim.holds
         {
@@ -114,10 +114,10 @@ impl History {
     /// The holder of a lease, if known. It may have changed since.
     pub fn known(&self, lease: &LeaseKey) -> Option<Entry> {
         let granted = self.granted.lock();
-        let slot = granted.by_secret.get(&lease.secret)?;
+        let suffix = granted.by_secret.get(&lease.secret)?;
         let known = granted
-            .by_slot
-            .get(slot)
+            .by_suffix
+            .get(suffix)
             .filter(|known| known.name == lease.lock.name)?;
         known.entry.hold_of(lease).is_some().then(|| known.entry.clone())
     }
@@ -133,25 +133,25 @@ impl History {
     }
 
     /// The remaining TTL of a known holder, unless another replica renewed it.
-    pub fn left(&self, slot: Slot) -> Option<Duration> {
+    pub fn left(&self, suffix: KeySuffix) -> Option<Duration> {
         let granted = self.granted.lock();
         let left = granted
-            .by_slot
-            .get(&slot)?
+            .by_suffix
+            .get(&suffix)?
             .due
             .saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
     /// Forgets a holder whose end was observed. Returns when the last keep-alives of its leases were sent, if known. (A
-    /// later holder at the same slot stays.)
+    /// later holder under the same key suffix stays.)
     pub fn ended(&self, holder: &Entry) -> Option<Alive> {
         let mut granted = self.granted.lock();
         granted
-            .by_slot
-            .get(&holder.slot)
+            .by_suffix
+            .get(&holder.suffix)
             .filter(|known| known.entry.created == holder.created)?;
-        granted.remove(holder.slot)?.alive
+        granted.remove(holder.suffix)?.alive
     }
 
     /// The writes by which a step that ends these holds records their end.
@@ -298,8 +298,8 @@ pub fn is_remembered(new: &NewClaim) -> bool {
 
 /// The record of a granted hold's request.
 pub(super) fn request_of(entry: &Entry, hold: &Hold) -> Vec<u8> {
-    let (secret, base, slot) = (hold.secret, entry.claim.base, entry.slot);
-    Request::Holds { secret, base, slot }.encode()
+    let (secret, base, suffix) = (hold.secret, entry.claim.base, entry.suffix);
+    Request::Holds { secret, base, suffix }.encode()
 }
 
 /// The holds whose ends are recorded if all end at once.
@@ -322,17 +322,17 @@ pub(super) struct Granted {
 /// The holders that this replica has granted or read, and whose end it has not observed.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    pub(super) by_slot: HashMap<Slot, Granted>,
-    /// The slots of holds, by their secrets.
-    by_secret: HashMap<Secret, Slot>,
+    pub(super) by_suffix: HashMap<KeySuffix, Granted>,
+    /// The key suffixes of holds, by their secrets.
+    by_secret: HashMap<Secret, KeySuffix>,
     /// Those that are readers, per lock, by the revision of their grant.
-    readers: HashMap<LockName, BTreeSet<(i64, Slot)>>,
+    readers: HashMap<LockName, BTreeSet<(i64, KeySuffix)>>,
 }
 
 impl Grants {
     /// Notes the time of a holder's expiry.
     pub(super) fn lives_until(&mut self, entry: &Entry, due: Instant) {
-        let known = self.by_slot.get_mut(&entry.slot);
+        let known = self.by_suffix.get_mut(&entry.suffix);
         if let Some(granted) = known.filter(|known| known.entry.created == entry.created) {
             granted.seen = Instant::now();
             granted.due = due;
@@ -346,32 +346,32 @@ impl Grants {
 
     /// The number of those that were granted after this revision.
     fn readers_after(&self, name: &LockName, revision: i64) -> usize {
-        let after = |(created, _): &&(i64, Slot)| *created > revision;
+        let after = |(created, _): &&(i64, KeySuffix)| *created > revision;
         let readers = self.readers.get(name);
         readers.map_or(0, |readers| readers.iter().rev().take_while(after).count())
     }
 
     fn insert(&mut self, granted: Granted) {
-        self.remove(granted.entry.slot);
+        self.remove(granted.entry.suffix);
         if granted.entry.claim.mode == Mode::Shared {
             let readers = self.readers.entry(granted.name.clone()).or_default();
-            readers.insert((granted.entry.created, granted.entry.slot));
+            readers.insert((granted.entry.created, granted.entry.suffix));
         }
         let holds = &granted.entry.claim.holds;
-        let slots = holds.iter().map(|hold| (hold.secret, granted.entry.slot));
-        self.by_secret.extend(slots);
-        self.by_slot.insert(granted.entry.slot, granted);
+        let suffixes = holds.iter().map(|hold| (hold.secret, granted.entry.suffix));
+        self.by_secret.extend(suffixes);
+        self.by_suffix.insert(granted.entry.suffix, granted);
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Granted> {
-        let gone = self.by_slot.remove(&slot)?;
+    fn remove(&mut self, suffix: KeySuffix) -> Option<Granted> {
+        let gone = self.by_suffix.remove(&suffix)?;
         for hold in &gone.entry.claim.holds {
             self.by_secret.remove(&hold.secret);
         }
         if gone.entry.claim.mode == Mode::Shared
             && let Some(readers) = self.readers.get_mut(&gone.name)
         {
-            readers.remove(&(gone.entry.created, gone.entry.slot));
+            readers.remove(&(gone.entry.created, gone.entry.suffix));
             if readers.is_empty() {
                 self.readers.remove(&gone.name);
             }

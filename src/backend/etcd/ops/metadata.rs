@@ -30,10 +30,10 @@ impl Replica {
                 self.history.note_rewritten(&entry);
                 return Ok(UpdateOutcome::Updated);
             }
-            known = self.holder_at(&lock, lease.kind, entry.slot).await?;
+            known = self.holder_at(&lock, lease.kind, entry.suffix).await?;
             if known.as_ref().is_some_and(|known| known.modified == read_at) {
                 tokio::time::sleep(PAUSE).await;
-                known = self.holder_at(&lock, lease.kind, entry.slot).await?;
+                known = self.holder_at(&lock, lease.kind, entry.suffix).await?;
             }
         }
         Err(Failure::Unavailable("etcd: the holder changes too fast".into()))

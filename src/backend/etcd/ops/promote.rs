@@ -9,11 +9,11 @@ use super::acquire::TRIES;
 use super::grant::{Retry, grant_of};
 use super::{Replica, history};
 use crate::backend::etcd::cluster::Failure;
-use crate::backend::etcd::data::slots::Slot;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::snapshot::{Call, Snapshot};
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::Spare;
-use crate::backend::etcd::lock_state::admission::Calls;
+use crate::backend::etcd::lease::SpareLease;
+use crate::backend::etcd::lock_state::call_queue::CallKind;
 use crate::backend::{AcquireOutcome, NewClaim, QueuePosition};
 use crate::name::{CallId, LockName, Mode};
 
@@ -26,13 +26,13 @@ impl Replica {
         // One promotion per lock at a time, because each grant changes what the next is judged by. The lease is made
         // before, because that is slow.
         let spare = self.spare(new).await?;
-        let admission = self.locks.admit(name, Calls::Promotions, false).await?;
+        let position = self.locks.join_queue(name, CallKind::Promote, false).await?;
         drop(spare);
-        self.execute_admitted(&admission, self.promote_now(name, new)).await
+        self.execute_in_order(&position, self.promote_now(name, new)).await
     }
 
     /// Reserves a lease for the grant of this claim. Dropping it puts the lease into the pool.
-    pub async fn spare(&self, new: &NewClaim) -> Result<Option<Spare>, Failure> {
+    pub async fn spare(&self, new: &NewClaim) -> Result<Option<SpareLease>, Failure> {
         match self.leases.set_aside(new.ttl.get(), history::is_remembered(new)).await {
             // The grant reports that.
             Err(Failure::Full(_)) => Ok(None),
@@ -50,7 +50,7 @@ impl Replica {
                     Retry::Changed(snapshot) => *snapshot,
                     _ => self.snapshot(&call).await?,
                 };
-                self.stand_by(&mut call, snapshot).await?
+                self.promote_from_snapshot(&mut call, snapshot).await?
             }
         };
         match outcome {
@@ -67,7 +67,7 @@ impl Replica {
             AcquireOutcome::Cancelled | AcquireOutcome::Busy(_) | AcquireOutcome::Refused(_) => {}
         }
         self.locks.remove_waiter(name, &new.id, new.call);
-        self.slots.end(new.call);
+        self.suffixes.end(new.call);
         Ok(outcome)
     }
 
@@ -88,25 +88,30 @@ impl Replica {
     }
 
     /// The outcome of a claim by a snapshot, in which it may wait.
-    async fn stand_by(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
+    async fn promote_from_snapshot(&self, call: &mut Call<'_>, snapshot: Snapshot) -> Result<AcquireOutcome, Failure> {
         if !self.holds_good(call, &snapshot) {
             call.epoch = self.session.epoch().await?;
         }
         match self.outcome_of(call, &snapshot).await? {
-            Waits::For(slot) => self.stand(call, slot, snapshot.view).await,
-            Waits::No(outcome) => Ok(outcome),
+            SnapshotOutcome::Waits(suffix) => self.promote_from_view(call, suffix, snapshot.view).await,
+            SnapshotOutcome::Final(outcome) => Ok(outcome),
         }
     }
 
     /// Promotes a waiting claim that is next in the view, with retries while the lock changes concurrently. A claim
     /// that is not next is registered as a local waiter.
-    pub async fn stand(&self, call: &mut Call<'_>, mut slot: Slot, mut view: View) -> Result<AcquireOutcome, Failure> {
+    pub async fn promote_from_view(
+        &self,
+        call: &mut Call<'_>,
+        mut suffix: KeySuffix,
+        mut view: View,
+    ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
-            let waiter = view.waiters.get(slot).filter(|entry| entry.waits_for(call.new));
+            let waiter = view.waiters.get(suffix).filter(|entry| entry.waits_for(call.new));
             let snapshot = match waiter {
                 // The view is newer than the step that wrote the claim, so the claim was changed since.
                 None => self.snapshot(call).await?,
-                Some(entry) if !view.is_next(slot) => return Ok(self.wait(call, entry, &view).await),
+                Some(entry) if !view.is_next(suffix) => return Ok(self.wait(call, entry, &view).await),
                 Some(entry) => match self.grant_waiting(call, entry, view.revision).await {
                     Ok(grant) => return Ok(AcquireOutcome::Held(grant)),
                     Err(Retry::Changed(snapshot)) => *snapshot,
@@ -118,8 +123,8 @@ impl Replica {
                 call.epoch = self.session.epoch().await?;
             }
             match self.outcome_of(call, &snapshot).await? {
-                Waits::For(there) => (slot, view) = (there, snapshot.view),
-                Waits::No(outcome) => return Ok(outcome),
+                SnapshotOutcome::Waits(there) => (suffix, view) = (there, snapshot.view),
+                SnapshotOutcome::Final(outcome) => return Ok(outcome),
             }
         }
         Err(Failure::contended())
@@ -127,7 +132,7 @@ impl Replica {
 
     async fn wait(&self, call: &Call<'_>, entry: &Entry, view: &View) -> AcquireOutcome {
         let frees_in = match view.first_holder() {
-            Some(holder) => self.frees_in(holder, view.is_first(entry.slot)).await,
+            Some(holder) => self.frees_in(holder, view.is_first(entry.suffix)).await,
             None => None,
         };
         self.locks.join(call.name, call.new, entry, view.clone());
@@ -139,15 +144,15 @@ impl Replica {
     }
 
     /// Whether a claim waits for this call.
-    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<Waits, Failure> {
-        let done = |outcome| Ok(Waits::No(outcome));
+    async fn outcome_of(&self, call: &Call<'_>, snapshot: &Snapshot) -> Result<SnapshotOutcome, Failure> {
+        let done = |outcome| Ok(SnapshotOutcome::Final(outcome));
         if snapshot.marked {
             return done(AcquireOutcome::Cancelled);
         }
         let (new, view) = (call.new, &snapshot.view);
         if let Some(entry) = view.waiter_with(&new.id) {
             return match entry.waits_for(new) {
-                true => Ok(Waits::For(entry.slot)),
+                true => Ok(SnapshotOutcome::Waits(entry.suffix)),
                 false => done(AcquireOutcome::Superseded),
             };
         }
@@ -171,8 +176,8 @@ impl Replica {
 }
 
 /// Whether a claim waits for a call.
-enum Waits {
-    /// At this slot.
-    For(Slot),
-    No(AcquireOutcome),
+enum SnapshotOutcome {
+    /// Under this key suffix.
+    Waits(KeySuffix),
+    Final(AcquireOutcome),
 }

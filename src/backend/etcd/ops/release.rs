@@ -8,9 +8,9 @@ use super::Replica;
 use super::grant::Granting;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{LockKeys, behind};
 use crate::backend::etcd::data::record::{Claim, End, Hold, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::snapshot::{Call, GLIMPSE};
 use crate::backend::etcd::data::view::{Entry, View};
 use crate::backend::etcd::lease::{Lease, MemoryLease};
@@ -114,7 +114,7 @@ impl Replica {
     /// Reads a holder again, because its known record is outdated.
     async fn refresh(&self, removal: &ClaimRemoval<'_>, entry: &Entry) -> Result<(), Failure> {
         let now = self
-            .holder_at(&removal.lock, entry.claim.mode.into(), entry.slot)
+            .holder_at(&removal.lock, entry.claim.mode.into(), entry.suffix)
             .await?;
         match now.filter(|now| now.created == entry.created) {
             Some(now) => self.history.note(removal.name, &now, None),
@@ -154,7 +154,7 @@ impl Replica {
         // the removal was answered, because an undo may be dropped and begun again.
         if let Some(own) = self.locks.leaving(removal.name, id, call)
             && self
-                .delete_waiter(removal, id, (own.slot, own.since, own.retryable))
+                .delete_waiter(removal, id, (own.suffix, own.since, own.retryable))
                 .await?
         {
             return Ok(Some(self.undone(removal, id, call, Released::Ended(Cause::Cancelled))));
@@ -170,14 +170,14 @@ impl Replica {
             let Some(hold) = entry.claim.holds.first().filter(|hold| hold.call == call) else {
                 return Ok(Some(self.undone(removal, id, call, Released::Adopted)));
             };
-            let written = (entry.slot, entry.modified, hold.retryable);
+            let written = (entry.suffix, entry.modified, hold.retryable);
             let gone = self.delete_waiter(removal, id, written).await?;
             return Ok(gone.then(|| self.undone(removal, id, call, Released::Ended(Cause::Cancelled))));
         }
         let Some(entry) = view.holder_with(id) else {
             let released = match request {
                 Some(Request::Ended(end)) => Released::EndedBefore(end.cause),
-                // At a slot that this call never knew, so another call waits there.
+                // Under a key suffix that this call never knew, so another call waits there.
                 Some(Request::Waits(_)) => Released::Adopted,
                 Some(Request::Holds { .. }) | None => Released::Nothing,
             };
@@ -201,11 +201,11 @@ impl Replica {
     /// Forgets a call that was undone.
     fn undone(&self, removal: &ClaimRemoval<'_>, id: &ClaimId, call: CallId, released: Released) -> ReleaseOutcome {
         self.locks.remove_waiter(removal.name, id, call);
-        self.slots.end(call);
+        self.suffixes.end(call);
         outcome(released)
     }
 
-    /// Reads the holders of a lock, the waiters at the slots of a call, and the record of its request.
+    /// Reads the holders of a lock, the waiters under the key suffixes of a call, and the record of its request.
     async fn read_for_undo(
         &self,
         removal: &ClaimRemoval<'_>,
@@ -217,8 +217,12 @@ impl Replica {
             TxnOp::get(removal.lock.holders(), Some(some)),
             TxnOp::get(self.keys.request(*id), None),
         ];
-        let slots = self.slots.of(call);
-        reads.extend(slots.iter().map(|slot| TxnOp::get(removal.lock.waiter(*slot), None)));
+        let suffixes = self.suffixes.of(call);
+        reads.extend(
+            suffixes
+                .iter()
+                .map(|suffix| TxnOp::get(removal.lock.waiter(*suffix), None)),
+        );
         let answer = self.step(&removal.lock, Vec::new(), reads).await?;
         let [holders, request, waiters @ ..] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
@@ -242,9 +246,9 @@ impl Replica {
         &self,
         removal: &ClaimRemoval<'_>,
         id: &ClaimId,
-        (slot, written, retryable): (Slot, i64, bool),
+        (suffix, written, retryable): (KeySuffix, i64, bool),
     ) -> Result<bool, Failure> {
-        let key = removal.lock.waiter(slot);
+        let key = removal.lock.waiter(suffix);
         let when = vec![Compare::mod_revision(key.clone(), CompareOp::Equal, written)];
         let mut then = vec![TxnOp::delete(key, None)];
         if retryable {
@@ -252,7 +256,7 @@ impl Replica {
         }
         let answer = self.step(&removal.lock, when, then).await?;
         if answer.succeeded {
-            self.slots.deleted(slot);
+            self.suffixes.deleted(suffix);
         }
         Ok(answer.succeeded)
     }
@@ -340,7 +344,7 @@ impl Replica {
     fn note_ended(&self, name: &LockName, entry: &Entry, cause: Cause) {
         let alive = self.history.ended(entry);
         self.locks.ended(name, entry);
-        self.slots.deleted(entry.slot);
+        self.suffixes.deleted(entry.suffix);
         let settled = || entry.claim.holds.iter().all(|hold| self.calls.is_settled(hold.call));
         // A holder that is about to move to another lease is marked as not poolable, too.
         let poolable = !entry.claim.not_poolable;
@@ -376,7 +380,7 @@ impl Replica {
         let Some(waiter) = waiter else {
             return Ok(None);
         };
-        let key = lock.waiter(waiter.slot);
+        let key = lock.waiter(waiter.suffix);
         // While the first waiter is unchanged, nobody can have joined the holders.
         let when = vec![
             unchanged(entry.holder_key(lock), entry),
@@ -386,7 +390,7 @@ impl Replica {
         with.push(TxnOp::delete(key, None));
         let hand_over = async |call: &Call<'_>| {
             let granting = Granting {
-                slot: waiter.slot,
+                suffix: waiter.suffix,
                 is_new: false,
                 when: when.clone(),
                 judged_at: None,
@@ -419,8 +423,8 @@ impl Replica {
 
 /// The waiter of this call, if it is the first one and would be the only holder once this holder is gone.
 fn next_alone(view: &View, gone: &Entry, next: &NewClaim) -> Option<Entry> {
-    let alone = view.holders.iter().all(|holder| holder.slot == gone.slot);
-    let first = view.next_without(Some(gone.slot)).next()?;
+    let alone = view.holders.iter().all(|holder| holder.suffix == gone.suffix);
+    let first = view.next_without(Some(gone.suffix)).next()?;
     (alone && first.waits_for(next)).then(|| first.clone())
 }
 

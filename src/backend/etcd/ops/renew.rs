@@ -9,11 +9,11 @@ use super::Replica;
 use crate::backend::RenewOutcome;
 use crate::backend::etcd::cluster::Failure;
 use crate::backend::etcd::data::conditions::{put_on, unchanged};
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::LockKeys;
 use crate::backend::etcd::data::record::{Claim, Request};
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, View};
-use crate::backend::etcd::lease::{seconds, span};
+use crate::backend::etcd::lease::{remaining_ttl, seconds, span};
 use crate::backend::etcd::ops::grant::grant_of;
 use crate::backend::etcd::txn::Answer;
 use crate::name::{Kind, LeaseKey, LockName, Ttl};
@@ -34,7 +34,7 @@ impl Replica {
                 return Ok(RenewOutcome::Gone(self.history.of(lease).await?));
             };
             let (is_remembered, alive) = tokio::try_join!(self.keep_memory(&entry), self.keep_all(&entry))?;
-            let now = self.holder_at(&lock, lease.kind, entry.slot).await?;
+            let now = self.holder_at(&lock, lease.kind, entry.suffix).await?;
             let kept = now.as_ref().filter(|now| alive && is_kept(&entry, now));
             if let Some(entry) = kept.filter(|entry| entry.hold_of(lease).is_some())
                 && let Some((entry, left)) = self.prolong(&lease.lock.name, entry, ttl, is_remembered).await?
@@ -49,7 +49,7 @@ impl Replica {
             if !alive && now.as_ref().is_some_and(|now| now.lease == entry.lease) {
                 // The lease is dead, and etcd is about to delete its key.
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                known = self.holder_at(&lock, lease.kind, entry.slot).await?;
+                known = self.holder_at(&lock, lease.kind, entry.suffix).await?;
                 continue;
             }
             known = now;
@@ -57,42 +57,42 @@ impl Replica {
         Err(Failure::Unavailable("etcd: the holder changes too fast".into()))
     }
 
-    /// The remaining time of a holder's lease, or of the lease that it may be moved to if that is shorter. None if its
-    /// own lease is dead.
+    /// The remaining TTL of a holder, by its lease or by the lease that it may be moved to if that is shorter. None if
+    /// its own lease is dead.
     pub async fn remaining(&self, entry: &Entry) -> Result<Option<Duration>, Failure> {
         let left = self.leases.remaining(entry.lease).await?;
         if entry.claim.moving_to == 0 {
-            return Ok(left);
+            return Ok(left.map(remaining_ttl));
         }
         let moving = self.leases.remaining(entry.claim.moving_to).await?;
-        Ok(left.map(|left| moving.map_or(left, |moving| moving.min(left))))
+        Ok(left.map(|left| remaining_ttl(moving.map_or(left, |moving| moving.min(left)))))
     }
 
-    /// Finds the holder of a lease: at the slot that the lease names, or where the record of its request says.
+    /// Finds the holder of a lease: under the key suffix that the lease names, or where the record of its request says.
     pub async fn holder(&self, lease: &LeaseKey) -> Result<Option<Entry>, Failure> {
         let lock = self.keys.lock(&lease.lock.name);
-        let slot = Slot::of_lease(lease.claim);
+        let suffix = KeySuffix::of_lease(lease.claim);
         let mut reads = vec![TxnOp::get(self.keys.request(lease.claim), None)];
-        reads.extend(holder_keys(&lock, lease.kind, slot).map(|key| TxnOp::get(key, None)));
+        reads.extend(holder_keys(&lock, lease.kind, suffix).map(|key| TxnOp::get(key, None)));
         let answer = Answer::of(&self.link.txn(Txn::new().and_then(reads)).await?);
         let [request, holders @ ..] = answer.reads.as_slice() else {
             return Err(Failure::no_answer());
         };
         let kvs: Vec<_> = holders.iter().flat_map(|read| read.kvs().iter().cloned()).collect();
-        let there = View::read(&lock, 0, &kvs)?.holders.get(slot).cloned();
+        let there = View::read(&lock, 0, &kvs)?.holders.get(suffix).cloned();
         let request = request.kvs().first();
         match request.and_then(|kv| Request::decode(kv.value(), lease.claim).ok()) {
-            Some(Request::Holds { slot, .. }) if there.is_none() => self.holder_at(&lock, lease.kind, slot).await,
+            Some(Request::Holds { suffix, .. }) if there.is_none() => self.holder_at(&lock, lease.kind, suffix).await,
             _ => Ok(there),
         }
     }
 
     /// Reads a holder by its key.
-    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, slot: Slot) -> Result<Option<Entry>, Failure> {
-        for key in holder_keys(lock, kind, slot) {
+    pub async fn holder_at(&self, lock: &LockKeys, kind: Kind, suffix: KeySuffix) -> Result<Option<Entry>, Failure> {
+        for key in holder_keys(lock, kind, suffix) {
             let read = self.link.get(key, GetOptions::new()).await?;
             if !read.kvs().is_empty() {
-                return Ok(View::read(lock, 0, read.kvs())?.holders.get(slot).cloned());
+                return Ok(View::read(lock, 0, read.kvs())?.holders.get(suffix).cloned());
             }
         }
         Ok(None)
@@ -200,10 +200,10 @@ impl Replica {
 }
 
 /// The keys that a holder may have: its own, and that of earlier releases.
-fn holder_keys(lock: &LockKeys, kind: Kind, slot: Slot) -> impl Iterator<Item = String> {
-    [lock.holder(kind, slot)]
+fn holder_keys(lock: &LockKeys, kind: Kind, suffix: KeySuffix) -> impl Iterator<Item = String> {
+    [lock.holder(kind, suffix)]
         .into_iter()
-        .chain(lock.earlier_holder(kind, slot))
+        .chain(lock.earlier_holder(kind, suffix))
 }
 
 /// Whether every lease that a holder's record names now was named by its earlier record too, and its key is on the same

@@ -9,9 +9,9 @@ use tokio::time::sleep;
 
 use super::Replica;
 use crate::backend::etcd::cluster::Failure;
+use crate::backend::etcd::data::key_suffixes::KeySuffix;
 use crate::backend::etcd::data::keys::{KeyRole, LockKeys};
 use crate::backend::etcd::data::record::End;
-use crate::backend::etcd::data::slots::Slot;
 use crate::backend::etcd::data::view::{Entry, Step, View};
 use crate::backend::etcd::lock_state::watch;
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
@@ -90,30 +90,30 @@ impl Watching {
 
     /// Reports the changes of one revision, in the order of ends, removed waiters, grants and new waiters.
     async fn apply_revision(&mut self, events: &[&Event]) -> Result<(), Failure> {
-        let granted: HashSet<Slot> = events.iter().filter_map(|event| self.granted(event)).collect();
+        let granted: HashSet<KeySuffix> = events.iter().filter_map(|event| self.granted(event)).collect();
         let mut ordered = events.to_vec();
         ordered.sort_by_key(|event| self.rank(event));
         for event in ordered {
             let Some((_, view)) = &mut self.open else {
                 return Ok(());
             };
-            let slot = holder_slot(&self.keys, event);
-            let shown = slot.and_then(|slot| Some(view.holders.get(slot)?.claim.metadata.clone()));
+            let suffix = holder_suffix(&self.keys, event);
+            let shown = suffix.and_then(|suffix| Some(view.holders.get(suffix)?.claim.metadata.clone()));
             let step = view.follow(&self.keys, event);
             match step? {
                 Step::Ended(entry) => {
                     let cause = self.cause(&entry).await?;
                     self.report(ChangeKind::Ended(cause), entry.claim.owner.clone(), entry.token());
                 }
-                Step::LeftQueue(entry) if !granted.contains(&entry.slot) => {
+                Step::LeftQueue(entry) if !granted.contains(&entry.suffix) => {
                     self.report(ChangeKind::Ended(Cause::Cancelled), entry.claim.owner.clone(), None);
                 }
-                Step::Granted(slot) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(slot)),
-                Step::Queued(slot) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(slot)),
-                Step::Changed(slot) => {
+                Step::Granted(suffix) => self.report_entry(ChangeKind::Granted, |view| view.holders.get(suffix)),
+                Step::Queued(suffix) => self.report_entry(ChangeKind::Queued, |view| view.waiters.get(suffix)),
+                Step::Changed(suffix) => {
                     if let Some(shown) = shown {
                         self.report_entry(ChangeKind::Updated, |view| {
-                            view.holders.get(slot).filter(|entry| entry.claim.metadata != shown)
+                            view.holders.get(suffix).filter(|entry| entry.claim.metadata != shown)
                         });
                     }
                 }
@@ -123,15 +123,15 @@ impl Watching {
         Ok(())
     }
 
-    fn granted(&self, event: &Event) -> Option<Slot> {
-        holder_slot(&self.keys, event).filter(|_| event.event_type() == EventType::Put)
+    fn granted(&self, event: &Event) -> Option<KeySuffix> {
+        holder_suffix(&self.keys, event).filter(|_| event.event_type() == EventType::Put)
     }
 
     /// The position of an event among those of its revision.
     fn rank(&self, event: &Event) -> u8 {
         let holder = event
             .kv()
-            .is_some_and(|kv| matches!(self.keys.stand(kv.key()), Some(KeyRole::Holder(_))));
+            .is_some_and(|kv| matches!(self.keys.role_of(kv.key()), Some(KeyRole::Holder(_))));
         match (event.event_type(), holder) {
             (EventType::Delete, true) => 0,
             (EventType::Delete, false) => 1,
@@ -173,10 +173,10 @@ impl Watching {
     }
 }
 
-/// The slot of the holder whose key an event is about.
-fn holder_slot(keys: &LockKeys, event: &Event) -> Option<Slot> {
-    match keys.stand(event.kv()?.key()) {
-        Some(KeyRole::Holder(slot)) => Some(slot),
+/// The key suffix of the holder whose key an event is about.
+fn holder_suffix(keys: &LockKeys, event: &Event) -> Option<KeySuffix> {
+    match keys.role_of(event.kv()?.key()) {
+        Some(KeyRole::Holder(suffix)) => Some(suffix),
         _ => None,
     }
 }

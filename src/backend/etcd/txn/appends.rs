@@ -15,7 +15,7 @@ use super::packing::Step;
 const TOGETHER: usize = 96;
 
 /// A step, and the caller that waits for its answer.
-pub type Asked = (Step, oneshot::Sender<Answered>);
+pub type QueuedAppend = (Step, oneshot::Sender<Answered>);
 
 /// The appends of each lock, by its key prefix.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct AppendQueues(Mutex<HashMap<String, AppendQueue>>);
 struct AppendQueue {
     /// The number of the last one that was taken.
     taken: u64,
-    waiting: VecDeque<Asked>,
+    waiting: VecDeque<QueuedAppend>,
     in_flight: bool,
     /// Those that wait are sent as soon as those in flight are answered.
     is_due: bool,
@@ -54,7 +54,7 @@ impl AppendQueues {
 
     /// Takes the appends of a lock, in their order, unless some are in flight. With `is_due`, those that are not taken
     /// are sent as soon as those in flight are answered.
-    pub fn take(&self, lock: &str, is_due: bool) -> Option<Vec<Asked>> {
+    pub fn take(&self, lock: &str, is_due: bool) -> Option<Vec<QueuedAppend>> {
         let mut all = self.0.lock();
         let queue = all.get_mut(lock)?;
         if queue.in_flight {
@@ -65,7 +65,7 @@ impl AppendQueues {
     }
 
     /// Notes that the appends of a lock that were taken are answered. Returns those that are due.
-    pub fn ended(&self, lock: &str) -> Option<Vec<Asked>> {
+    pub fn ended(&self, lock: &str) -> Option<Vec<QueuedAppend>> {
         let mut all = self.0.lock();
         let queue = all.get_mut(lock)?;
         queue.in_flight = false;
@@ -79,7 +79,7 @@ impl AppendQueues {
 
 impl AppendQueue {
     /// None of those that are taken writes the key of another.
-    fn take(&mut self) -> Vec<Asked> {
+    fn take(&mut self) -> Vec<QueuedAppend> {
         let (mut taken, mut written) = (Vec::new(), HashSet::new());
         while let Some((step, caller)) = self.waiting.front()
             && taken.len() < TOGETHER
@@ -106,8 +106,8 @@ mod tests {
         queues.push(Step::new(lock, BatchClass::Other, Vec::new(), vec![put], Vec::new()))
     }
 
-    fn keys(taken: &[Asked]) -> Vec<String> {
-        let key = |(step, _): &Asked| String::from_utf8(step.written[0].clone()).unwrap();
+    fn keys(taken: &[QueuedAppend]) -> Vec<String> {
+        let key = |(step, _): &QueuedAppend| String::from_utf8(step.written[0].clone()).unwrap();
         taken.iter().map(key).collect()
     }
 

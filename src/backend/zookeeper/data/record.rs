@@ -150,7 +150,7 @@ impl Claim {
         Ok(Self {
             id: ClaimId::from_bytes(record.id),
             owner: Owner::new(&record.owner)?,
-            identity: Identity::proven(&record.identity),
+            identity: Identity::authenticated(&record.identity),
             mode: match record.mode {
                 ModeRecord::Exclusive => Mode::Exclusive,
                 ModeRecord::Shared => Mode::Shared,

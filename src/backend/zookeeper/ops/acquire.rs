@@ -1,4 +1,4 @@
-//! Acquires a lock: grants a new claim at once or enqueues it; [`super::adopt`] handles claims that exist already.
+//! Acquires a lock: grants a new claim at once or enqueues it; [`super::existing_claim`] handles claims that exist already.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::backend::zookeeper::data::child::{Child, Place};
 use crate::backend::zookeeper::data::paths::Paths;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::epoch::Epoch;
-use crate::backend::zookeeper::history::RequestSlot;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
+use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
 use crate::claim::Holder;
-use crate::name::LockName;
+use crate::name::{LockName, Mode};
 
 /// A lock as it was read for one call.
 pub struct Snapshot {
-    pub epoch: Arc<Epoch>,
+    pub connection: Arc<FencedConnection>,
     pub view: View,
     /// What is known of the call's request, and how its record is written.
     pub memory: Option<Memory>,
-    pub slot: RequestSlot,
+    pub request_write: RequestWrite,
 }
 
 /// The outcome of one attempt.
@@ -60,47 +60,55 @@ fn may_have_effect(failure: Failure) -> Failure {
 impl Replica {
     /// See [`crate::backend::Backend::acquire`].
     pub async fn acquire(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         if new.wait_policy == WaitPolicy::NoWait {
             self.ensure_bucket(lock).await?;
-            let outcome = self.acquire_now(lock, new, &epoch).await.map_err(may_have_effect)?;
+            let outcome = self
+                .acquire_now(lock, new, &connection)
+                .await
+                .map_err(may_have_effect)?;
             self.calls.has_outcome(new.call, &outcome);
             return Ok(outcome);
         }
         // A call that may have to wait is sent when the one before has its place. Nothing may come before this await: it
         // keeps the order of arrival.
-        let admitted = self.table.admit(lock).await;
+        let in_order = self.table.wait_for_earlier_calls(lock).await;
         self.ensure_bucket(lock).await?;
-        if self.epochs.current().borrow().is_none() {
+        if self.connections.current().borrow().is_none() {
             return Err(Failure::NotSent("the connection was lost".into()));
         }
-        let outcome = self.acquire_now(lock, new, &epoch).await;
-        drop(admitted);
+        let outcome = self.acquire_now(lock, new, &connection).await;
+        drop(in_order);
         let outcome = outcome.map_err(may_have_effect)?;
         self.calls.has_outcome(new.call, &outcome);
         Ok(outcome)
     }
 
-    async fn acquire_now(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> Result<AcquireOutcome, Failure> {
-        if self.must_wait(lock, new, epoch)
-            && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestSlot::Absent).await?
+    async fn acquire_now(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+    ) -> Result<AcquireOutcome, Failure> {
+        if self.must_wait(lock, new, connection)
+            && let Attempt::Done(outcome) = self.enqueue(lock, new, RequestWrite::Create).await?
         {
             return Ok(outcome);
         }
-        let mut is_there = match self.enter(lock, new, RequestSlot::Absent, false).await? {
-            Entered::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-            Entered::Left => return Ok(AcquireOutcome::Cancelled),
-            Entered::Refused { is_there } => is_there,
+        let mut is_there = match self.acquire_free(lock, new, RequestWrite::Create, false).await? {
+            FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
+            FreeAttempt::Left => return Ok(AcquireOutcome::Cancelled),
+            FreeAttempt::Refused { is_there } => is_there,
         };
         for _ in 0..TRIES {
             let snapshot = self.snapshot(lock, new).await?;
             match self.acquire_by(lock, new, &snapshot).await? {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Changed => {}
-                Attempt::Empty => match self.enter(lock, new, snapshot.slot, is_there).await? {
-                    Entered::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
-                    Entered::Left => return Ok(AcquireOutcome::Cancelled),
-                    Entered::Refused { is_there: now } => is_there = now,
+                Attempt::Empty => match self.acquire_free(lock, new, snapshot.request_write, is_there).await? {
+                    FreeAttempt::Held(grant) => return Ok(AcquireOutcome::Held(grant)),
+                    FreeAttempt::Left => return Ok(AcquireOutcome::Cancelled),
+                    FreeAttempt::Refused { is_there: now } => is_there = now,
                 },
             }
         }
@@ -108,41 +116,43 @@ impl Replica {
     }
 
     /// Whether a claim has to wait, as far as this replica knows. Its step asks for what matters besides.
-    fn must_wait(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch) -> bool {
+    fn must_wait(&self, lock: &LockName, new: &NewClaim, connection: &FencedConnection) -> bool {
         let limit = new.limits.queue as usize;
-        new.wait_policy == WaitPolicy::Wait
-            && !new.reentrant
-            && self.table.ask(lock, epoch, |view| {
-                !view.is_empty()
-                    && !view.admits(new.mode)
-                    && view.mismatch(new.mode).is_none()
-                    && view.of_claim(&new.id).is_none()
-                    // Far from the limit, a view that is a little old suffices.
-                    && view.len() < limit / 2
-            }) == Some(true)
+        if new.wait_policy != WaitPolicy::Wait || new.reentrant {
+            return false;
+        }
+        let is_blocked = self.table.ask(lock, connection, |view| {
+            !view.is_empty()
+                && !view.admits(new.mode)
+                && view.mismatch(new.mode).is_none()
+                && view.of_claim(&new.id).is_none()
+                // Far from the limit, a view that is a little old suffices.
+                && view.len() < limit / 2
+        });
+        is_blocked.unwrap_or_else(|| new.mode == Mode::Exclusive && self.table.is_taken_unseen(lock, limit / 2))
     }
 
     /// Reads the request of a call, and then the lock.
     pub async fn snapshot(&self, lock: &LockName, new: &NewClaim) -> Result<Snapshot, Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         let request = self.paths.request(lock, new.id);
         // The request first: what it says was so when the lock was listed, or its version has changed since.
         let memory = async {
             match new.retryable {
-                true => self.history.read(epoch.generation, &request).await,
+                true => self.history.read(connection.generation, &request).await,
                 false => Ok(None),
             }
         };
-        let (memory, view) = tokio::join!(biased; memory, self.table.list(lock, &epoch));
+        let (memory, view) = tokio::join!(biased; memory, self.table.list(lock, &connection));
         let (memory, view) = (memory?, view?);
-        let slot = memory
+        let request_write = memory
             .as_ref()
-            .map_or(RequestSlot::Absent, |(_, version)| RequestSlot::Replaced(*version));
+            .map_or(RequestWrite::Create, |(_, version)| RequestWrite::Replace(*version));
         Ok(Snapshot {
-            epoch,
+            connection,
             view,
             memory: memory.and_then(|(memory, _)| memory),
-            slot,
+            request_write,
         })
     }
 
@@ -165,14 +175,14 @@ impl Replica {
             return Ok(Attempt::Empty);
         }
         if new.wait_policy == WaitPolicy::NoWait && !view.admits(new.mode) {
-            let first = self.first_holder(&snapshot.epoch, lock, view).await?;
+            let first = self.first_holder(&snapshot.connection, lock, view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }
         let limit = new.limits.queue;
         if view.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        self.enqueue(lock, new, snapshot.slot).await
+        self.enqueue(lock, new, snapshot.request_write).await
     }
 
     /// A granting or enqueueing step of a call. None if the call has ended.
@@ -199,13 +209,13 @@ impl Replica {
     }
 
     /// Grants a lock that nobody uses: its node is absent, or there without children.
-    async fn enter(
+    async fn acquire_free(
         &self,
         lock: &LockName,
         new: &NewClaim,
-        slot: RequestSlot,
+        request_write: RequestWrite,
         is_there: bool,
-    ) -> Result<Entered, Failure> {
+    ) -> Result<FreeAttempt, Failure> {
         let path = self.paths.lock(lock);
         let claim = Arc::new(Claim::of(new));
         let holder = self.new_holder(lock, new);
@@ -217,16 +227,16 @@ impl Replica {
         let granted = ops.len() + 1;
         ops.push(Op::create(path, Vec::new()).into());
         ops.push(StepOp::Grant(holder, Arc::clone(&claim)));
-        ops.extend(self.history.begin(lock, new, new.id, slot).map(StepOp::Op));
+        ops.extend(self.history.begin(lock, new, new.id, request_write).map(StepOp::Op));
         let Some(step) = self.step_of(lock, new, ops) else {
-            return Ok(Entered::Left);
+            return Ok(FreeAttempt::Left);
         };
         let sent = self.batcher.send(step).await;
         match sent {
             Ok(done) => {
                 let lease = self.note_granted(lock, &claim, &done, granted)?;
                 let waited = done.sent.saturating_duration_since(new.arrived);
-                Ok(Entered::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
+                Ok(FreeAttempt::Held(grant_of(&lease, &claim.holds[0], claim.life, waited)))
             }
             Err(Failure::Refused { index, code }) => {
                 changed(Err::<(), _>(Failure::Refused { index, code }))?;
@@ -235,7 +245,7 @@ impl Replica {
                     self.buckets.lock().remove(&Paths::bucket_of(lock));
                     self.ensure_bucket(lock).await?;
                 }
-                Ok(Entered::Refused {
+                Ok(FreeAttempt::Refused {
                     is_there: match index {
                         0 => code == Code::NODE_EXISTS || code == Code::NOT_EMPTY,
                         _ => is_there,
@@ -247,13 +257,13 @@ impl Replica {
                     self.calls.doubt(new.call);
                 }
                 changed(refused)?;
-                Ok(Entered::Refused { is_there })
+                Ok(FreeAttempt::Refused { is_there })
             }
         }
     }
 
-    async fn enqueue(&self, lock: &LockName, new: &NewClaim, slot: RequestSlot) -> Result<Attempt, Failure> {
-        let more = self.history.begin(lock, new, new.id, slot);
+    async fn enqueue(&self, lock: &LockName, new: &NewClaim, request_write: RequestWrite) -> Result<Attempt, Failure> {
+        let more = self.history.begin(lock, new, new.id, request_write);
         let ops = more.map(StepOp::Op).into_iter().collect();
         match self.put_waiter(lock, new, (&Claim::of(new), None), ops).await? {
             Some(Some(waiter)) => self.stand_new(lock, new, &waiter).await,
@@ -286,22 +296,23 @@ impl Replica {
             return Ok(Some(None));
         };
         let waiter = name_in(created(&done, 0)?).to_owned();
-        self.table.join(lock, new.call, new.id, &waiter, done.epoch.session);
+        self.table
+            .join(lock, new.call, new.id, &waiter, done.connection.session);
         tracing::trace!(lock = %lock, claim = %new.id, "waits");
         Ok(Some(Some(waiter)))
     }
 
     /// A new waiter: it holds if it may, leaves again if it is a try, and otherwise waits.
     async fn stand_new(&self, lock: &LockName, new: &NewClaim, waiter: &str) -> Result<Attempt, Failure> {
-        let epoch = self.epochs.ready().await?;
-        let view = self.table.list(lock, &epoch).await?;
+        let connection = self.connections.ready().await?;
+        let view = self.table.list(lock, &connection).await?;
         // Another replica may have enqueued one of another kind at the same moment.
         if let Some(existing) = view.mismatch_ahead(waiter, new.mode)
             && self.withdraw(lock, new, waiter).await?
         {
             return Ok(AcquireOutcome::Refused(Refusal::LimitMismatch { existing }).into());
         }
-        let outcome = self.stand(lock, new, &epoch, view).await?;
+        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         if new.wait_policy == WaitPolicy::Wait {
             return Ok(outcome.into());
         }
@@ -309,8 +320,8 @@ impl Replica {
             if !self.withdraw(lock, new, waiter).await? {
                 return Ok(Attempt::Changed);
             }
-            let view = self.table.list(lock, &epoch).await?;
-            return Ok(AcquireOutcome::Busy(self.first_holder(&epoch, lock, &view).await?).into());
+            let view = self.table.list(lock, &connection).await?;
+            return Ok(AcquireOutcome::Busy(self.first_holder(&connection, lock, &view).await?).into());
         }
         Ok(of_try(outcome))
     }
@@ -336,20 +347,20 @@ impl Replica {
     /// The first holder of a view, as it is shown.
     pub async fn first_holder(
         &self,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         lock: &LockName,
         view: &View,
     ) -> Result<Option<Box<Holder>>, Failure> {
         let Some(first) = view.holders().first() else {
             return Ok(None);
         };
-        let lease = self.shown_holder(epoch, lock, first).await?;
+        let lease = self.shown_holder(connection, lock, first).await?;
         Ok(lease.map(|lease| Box::new(super::inspect::show_holder(&lease))))
     }
 }
 
 /// The outcome of a step that grants a free lock.
-enum Entered {
+enum FreeAttempt {
     Held(Grant),
     /// The call has ended.
     Left,

@@ -31,7 +31,7 @@ struct HandOver<'a> {
 
 /// What the step of an end consists of besides the end of the holder itself.
 #[derive(Default)]
-struct Extras {
+struct EndOps {
     /// The records of the ends.
     ends: Vec<Op>,
     /// The deletion of the lock's node.
@@ -110,8 +110,8 @@ impl Replica {
         };
         let path = self.child(&lease.lock, &lease.child.name);
         let rewrite = Op::set(path, claim.encode(), lease.version);
-        let extras = Extras { ends, lock: None };
-        let Some(done) = self.send_end(lease, rewrite, extras).await? else {
+        let end_ops = EndOps { ends, lock: None };
+        let Some(done) = self.send_end(lease, rewrite, end_ops).await? else {
             return Ok(None);
         };
         self.note_rewritten(lease, claim, set(&done, 0)?);
@@ -149,11 +149,11 @@ impl Replica {
             }
         }
         let delete = Op::delete(self.child(lock, &lease.child.name), lease.version);
-        let extras = Extras {
+        let end_ops = EndOps {
             lock: self.is_alone(lease).then(|| Op::delete(self.paths.lock(lock), ANY)),
             ends,
         };
-        let Some(done) = self.send_end(lease, delete, extras).await? else {
+        let Some(done) = self.send_end(lease, delete, end_ops).await? else {
             return Ok(None);
         };
         drop(done);
@@ -173,18 +173,18 @@ impl Replica {
 
     /// Sends the end of holds. Nothing that is only remembered or tidied up keeps a hold from ending. None if the holder
     /// has changed.
-    async fn send_end(&self, lease: &Lease, end: Op, mut extras: Extras) -> Result<Option<StepDone>, Failure> {
+    async fn send_end(&self, lease: &Lease, end: Op, mut end_ops: EndOps) -> Result<Option<StepDone>, Failure> {
         loop {
             let mut ops = vec![StepOp::Op(end.clone())];
-            ops.extend(extras.ends.iter().cloned().map(StepOp::Op));
-            ops.extend(extras.lock.clone().map(StepOp::Op));
+            ops.extend(end_ops.ends.iter().cloned().map(StepOp::Op));
+            ops.extend(end_ops.lock.clone().map(StepOp::Op));
             match self.step(&lease.lock, ops).await {
                 Ok(done) => {
-                    self.history.ended(&extras.ends, lease.claim.finished_limit);
+                    self.history.ended(&end_ops.ends, lease.claim.finished_limit);
                     return Ok(Some(done));
                 }
-                Err(Failure::Refused { index, .. }) if index > extras.ends.len() => extras.lock = None,
-                Err(Failure::Refused { index, .. }) if index > 0 => repair(&mut extras.ends, index - 1),
+                Err(Failure::Refused { index, .. }) if index > end_ops.ends.len() => end_ops.lock = None,
+                Err(Failure::Refused { index, .. }) if index > 0 => repair(&mut end_ops.ends, index - 1),
                 refused => return changed(refused),
             }
         }
@@ -196,14 +196,14 @@ impl Replica {
         let Some(own) = self.table.own(lock, next.call) else {
             return Ok(None);
         };
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         let gone = Some(lease.child.name.as_str());
-        let known = self.table.ask(lock, &epoch, |view| {
+        let known = self.table.ask(lock, &connection, |view| {
             (view.has(&own.name) && gone.is_some_and(|gone| view.has(gone))).then(|| view.is_next(&own.name, gone))
         });
         let is_next = match known.flatten() {
             Some(is_next) => is_next,
-            None => self.table.list(lock, &epoch).await?.is_next(&own.name, gone),
+            None => self.table.list(lock, &connection).await?.is_next(&own.name, gone),
         };
         let call = self.calls.begin(next.call).filter(|_| is_next);
         Ok(call.map(|call| HandOver {

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::record::Claim;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::leases::Lease;
 use crate::claim::Cause;
 
@@ -21,22 +21,22 @@ const AGAIN: Duration = Duration::from_millis(100);
 impl Replica {
     /// Ends leases until the namespace is closed.
     pub async fn expire_all(self: Arc<Self>) {
-        let closed = self.epochs.closed().clone();
-        let mut epochs = self.epochs.current();
+        let closed = self.connections.closed().clone();
+        let mut connections = self.connections.current();
         let mut connected = None;
         let run = async {
             loop {
                 let ended = tokio::select! {
                     ended = self.leases.ended(AT_ONCE) => ended,
-                    changed = epochs.changed() => {
+                    changed = connections.changed() => {
                         if changed.is_err() {
                             return;
                         }
-                        let now = epochs.borrow_and_update().clone();
-                        if let Some(epoch) = now.filter(|epoch| connected != Some(epoch.generation))
-                            && connected.replace(epoch.generation).is_some()
+                        let now = connections.borrow_and_update().clone();
+                        if let Some(connection) = now.filter(|connection| connected != Some(connection.generation))
+                            && connected.replace(connection.generation).is_some()
                         {
-                            self.read_again(&epoch).await;
+                            self.read_again(&connection).await;
                         }
                         continue;
                     }
@@ -53,17 +53,17 @@ impl Replica {
 
     /// Reads all known holders again over a new connection: an old copy of the store may have been put back, and a
     /// version may have been written twice. What is not read for a failure is left to the sweep.
-    async fn read_again(&self, epoch: &Epoch) {
+    async fn read_again(&self, connection: &FencedConnection) {
         self.buckets.lock().clear();
         let known = self.leases.take_all();
         for some in known.chunks(AT_ONCE) {
-            join_all(some.iter().map(|lease| self.read_lease_again(epoch, lease))).await;
+            join_all(some.iter().map(|lease| self.read_lease_again(connection, lease))).await;
         }
     }
 
-    async fn read_lease_again(&self, epoch: &Epoch, known: &Lease) {
+    async fn read_lease_again(&self, connection: &FencedConnection, known: &Lease) {
         let path = self.child(&known.lock, &known.child.name);
-        let Ok(Some((data, stat))) = self.client.get(epoch.generation, &path).await else {
+        let Ok(Some((data, stat))) = self.client.get(connection.generation, &path).await else {
             return;
         };
         let claim = Claim::decode(&data);
@@ -73,21 +73,21 @@ impl Replica {
     }
 
     /// Reads a holder, and notes the version that has replaced this one, if any.
-    async fn is_unchanged(&self, epoch: &Epoch, lease: &Lease) -> Result<bool, Failure> {
-        let now = self.read_holder(epoch, &lease.lock, &lease.child).await?;
+    async fn is_unchanged(&self, connection: &FencedConnection, lease: &Lease) -> Result<bool, Failure> {
+        let now = self.read_holder(connection, &lease.lock, &lease.child).await?;
         Ok(now.is_some_and(|now| (now.version, now.modified) == (lease.version, lease.modified)))
     }
 
     /// Ends a lease whose version was seen for its whole life, unless another version has replaced it.
     pub async fn expire(&self, lease: &Lease) -> Result<(), Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         // A deletion that is refused would take the other steps of its multi along.
-        if !lease.is_own && !self.is_unchanged(&epoch, lease).await? {
+        if !lease.is_own && !self.is_unchanged(&connection, lease).await? {
             return Ok(());
         }
         if !self.end_all(&lease.lock, lease, Cause::Expired).await? {
             self.leases.forget(&lease.lock, &lease.child.name);
-            self.read_holder(&epoch, &lease.lock, &lease.child).await?;
+            self.read_holder(&connection, &lease.lock, &lease.child).await?;
         }
         Ok(())
     }

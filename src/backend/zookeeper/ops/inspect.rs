@@ -9,7 +9,7 @@ use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::paths::decode_name;
 use crate::backend::zookeeper::data::record::Claim;
 use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{InspectLimit, LockPage, LockSummary, PageRequest};
 use crate::claim::{Holder, Queue, Waiter};
@@ -21,15 +21,15 @@ const CONCURRENT: usize = 64;
 impl Replica {
     /// See [`crate::backend::Backend::inspect`].
     pub async fn inspect(&self, lock: &LockName, limit: InspectLimit) -> Result<Queue, Failure> {
-        let epoch = self.epochs.ready().await?;
-        let view = self.list_now(&epoch, lock).await?;
-        self.show(&epoch, lock, &view, limit).await
+        let connection = self.connections.ready().await?;
+        let view = self.list_now(&connection, lock).await?;
+        self.show(&connection, lock, &view, limit).await
     }
 
     /// A view as the API returns it. Claims that ended since are left out.
     pub async fn show(
         &self,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         lock: &LockName,
         view: &View,
         limit: InspectLimit,
@@ -37,12 +37,12 @@ impl Replica {
         // Boxed, because the compiler cannot prove that a borrowing future per child is `Send`.
         let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
         for holder in view.holders().iter().take(limit.holders) {
-            reads.push(self.read_holder(epoch, lock, holder).boxed());
+            reads.push(self.read_holder(connection, lock, holder).boxed());
         }
         let holders: Vec<Option<Lease>> = stream::iter(reads).buffered(CONCURRENT).try_collect().await?;
         let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
         for waiter in view.waiters().iter().take(limit.waiters) {
-            reads.push(self.read_waiter(epoch, lock, waiter).boxed());
+            reads.push(self.read_waiter(connection, lock, waiter).boxed());
         }
         let waiters = stream::iter(reads);
         let waiters: Vec<Option<Claim>> = waiters.buffered(CONCURRENT).try_collect().await?;
@@ -60,34 +60,39 @@ impl Replica {
     }
 
     /// The data of a waiter; `None` if it is gone.
-    pub async fn read_waiter(&self, epoch: &Epoch, lock: &LockName, waiter: &Child) -> Result<Option<Claim>, Failure> {
+    pub async fn read_waiter(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        waiter: &Child,
+    ) -> Result<Option<Claim>, Failure> {
         let path = self.child(lock, &waiter.name);
-        let read = self.client.get(epoch.generation, &path).await?;
+        let read = self.client.get(connection.generation, &path).await?;
         read.map(|(data, _)| Claim::decode(&data)).transpose()
     }
 
     /// See [`crate::backend::Backend::holder`].
     pub async fn holder(&self, lock: &LockName, token: FencingToken) -> Result<Option<Holder>, Failure> {
-        let epoch = self.epochs.ready().await?;
-        let lease = self.holder_with_token(&epoch, lock, token).await?;
+        let connection = self.connections.ready().await?;
+        let lease = self.holder_with_token(&connection, lock, token).await?;
         Ok(lease.as_ref().map(show_holder))
     }
 
     /// The holder with this token, as it is after the server has caught up.
     pub async fn holder_with_token(
         &self,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         lock: &LockName,
         token: FencingToken,
     ) -> Result<Option<Lease>, Failure> {
-        let view = self.list_now(epoch, lock).await?;
+        let view = self.list_now(connection, lock).await?;
         for holder in view.holders() {
             // A token stays the same, so a known one that differs needs no read.
             let known = self.leases.get(lock, &holder.name);
             if known.is_some_and(|known| known.token != token) {
                 continue;
             }
-            if let Some(lease) = self.read_holder(epoch, lock, holder).await?
+            if let Some(lease) = self.read_holder(connection, lock, holder).await?
                 && lease.token == token
             {
                 return Ok(Some(lease));
@@ -98,8 +103,8 @@ impl Replica {
 
     /// See [`crate::backend::Backend::list`].
     pub async fn list(&self, prefix: &str, page: &PageRequest) -> Result<LockPage, Failure> {
-        let epoch = self.epochs.ready().await?;
-        let mut names = self.names(&epoch).await?;
+        let connection = self.connections.ready().await?;
+        let mut names = self.names(&connection).await?;
         names.retain(|name| {
             name.as_str().starts_with(prefix) && page.after.as_deref().is_none_or(|after| name.as_str() > after)
         });
@@ -110,21 +115,21 @@ impl Replica {
                 listing.next = listing.locks.last().map(|last| last.lock.as_str().to_owned());
                 break;
             }
-            listing.locks.extend(self.summary(&epoch, name).await?);
+            listing.locks.extend(self.summary(&connection, name).await?);
         }
         Ok(listing)
     }
 
     /// The locks that have nodes, after the server has caught up.
-    async fn names(&self, epoch: &Epoch) -> Result<Vec<LockName>, Failure> {
-        let sync = self.client.sync(epoch.generation, &self.paths.base());
+    async fn names(&self, connection: &FencedConnection) -> Result<Vec<LockName>, Failure> {
+        let sync = self.client.sync(connection.generation, &self.paths.base());
         let all = self.paths.all_locks();
-        let buckets = self.client.children(epoch.generation, &all);
+        let buckets = self.client.children(connection.generation, &all);
         sync.await?;
         let buckets = buckets.await?.map(|(names, _)| names).unwrap_or_default();
         let reads: Vec<_> = buckets
             .iter()
-            .map(|bucket| self.client.children(epoch.generation, &format!("{all}/{bucket}")))
+            .map(|bucket| self.client.children(connection.generation, &format!("{all}/{bucket}")))
             .collect();
         let mut names = Vec::new();
         for read in reads {
@@ -135,14 +140,14 @@ impl Replica {
     }
 
     /// The summary of a lock, if it has claims.
-    async fn summary(&self, epoch: &Epoch, lock: LockName) -> Result<Option<LockSummary>, Failure> {
+    async fn summary(&self, connection: &FencedConnection, lock: LockName) -> Result<Option<LockSummary>, Failure> {
         let path = self.paths.lock(&lock);
-        let children = self.client.children(epoch.generation, &path).await?;
+        let children = self.client.children(connection.generation, &path).await?;
         let view = View::of(&children.map(|(names, _)| names).unwrap_or_default());
         if view.is_empty() {
             return Ok(None);
         }
-        let first = self.first_holder(epoch, &lock, &view).await?;
+        let first = self.first_holder(connection, &lock, &view).await?;
         Ok(Some(LockSummary {
             holders: view.holders().len(),
             waiters: view.waiters().len(),

@@ -13,8 +13,8 @@ impl Replica {
     pub async fn update_metadata(&self, lease: &LeaseKey, metadata: &Metadata) -> Result<UpdateOutcome, Failure> {
         for _ in 0..TRIES {
             let Some(held) = self.holder_of(lease).await? else {
-                let epoch = self.epochs.ready().await?;
-                let cause = self.history.of_lease(epoch.generation, lease).await?;
+                let connection = self.connections.ready().await?;
+                let cause = self.history.of_lease(connection.generation, lease).await?;
                 return Ok(UpdateOutcome::Gone(cause));
             };
             if held.remaining().is_zero() {

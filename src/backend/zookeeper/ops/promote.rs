@@ -12,7 +12,7 @@ use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, QueuePosition};
 use crate::name::LockName;
@@ -23,10 +23,10 @@ const READ: usize = 256;
 impl Replica {
     /// See [`crate::backend::Backend::promote`].
     pub async fn promote(&self, lock: &LockName, new: &NewClaim) -> Result<AcquireOutcome, Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         self.table.mute(lock, new.call);
         let known = self.table.own(lock, new.call).and_then(|own| {
-            let is_next = self.table.ask(lock, &epoch, |view| view.is_next(&own.name, None));
+            let is_next = self.table.ask(lock, &connection, |view| view.is_next(&own.name, None));
             (is_next == Some(true)).then_some(own.name)
         });
         if let Some(waiter) = known
@@ -35,8 +35,8 @@ impl Replica {
             return Ok(AcquireOutcome::Held(grant));
         }
         // What another replica released before this call makes room.
-        let view = self.list_now(&epoch, lock).await?;
-        let outcome = self.stand(lock, new, &epoch, view).await?;
+        let view = self.list_now(&connection, lock).await?;
+        let outcome = self.promote_from_view(lock, new, &connection, view).await?;
         self.calls.has_outcome(new.call, &outcome);
         Ok(outcome)
     }
@@ -73,11 +73,11 @@ impl Replica {
     }
 
     /// The outcome of a call by a list of its lock, in which it may wait.
-    pub async fn stand(
+    pub async fn promote_from_view(
         &self,
         lock: &LockName,
         new: &NewClaim,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         mut view: View,
     ) -> Result<AcquireOutcome, Failure> {
         for _ in 0..TRIES {
@@ -85,18 +85,18 @@ impl Replica {
                 return Ok(AcquireOutcome::Cancelled);
             }
             match view.of_call(new.call) {
-                None => return self.stand_nowhere(lock, new, epoch, &view).await,
+                None => return self.outcome_without_claim(lock, new, connection, &view).await,
                 Some(holder) if holder.holds() => {
-                    if let Some(outcome) = self.hold_again(lock, new, epoch, holder).await? {
+                    if let Some(outcome) = self.grant_again(lock, new, connection, holder).await? {
                         return Ok(outcome);
                     }
                 }
                 Some(waiter) if !view.is_next(&waiter.name, None) => {
                     let own = self.table.own(lock, new.call);
-                    if own.is_some_and(|own| own.session == epoch.session) {
-                        return self.wait(lock, new, epoch, (waiter, &view)).await;
+                    if own.is_some_and(|own| own.session == connection.session) {
+                        return self.wait(lock, new, connection, (waiter, &view)).await;
                     }
-                    self.move_waiter(lock, new, epoch, waiter).await?;
+                    self.move_waiter(lock, new, connection, waiter).await?;
                 }
                 Some(waiter) => {
                     if let Some(grant) = self.take(lock, new, &waiter.name).await? {
@@ -104,15 +104,21 @@ impl Replica {
                     }
                 }
             }
-            view = self.table.list(lock, epoch).await?;
+            view = self.table.list(lock, connection).await?;
         }
         Err(Failure::Contended)
     }
 
     /// Moves a waiter that an earlier session of this replica has enqueued to the present one, with its place: it would
     /// end with that session, and its call would not be notified. The lock may have changed before.
-    async fn move_waiter(&self, lock: &LockName, new: &NewClaim, epoch: &Epoch, waiter: &Child) -> Result<(), Failure> {
-        let Some(known) = self.read_waiter(epoch, lock, waiter).await? else {
+    async fn move_waiter(
+        &self,
+        lock: &LockName,
+        new: &NewClaim,
+        connection: &FencedConnection,
+        waiter: &Child,
+    ) -> Result<(), Failure> {
+        let Some(known) = self.read_waiter(connection, lock, waiter).await? else {
             return Ok(());
         };
         let claim = Claim {
@@ -128,12 +134,12 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         (waiter, view): (&Child, &View),
     ) -> Result<AcquireOutcome, Failure> {
         let mut reads: Vec<BoxFuture<'_, _>> = Vec::new();
         for holder in view.holders().iter().take(READ) {
-            reads.push(self.shown_holder(epoch, lock, holder).boxed());
+            reads.push(self.shown_holder(connection, lock, holder).boxed());
         }
         let leases = try_join_all(reads).await?;
         let frees_in = leases.into_iter().flatten().map(|lease| lease.remaining()).min();
@@ -145,14 +151,14 @@ impl Replica {
     }
 
     /// The outcome of a call that already holds. None if its holder has changed.
-    async fn hold_again(
+    async fn grant_again(
         &self,
         lock: &LockName,
         new: &NewClaim,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         holder: &Child,
     ) -> Result<Option<AcquireOutcome>, Failure> {
-        let Some(lease) = self.read_holder(epoch, lock, holder).await? else {
+        let Some(lease) = self.read_holder(connection, lock, holder).await? else {
             return Ok(None);
         };
         let Some(hold) = lease.claim.hold_of_call(new.call) else {
@@ -172,7 +178,7 @@ impl Replica {
     }
 
     /// Grants a call anew whose granting answer was lost: the connection broke under it, so its token was perhaps
-    /// minted before the base was proven.
+    /// minted before the connection was fenced.
     async fn mint_again(&self, lock: &LockName, new: &NewClaim, lease: &Lease) -> Result<Option<Grant>, Failure> {
         let claim = Claim {
             life: new.ttl.get().max(lease.remaining()),
@@ -188,14 +194,14 @@ impl Replica {
     }
 
     /// The outcome of a call that neither waits nor holds.
-    async fn stand_nowhere(
+    async fn outcome_without_claim(
         &self,
         lock: &LockName,
         new: &NewClaim,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         view: &View,
     ) -> Result<AcquireOutcome, Failure> {
-        if let Some(outcome) = self.joined_hold(lock, new, epoch, view).await? {
+        if let Some(outcome) = self.joined_hold(lock, new, connection, view).await? {
             return Ok(outcome);
         }
         let own = self.table.part(lock, new.call);
@@ -203,13 +209,13 @@ impl Replica {
             return Ok(AcquireOutcome::Superseded);
         }
         // It waited in this session, so another call has taken its place out.
-        if own.is_some_and(|own| own.session == epoch.session) {
+        if own.is_some_and(|own| own.session == connection.session) {
             self.calls.leave(new.call);
             return Ok(AcquireOutcome::Cancelled);
         }
         if new.retryable {
             let request = self.paths.request(lock, new.id);
-            if let Some((Some(Memory::Ended(end)), _)) = self.history.read(epoch.generation, &request).await? {
+            if let Some((Some(Memory::Ended(end)), _)) = self.history.read(connection.generation, &request).await? {
                 return Ok(AcquireOutcome::Finished(end.cause));
             }
         }
@@ -221,12 +227,12 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        epoch: &Epoch,
+        connection: &FencedConnection,
         view: &View,
     ) -> Result<Option<AcquireOutcome>, Failure> {
         let reentrant = view.holders().iter().filter(|holder| new.reentrant && holder.reentrant);
         for holder in reentrant {
-            let lease = self.read_holder(epoch, lock, holder).await?;
+            let lease = self.read_holder(connection, lock, holder).await?;
             if let Some(lease) = lease
                 && let Some(hold) = lease.claim.hold_of_call(new.call)
             {

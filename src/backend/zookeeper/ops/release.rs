@@ -7,7 +7,7 @@ use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::{NewClaim, ReleaseOutcome, ReleaseTarget, Released};
 use crate::claim::Cause;
 use crate::name::{CallId, ClaimId, FencingToken, LeaseKey, LockName};
@@ -43,8 +43,8 @@ impl Replica {
 
     async fn release_hold(&self, lease: &LeaseKey, next: Option<&NewClaim>) -> Result<Option<ReleaseOutcome>, Failure> {
         let Some(held) = self.holder_of(lease).await? else {
-            let epoch = self.epochs.ready().await?;
-            let before = self.history.of_lease(epoch.generation, lease).await?;
+            let connection = self.connections.ready().await?;
+            let before = self.history.of_lease(connection.generation, lease).await?;
             return Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))));
         };
         let ending = Ending {
@@ -61,8 +61,8 @@ impl Replica {
         token: FencingToken,
         next: Option<&NewClaim>,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let epoch = self.epochs.ready().await?;
-        if let Some(held) = self.holder_with_token(&epoch, lock, token).await? {
+        let connection = self.connections.ready().await?;
+        if let Some(held) = self.holder_with_token(&connection, lock, token).await? {
             let ending = Ending {
                 lease: &held,
                 hold: None,
@@ -70,7 +70,7 @@ impl Replica {
             };
             return self.end(ending, next).await;
         }
-        let before = self.history.of_token(epoch.generation, lock, token).await?;
+        let before = self.history.of_token(connection.generation, lock, token).await?;
         Ok(Some(found(before.map_or(Released::Nothing, Released::EndedBefore))))
     }
 
@@ -83,8 +83,8 @@ impl Replica {
     ) -> Result<Option<ReleaseOutcome>, Failure> {
         self.table.mute(lock, call);
         // Its steps were answered, or are kept out by the fence of this connection.
-        let epoch = self.epochs.ready().await?;
-        let view = self.table.list(lock, &epoch).await?;
+        let connection = self.connections.ready().await?;
+        let view = self.table.list(lock, &connection).await?;
         match view.of_call(call) {
             Some(waiter) if !waiter.holds() => {
                 let gone = self.remove_waiter(lock, waiter).await?;
@@ -92,14 +92,14 @@ impl Replica {
             }
             Some(holder) => {
                 let holder = holder.clone();
-                self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                self.undo_hold(lock, (&connection, &view), &holder, (claim, call), next)
                     .await
             }
             None => {
-                let joined = self.joined(lock, (&epoch, &view), claim, call).await?;
+                let joined = self.joined(lock, (&connection, &view), claim, call).await?;
                 match joined {
                     Some(holder) => {
-                        self.undo_hold(lock, (&epoch, &view), &holder, (claim, call), next)
+                        self.undo_hold(lock, (&connection, &view), &holder, (claim, call), next)
                             .await
                     }
                     None => Ok(Some(found(match view.of_claim(&claim) {
@@ -146,12 +146,12 @@ impl Replica {
     async fn joined(
         &self,
         lock: &LockName,
-        (epoch, view): (&Epoch, &View),
+        (connection, view): (&FencedConnection, &View),
         id: ClaimId,
         call: CallId,
     ) -> Result<Option<Child>, Failure> {
         for holder in view.holders().iter().filter(|holder| holder.reentrant) {
-            let lease = self.read_holder(epoch, lock, holder).await?;
+            let lease = self.read_holder(connection, lock, holder).await?;
             let is_it = |lease: &super::Lease| {
                 lease.claim.hold_of_call(call).is_some() || (lease.claim.id != id && lease.claim.hold(&id).is_some())
             };
@@ -166,12 +166,12 @@ impl Replica {
     async fn undo_hold(
         &self,
         lock: &LockName,
-        (epoch, _): (&Epoch, &View),
+        (connection, _): (&FencedConnection, &View),
         holder: &Child,
         (_, call): (ClaimId, CallId),
         next: Option<&NewClaim>,
     ) -> Result<Option<ReleaseOutcome>, Failure> {
-        let Some(held) = self.read_holder(epoch, lock, holder).await? else {
+        let Some(held) = self.read_holder(connection, lock, holder).await? else {
             return Ok(None);
         };
         match held.claim.hold_of_call(call) {

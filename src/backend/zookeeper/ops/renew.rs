@@ -15,9 +15,9 @@ impl Replica {
     pub async fn renew(&self, lease: &LeaseKey, ttl: Option<Ttl>) -> Result<RenewOutcome, Failure> {
         for _ in 0..TRIES {
             let Some(held) = self.holder_of(lease).await? else {
-                let epoch = self.epochs.ready().await?;
+                let connection = self.connections.ready().await?;
                 return Ok(RenewOutcome::Gone(
-                    self.history.of_lease(epoch.generation, lease).await?,
+                    self.history.of_lease(connection.generation, lease).await?,
                 ));
             };
             if let Some(outcome) = self.prolong(&held, lease, ttl).await? {

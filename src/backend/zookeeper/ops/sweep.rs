@@ -14,7 +14,7 @@ use crate::backend::zookeeper::client::wire::Op;
 use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
 use crate::backend::zookeeper::data::record::Memory;
 use crate::backend::zookeeper::data::view::View;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::name::LockName;
 
 /// The pause between two buckets: all are looked through in 51 s.
@@ -26,7 +26,7 @@ type FirstSeen = HashMap<String, (i32, Instant)>;
 impl Replica {
     /// Sweeps until the namespace is closed.
     pub async fn sweep(self: Arc<Self>) {
-        let closed = self.epochs.closed().clone();
+        let closed = self.connections.closed().clone();
         let mut seen = FirstSeen::new();
         let run = async {
             loop {
@@ -42,29 +42,34 @@ impl Replica {
     }
 
     async fn sweep_bucket(&self, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
-        let epoch = self.epochs.ready().await?;
+        let connection = self.connections.ready().await?;
         let locks = self
             .client
-            .children(epoch.generation, &self.paths.locks(bucket))
+            .children(connection.generation, &self.paths.locks(bucket))
             .await?;
         let names = locks.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &self.paths.locks(bucket), &names);
         for lock in names.iter().filter_map(|name| decode_name(name)) {
-            self.sweep_lock(&epoch, &lock, seen).await?;
+            self.sweep_lock(&connection, &lock, seen).await?;
         }
-        self.sweep_memory(&epoch, bucket, seen).await
+        self.sweep_memory(&connection, bucket, seen).await
     }
 
     /// Watches over the leases of a lock, and deletes the node of one that stays without claims.
-    async fn sweep_lock(&self, epoch: &Epoch, lock: &LockName, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_lock(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let path = self.paths.lock(lock);
-        let Some((names, stat)) = self.client.children(epoch.generation, &path).await? else {
+        let Some((names, stat)) = self.client.children(connection.generation, &path).await? else {
             return Ok(());
         };
         let view = View::of(&names);
         for holder in view.holders() {
             // One that cannot be read, such as one of a later release, is left to others.
-            self.shown_holder(epoch, lock, holder).await?;
+            self.shown_holder(connection, lock, holder).await?;
         }
         if !names.is_empty() {
             seen.remove(&path);
@@ -80,9 +85,14 @@ impl Replica {
     }
 
     /// Deletes the ends that are older than they are remembered, and requests whose claim is gone.
-    async fn sweep_memory(&self, epoch: &Epoch, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_memory(
+        &self,
+        connection: &FencedConnection,
+        bucket: u16,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let directory = self.paths.memory(bucket);
-        let children = self.client.children(epoch.generation, &directory).await?;
+        let children = self.client.children(connection.generation, &directory).await?;
         let names = children.map(|(names, _)| names).unwrap_or_default();
         keep_listed(seen, &directory, &names);
         for path in names.iter().map(|name| format!("{directory}/{name}")) {
@@ -90,15 +100,15 @@ impl Replica {
             if known.is_some_and(|(_, since)| since.elapsed() < 2 * FINISHED_KEPT) {
                 continue;
             }
-            let Some((data, stat)) = self.client.get(epoch.generation, &path).await? else {
+            let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
                 continue;
             };
             let is_old = known.is_some_and(|(version, _)| version == stat.version);
-            if is_old && self.is_over(epoch, &data).await? {
+            if is_old && self.is_over(connection, &data).await? {
                 // It is deleted in this version, or was used again.
                 changed(
                     self.client
-                        .multi(epoch.generation, &[Op::delete(path.clone(), stat.version)])
+                        .multi(connection.generation, &[Op::delete(path.clone(), stat.version)])
                         .await,
                 )?;
             }
@@ -108,7 +118,7 @@ impl Replica {
     }
 
     /// Whether a record is of an ended hold, or of a request whose claim is gone.
-    async fn is_over(&self, epoch: &Epoch, data: &[u8]) -> Result<bool, Failure> {
+    async fn is_over(&self, connection: &FencedConnection, data: &[u8]) -> Result<bool, Failure> {
         let (claim, lock) = match Memory::decode(data) {
             Ok(Memory::Ended(_) | Memory::Forgotten) => return Ok(true),
             Ok(Memory::Live { claim, lock, .. }) => (claim, LockName::new(&lock)),
@@ -116,7 +126,7 @@ impl Replica {
             Err(_) => return Ok(false),
         };
         let Ok(lock) = lock else { return Ok(false) };
-        let view = self.list_now(epoch, &lock).await?;
+        let view = self.list_now(connection, &lock).await?;
         Ok(view.of_claim(&claim).is_none())
     }
 }

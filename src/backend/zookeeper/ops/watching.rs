@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::Replica;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::data::child::Child;
-use crate::backend::zookeeper::epoch::Epoch;
+use crate::backend::zookeeper::fenced_connection::FencedConnection;
 use crate::backend::zookeeper::table::watchers::{Events, Seen};
 use crate::backend::{Change, ChangeKind, InspectLimit, WatchEvent};
 use crate::claim::Cause;
@@ -67,7 +67,7 @@ impl Watching {
             if let Err(failure) = self.advance().await {
                 self.known = None;
                 tries += 1;
-                if tries == TRIES || self.replica.epochs.closed().is_cancelled() {
+                if tries == TRIES || self.replica.connections.closed().is_cancelled() {
                     return Err(failure);
                 }
                 sleep(AGAIN).await;
@@ -81,32 +81,32 @@ impl Watching {
         }
         let closed = || Failure::NotSent("the namespace is closed".into());
         let event = self.events.next().await.ok_or_else(closed)?;
-        let epoch = self.replica.epochs.ready().await?;
+        let connection = self.replica.connections.ready().await?;
         match event {
             // The state was read over this connection, or a later one.
             Seen::Connected(generation) if generation <= self.generation => {}
             Seen::Connected(_) | Seen::Lost => self.known = None,
             Seen::Created(name) => {
                 if let Some(child) = Child::parse(&name) {
-                    self.created(&epoch, child).await?;
+                    self.created(&connection, child).await?;
                 }
             }
-            Seen::Deleted(name) => self.deleted(&epoch, &name).await?,
-            Seen::Changed(name) => self.changed(&epoch, &name).await?,
+            Seen::Deleted(name) => self.deleted(&connection, &name).await?,
+            Seen::Changed(name) => self.changed(&connection, &name).await?,
         }
         Ok(())
     }
 
     /// Reads the full state. Events that it includes already are recognised by their names.
     async fn begin(&mut self) -> Result<(), Failure> {
-        let epoch = self.replica.epochs.ready().await?;
+        let connection = self.replica.connections.ready().await?;
         self.events.clear();
-        let view = self.replica.list_now(&epoch, &self.lock).await?;
+        let view = self.replica.list_now(&connection, &self.lock).await?;
         let limit = InspectLimit::of_each(LISTED);
-        let state = self.replica.show(&epoch, &self.lock, &view, limit).await?;
+        let state = self.replica.show(&connection, &self.lock, &view, limit).await?;
         let mut known = Vec::new();
         for child in view.holders().iter().chain(view.waiters()) {
-            known.extend(self.read(&epoch, child).await?);
+            known.extend(self.read(&connection, child).await?);
         }
         // What follows is compared with what the state showed, not with what was read later.
         let mut shown: HashMap<_, _> = state.holders.iter().map(|one| (one.claim, &one.metadata)).collect();
@@ -116,17 +116,17 @@ impl Watching {
             }
         }
         self.known = Some(known);
-        self.generation = epoch.generation;
+        self.generation = connection.generation;
         self.ready.push_back(WatchEvent::State(state));
         Ok(())
     }
 
     /// Reads whose child it is; `None` if it is gone and nothing is remembered of it.
-    async fn read(&self, epoch: &Epoch, child: &Child) -> Result<Option<Known>, Failure> {
+    async fn read(&self, connection: &FencedConnection, child: &Child) -> Result<Option<Known>, Failure> {
         let (replica, lock) = (&self.replica, &self.lock);
         let child = child.clone();
         if !child.holds() {
-            let claim = replica.read_waiter(epoch, lock, &child).await?;
+            let claim = replica.read_waiter(connection, lock, &child).await?;
             let token = None;
             return Ok(claim.map(|claim| Known {
                 child,
@@ -135,7 +135,7 @@ impl Watching {
                 metadata: claim.metadata,
             }));
         }
-        if let Some(lease) = replica.known_holder(epoch, lock, &child).await? {
+        if let Some(lease) = replica.known_holder(connection, lock, &child).await? {
             return Ok(Some(Known {
                 child,
                 owner: lease.claim.owner.clone(),
@@ -143,7 +143,10 @@ impl Watching {
                 metadata: lease.claim.metadata.clone(),
             }));
         }
-        let end = replica.history.of_claim(epoch.generation, lock, child.claim).await?;
+        let end = replica
+            .history
+            .of_claim(connection.generation, lock, child.claim)
+            .await?;
         Ok(end.map(|end| Known {
             child,
             owner: end.owner,
@@ -152,11 +155,11 @@ impl Watching {
         }))
     }
 
-    async fn created(&mut self, epoch: &Epoch, child: Child) -> Result<(), Failure> {
+    async fn created(&mut self, connection: &FencedConnection, child: Child) -> Result<(), Failure> {
         if self.find(&child.name).is_some() {
             return Ok(());
         }
-        let Some(new) = self.read(epoch, &child).await? else {
+        let Some(new) = self.read(connection, &child).await? else {
             return Ok(());
         };
         let Some(known) = &mut self.known else { return Ok(()) };
@@ -177,20 +180,20 @@ impl Watching {
         Ok(())
     }
 
-    async fn deleted(&mut self, epoch: &Epoch, name: &str) -> Result<(), Failure> {
+    async fn deleted(&mut self, connection: &FencedConnection, name: &str) -> Result<(), Failure> {
         let Some(at) = self.find(name) else { return Ok(()) };
         let Some(known) = &mut self.known else { return Ok(()) };
         let gone = known.remove(at);
         let cause = match gone.child.holds() {
             false => Cause::Cancelled,
-            true => self.cause(epoch, &gone).await?,
+            true => self.cause(connection, &gone).await?,
         };
         self.report(ChangeKind::Ended(cause), gone.owner, gone.token);
         Ok(())
     }
 
     /// Reads a holder again, and reports its metadata if that has changed. A renewal changes the data too.
-    async fn changed(&mut self, epoch: &Epoch, name: &str) -> Result<(), Failure> {
+    async fn changed(&mut self, connection: &FencedConnection, name: &str) -> Result<(), Failure> {
         let Some(at) = self.find(name) else { return Ok(()) };
         let Some(child) = self.known.as_ref().map(|known| known[at].child.clone()) else {
             return Ok(());
@@ -199,7 +202,7 @@ impl Watching {
             return Ok(());
         }
         // Without it its deletion follows.
-        let Some(lease) = self.replica.read_holder(epoch, &self.lock, &child).await? else {
+        let Some(lease) = self.replica.read_holder(connection, &self.lock, &child).await? else {
             return Ok(());
         };
         let Some(known) = self.known.as_mut().and_then(|known| known.get_mut(at)) else {
@@ -213,9 +216,11 @@ impl Watching {
     }
 
     /// How a holder ended: as remembered, and otherwise it was undone.
-    async fn cause(&self, epoch: &Epoch, gone: &Known) -> Result<Cause, Failure> {
+    async fn cause(&self, connection: &FencedConnection, gone: &Known) -> Result<Cause, Failure> {
         let history = &self.replica.history;
-        let end = history.of_claim(epoch.generation, &self.lock, gone.child.claim).await?;
+        let end = history
+            .of_claim(connection.generation, &self.lock, gone.child.claim)
+            .await?;
         let end = end.filter(|end| Some(end.token) == gone.token);
         Ok(end.map_or(Cause::Undone, |end| end.cause))
     }

@@ -9,7 +9,7 @@ use super::watchers::{Seen, Watcher};
 use crate::backend::zookeeper::client::EventKind;
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::view::View;
-use crate::name::{CallId, ClaimId};
+use crate::name::{CallId, ClaimId, Mode};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,19 +22,22 @@ pub struct LockState {
     /// Holders that ended, or were granted, while a list was under way, which may not show it.
     pub ended: Vec<String>,
     pub granted: Vec<Child>,
+    /// The node of the exclusive holder that this replica granted last, unless its end is known.
+    pub held: Option<String>,
     /// The connection that has the watch.
     pub watched: Option<u64>,
     /// A task lists it; and it must be listed again after that.
     pub is_listing: bool,
     pub is_outdated: bool,
-    pub own: HashMap<CallId, Own>,
+    pub own: HashMap<CallId, OwnWaiter>,
     pub watchers: Vec<Watcher>,
-    pub admission: Arc<tokio::sync::Mutex<()>>,
+    /// Held by one call at a time, in the order of arrival.
+    pub in_order: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A waiter of this replica.
 #[derive(Debug, Clone)]
-pub struct Own {
+pub struct OwnWaiter {
     pub claim: ClaimId,
     /// The name of its node.
     pub name: String,
@@ -61,7 +64,7 @@ impl LockState {
     }
 
     pub fn is_unused(&self) -> bool {
-        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.admission) == 1
+        !self.is_watched() && !self.is_listing && Arc::strong_count(&self.in_order) == 1
     }
 
     /// Marks the waiters of this replica that should ask, and returns those that were not marked before: those that
@@ -104,7 +107,13 @@ impl LockState {
         self.view = Some(view);
     }
 
-    pub fn granted(&mut self, holder: &Child) {
+    /// Applies a grant of this replica.
+    pub fn granted_here(&mut self, holder: &Child) {
+        self.held = (holder.mode == Mode::Exclusive).then(|| holder.name.clone());
+        self.granted(holder);
+    }
+
+    fn granted(&mut self, holder: &Child) {
         if let Some(view) = &mut self.view {
             view.granted(holder);
         }
@@ -114,6 +123,7 @@ impl LockState {
     }
 
     pub fn ended(&mut self, name: &str) {
+        self.held.take_if(|held| held == name);
         if let Some(view) = &mut self.view {
             view.ended(name);
         }
@@ -177,7 +187,7 @@ mod tests {
     /// A state with an own waiter.
     fn waiting(child: &Child) -> LockState {
         let mut state = LockState::new(3);
-        let own = Own {
+        let own = OwnWaiter {
             claim: child.claim,
             name: child.name.clone(),
             session: SESSION,

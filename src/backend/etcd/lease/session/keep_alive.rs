@@ -64,9 +64,9 @@ impl Session {
         }
     }
 
-    async fn send_apart(&self, stream: &mut Option<Beat>, epoch: SessionEpoch) -> Result<bool, Failure> {
+    async fn send_apart(&self, stream: &mut Option<KeepAliveChannel>, epoch: SessionEpoch) -> Result<bool, Failure> {
         if let Some(open) = stream {
-            return beat_on(open).await;
+            return keep_alive_on(open).await;
         }
         let mut client = self.link.for_sessions().await?;
         match client.lease_keep_alive(epoch.session).await {
@@ -79,7 +79,7 @@ impl Session {
 }
 
 /// Waits until an idle stream breaks, and returns the cause.
-pub async fn breaks(stream: &mut Option<Beat>) -> Failure {
+pub async fn breaks(stream: &mut Option<KeepAliveChannel>) -> Failure {
     let Some((_, answers)) = stream else {
         return pending().await;
     };
@@ -93,7 +93,7 @@ pub async fn breaks(stream: &mut Option<Beat>) -> Failure {
 }
 
 /// Sends one keep-alive. False if the lease is dead.
-pub async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
+pub async fn keep_alive_on((keeper, answers): &mut KeepAliveChannel) -> Result<bool, Failure> {
     keeper.keep_alive().await.map_err(|error| failure(&error))?;
     match answers.message().await.map_err(|error| failure(&error))? {
         Some(answer) => Ok(answer.ttl() > 0),
@@ -102,4 +102,4 @@ pub async fn beat_on((keeper, answers): &mut Beat) -> Result<bool, Failure> {
 }
 
 /// An open stream of keep-alives.
-pub type Beat = (LeaseKeeper, LeaseKeepAliveStream);
+pub type KeepAliveChannel = (LeaseKeeper, LeaseKeepAliveStream);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use etcd_client::{GetOptions, PutOptions, Txn, TxnOp};
 
-use super::keep_alive::{Beat, beat_on};
+use super::keep_alive::{KeepAliveChannel, keep_alive_on};
 use super::{LATER, Session, SessionEpoch};
 use crate::backend::etcd::clock::{micros, wall};
 use crate::backend::etcd::cluster::checks::Condition;
@@ -13,7 +13,7 @@ use crate::backend::etcd::cluster::{Failure, failure};
 use crate::backend::etcd::lease::base::Bases;
 
 impl Session {
-    pub(super) async fn open(&self) -> Result<(SessionEpoch, Beat), Failure> {
+    pub(super) async fn open(&self) -> Result<(SessionEpoch, KeepAliveChannel), Failure> {
         let connection = self.connection();
         let condition = Condition::of(&self.link, &self.keys.base()).await?;
         condition.tell();
@@ -31,7 +31,7 @@ impl Session {
 
     /// Opens a session on a new lease. Before it serves, the read of the base verifies that there is a quorum, and the
     /// write of the session's key that this account may write.
-    async fn open_on(&self, session: i64, connection: u64) -> Result<(SessionEpoch, Beat), Failure> {
+    async fn open_on(&self, session: i64, connection: u64) -> Result<(SessionEpoch, KeepAliveChannel), Failure> {
         let (stream, base) = self.connect(session).await?.ok_or(Failure::LeaseGone)?;
         let put = TxnOp::put(
             self.keys.session(session),
@@ -50,9 +50,9 @@ impl Session {
     /// Opens a stream of keep-alives, and then establishes the token base: so the stream breaks if the connection does
     /// after the base was read. None if the session's lease is dead.
     ///
-    /// The store behind a new connection may have been restored from a snapshot. The pooled leases and the free slots are
-    /// discarded, because each saves only a round trip.
-    pub(super) async fn connect(&self, session: i64) -> Result<Option<(Beat, u64)>, Failure> {
+    /// The store behind a new connection may have been restored from a snapshot. The pooled leases and the free key
+    /// suffixes are discarded, because each saves only a round trip.
+    pub(super) async fn connect(&self, session: i64) -> Result<Option<(KeepAliveChannel, u64)>, Failure> {
         let member = self.link.current();
         let mut client = self.link.streaming().await?;
         let mut stream = match client.lease_keep_alive(session).await {
@@ -63,7 +63,7 @@ impl Session {
         (self.abandon)();
         let base = self.establish_token_base().await?;
         // It is answered if the stream has not broken meanwhile.
-        if !beat_on(&mut stream).await? {
+        if !keep_alive_on(&mut stream).await? {
             return Ok(None);
         }
         match self.link.current() == member {

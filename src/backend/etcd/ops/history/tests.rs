@@ -51,7 +51,7 @@ async fn a_late_note_of_an_earlier_claim_of_an_id_does_not_replace_the_later_one
     let name = LockName::new("a").unwrap();
     let new = NewClaim::numbered(1);
     let holder = |base, created| Entry {
-        slot: Slot::of_lease(new.id),
+        suffix: KeySuffix::of_lease(new.id),
         claim: Claim {
             base,
             ..Claim::of(&new)
@@ -67,7 +67,7 @@ async fn a_late_note_of_an_earlier_claim_of_an_id_does_not_replace_the_later_one
             name: name.clone(),
         },
         kind: Kind::Exclusive,
-        claim: entry.slot.to_claim(),
+        claim: entry.suffix.to_claim(),
         token: entry.token().unwrap(),
         secret: new.secret,
     };
@@ -94,7 +94,7 @@ fn known_readers_are_counted_per_lock() {
         Granted {
             name: name.clone(),
             entry: Entry {
-                slot: Slot::of_lease(new.id),
+                suffix: KeySuffix::of_lease(new.id),
                 claim,
                 created: 1,
                 modified: 1,
@@ -119,10 +119,10 @@ fn known_readers_are_counted_per_lock() {
         [2, 2, 0]
     );
     for number in [1, 1, 2, 3] {
-        grants.remove(Slot::of_lease(NewClaim::numbered(number).id));
+        grants.remove(KeySuffix::of_lease(NewClaim::numbered(number).id));
     }
     assert_eq!(
-        (grants.readers(&name), grants.readers.len(), grants.by_slot.len()),
+        (grants.readers(&name), grants.readers.len(), grants.by_suffix.len()),
         (0, 0, 0)
     );
 }

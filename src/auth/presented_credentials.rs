@@ -1,19 +1,19 @@
-//! What a caller shows: a proof, or a signed token whose signature is to be verified.
+//! The credentials that a caller presents: an authenticated identity, or a token whose signature is to be verified.
 
 use std::sync::Arc;
 
-use super::Unproven;
+use super::AuthenticationFailure;
+use super::authenticated_identity::AuthenticatedIdentity;
 use super::bearer::Hash;
 use super::jwt::{Jwt, Unverified};
-use super::proven::ProvenIdentity;
 
-/// What a caller shows.
+/// The credentials that a caller presents.
 #[derive(Debug)]
 pub enum PresentedCredentials {
-    /// It proves who the caller is.
-    Verified(ProvenIdentity),
+    /// They authenticate the caller.
+    Verified(AuthenticatedIdentity),
     /// A signed token whose signature was verified before.
-    Cached(ProvenIdentity),
+    Cached(AuthenticatedIdentity),
     /// A signed token that says whose it is.
     Unverified(UnverifiedToken),
 }
@@ -28,15 +28,15 @@ pub struct UnverifiedToken {
 
 impl UnverifiedToken {
     /// What it proved when its signature was verified before.
-    pub fn remembered(&self) -> Option<Result<ProvenIdentity, Unproven>> {
+    pub fn remembered(&self) -> Option<Result<AuthenticatedIdentity, AuthenticationFailure>> {
         self.jwt.remembered(&self.hash)
     }
 
     /// Verifies its signature, which takes the processor for a tenth of a millisecond or so.
     ///
     /// # Errors
-    /// [`Unproven`].
-    pub fn verify(self) -> Result<ProvenIdentity, Unproven> {
+    /// [`AuthenticationFailure`].
+    pub fn verify(self) -> Result<AuthenticatedIdentity, AuthenticationFailure> {
         self.remembered()
             .unwrap_or_else(|| self.jwt.verify(&self.hash, self.token))
     }

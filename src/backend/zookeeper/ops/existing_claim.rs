@@ -10,7 +10,7 @@ use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
-use crate::backend::zookeeper::history::RequestSlot;
+use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};
 use crate::name::LockName;
@@ -44,7 +44,7 @@ impl Replica {
         waiter: &Child,
     ) -> Result<Attempt, Failure> {
         let path = self.child(lock, &waiter.name);
-        let Some((data, _)) = self.client.get(snapshot.epoch.generation, &path).await? else {
+        let Some((data, _)) = self.client.get(snapshot.connection.generation, &path).await? else {
             return Ok(Attempt::Changed);
         };
         let known = Claim::decode(&data)?;
@@ -67,7 +67,7 @@ impl Replica {
                 return Ok(Attempt::Changed);
             }
             self.history.forgot(lock, new);
-            let first = self.first_holder(&snapshot.epoch, lock, &snapshot.view).await?;
+            let first = self.first_holder(&snapshot.connection, lock, &snapshot.view).await?;
             return Ok(AcquireOutcome::Busy(first).into());
         }
         more.push(self.history.adopt(lock, new.id, new.call).into());
@@ -77,8 +77,11 @@ impl Replica {
         };
         match self.put_waiter(lock, new, (&claim, waiter.place()), more).await? {
             Some(Some(_)) => {
-                let view = self.table.list(lock, &snapshot.epoch).await?;
-                Ok(self.stand(lock, new, &snapshot.epoch, view).await?.into())
+                let view = self.table.list(lock, &snapshot.connection).await?;
+                Ok(self
+                    .promote_from_view(lock, new, &snapshot.connection, view)
+                    .await?
+                    .into())
             }
             Some(None) => Ok(Attempt::Changed),
             None => Ok(AcquireOutcome::Cancelled.into()),
@@ -94,7 +97,7 @@ impl Replica {
         snapshot: &Snapshot,
         holder: &Child,
     ) -> Result<Option<Attempt>, Failure> {
-        let Some(lease) = self.read_holder(&snapshot.epoch, lock, holder).await? else {
+        let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
             return Ok(Some(Attempt::Changed));
         };
         if lease.claim.hold(&new.id).is_none() {
@@ -124,11 +127,11 @@ impl Replica {
     pub async fn join(&self, lock: &LockName, new: &NewClaim, snapshot: &Snapshot) -> Result<Option<Attempt>, Failure> {
         let reentrant = snapshot.view.holders().iter().filter(|holder| holder.reentrant);
         for holder in reentrant {
-            let Some(lease) = self.read_holder(&snapshot.epoch, lock, holder).await? else {
+            let Some(lease) = self.read_holder(&snapshot.connection, lock, holder).await? else {
                 return Ok(Some(Attempt::Changed));
             };
             if lease.claim.is_joined_by(new) {
-                return self.reenter(lock, new, snapshot.slot, &lease).await.map(Some);
+                return self.reenter(lock, new, snapshot.request_write, &lease).await.map(Some);
             }
         }
         Ok(None)
@@ -139,7 +142,7 @@ impl Replica {
         &self,
         lock: &LockName,
         new: &NewClaim,
-        slot: RequestSlot,
+        request_write: RequestWrite,
         lease: &Lease,
     ) -> Result<Attempt, Failure> {
         if let Some(field) = lease.claim.differs(new) {
@@ -158,7 +161,7 @@ impl Replica {
             let limit = u32::try_from(lease.claim.holds.len()).unwrap_or(u32::MAX);
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let request = self.history.begin(lock, new, claim.id, slot);
+        let request = self.history.begin(lock, new, claim.id, request_write);
         self.rewrite(lock, new, (lease, claim), &hold, request).await
     }
 

@@ -5,7 +5,7 @@ use crate::name::Identity;
 
 /// An authenticated identity, and until when it is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProvenIdentity {
+pub struct AuthenticatedIdentity {
     /// The identity.
     pub identity: Identity,
     /// The expiry of its credentials.

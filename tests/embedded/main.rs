@@ -13,10 +13,15 @@ use fencepost::backend::{BackendError, Health, WatchEvent};
 use fencepost::error::Error;
 use fencepost::limits::Limits;
 use fencepost::locks::{Acquire, Lease, Locks};
-use fencepost::name::{Identity, Kind, LockName, Metadata, Mode, Namespace, Owner, RequestId};
+use fencepost::name::{Kind, Metadata, Namespace, RequestId};
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+
+use self::clients::name;
+
+#[path = "../common/clients.rs"]
+mod clients;
+mod format_1;
 
 const TTL: Duration = Duration::from_secs(30);
 /// More changes than wait for a slow watcher.
@@ -33,23 +38,28 @@ fn open(path: &Path) -> Locks {
     locks(&Store::open(path).expect("the store opens"))
 }
 
-fn name(name: &str) -> LockName {
-    LockName::new(name).expect("a name")
-}
-
 /// A try for a lock.
 fn ask(lock: &str) -> Acquire {
+    clients::ask(lock, TTL, Duration::ZERO)
+}
+
+/// A try for a lock of its own, with a request id.
+fn named(number: usize) -> Acquire {
     Acquire {
-        lock: name(lock),
-        owner: Owner::new("somebody").expect("an owner"),
-        identity: Identity::anonymous(),
-        mode: Mode::Exclusive,
-        ttl: Some(TTL),
-        wait: Duration::ZERO,
-        request_id: None,
-        reentrant: false,
-        metadata: Metadata::default(),
+        request_id: Some(RequestId::new(&format!("r{number}")).expect("a request id")),
+        ..ask(&format!("lock-{number}"))
     }
+}
+
+/// Locks that remember so many finished holds.
+fn remembering(finished: u32, file: &Path) -> Locks {
+    let limits = Limits {
+        finished,
+        ..Limits::default()
+    };
+    let (store, namespace) = (Store::open(file).expect("the store opens"), Namespace::new("jobs"));
+    let namespace = namespace.expect("a namespace");
+    Locks::new(namespace.clone(), limits, store.namespace(namespace))
 }
 
 async fn take(locks: &Locks, ask: Acquire) -> Lease {
@@ -189,19 +199,7 @@ async fn tokens_rise_also_when_the_wall_clock_was_set_back() {
 async fn past_their_limit_the_oldest_ends_are_forgotten_also_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks");
-    let open = || {
-        let limits = Limits {
-            finished: 10,
-            ..Limits::default()
-        };
-        let (store, namespace) = (Store::open(&file).expect("the store opens"), Namespace::new("jobs"));
-        let namespace = namespace.expect("a namespace");
-        Locks::new(namespace.clone(), limits, store.namespace(namespace))
-    };
-    let named = |number: usize| Acquire {
-        request_id: Some(RequestId::new(&format!("r{number}")).expect("a request id")),
-        ..ask(&format!("lock-{number}"))
-    };
+    let open = || remembering(10, &file);
     let use_once = async |locks: &Locks, numbers: std::ops::Range<usize>| {
         for number in numbers {
             let lease = take(locks, named(number)).await;
@@ -223,142 +221,6 @@ async fn past_their_limit_the_oldest_ends_are_forgotten_also_after_a_restart() {
     for number in 0..8 {
         take(&locks, named(number)).await;
     }
-}
-
-/// A finished hold as format 1 stored it under its secret, behind a byte of version.
-#[derive(serde::Serialize)]
-struct FinishedOfFormat1 {
-    lock: String,
-    token: u64,
-    cause: u8,
-    id: Option<[u8; 16]>,
-    position: u64,
-}
-
-/// The same as format 2 stores it under its position.
-#[derive(serde::Deserialize)]
-struct FinishedOfFormat2 {
-    lock: String,
-    token: u64,
-    cause: u8,
-    id: Option<[u8; 16]>,
-    secret: [u8; 16],
-}
-
-const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-const FORMAT_1: TableDefinition<(&str, [u8; 16]), &[u8]> = TableDefinition::new("finished");
-const FORMAT_2: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("ended");
-
-/// Rewrites a closed file as the first format had it; returns how many finished holds it has.
-fn to_format_1(file: &Path) -> usize {
-    let database = Database::open(file).expect("a database");
-    let change = database.begin_write().expect("a transaction");
-    let mut moved = 0;
-    {
-        let (after, mut before) = (
-            change.open_table(FORMAT_2),
-            change.open_table(FORMAT_1).expect("a table"),
-        );
-        for entry in after.expect("a table").iter().expect("entries") {
-            let (key, value) = entry.expect("an entry");
-            let (namespace, position) = key.value();
-            let found: FinishedOfFormat2 = postcard::from_bytes(&value.value()[1..]).expect("a record");
-            let record = FinishedOfFormat1 {
-                lock: found.lock,
-                token: found.token,
-                cause: found.cause,
-                id: found.id,
-                position,
-            };
-            let record = postcard::to_extend(&record, vec![1]).expect("a record");
-            before
-                .insert((namespace, found.secret), record.as_slice())
-                .expect("added");
-            moved += 1;
-        }
-    }
-    change.delete_table(FORMAT_2).expect("deleted");
-    change
-        .open_table(META)
-        .expect("a table")
-        .insert("format", 1)
-        .expect("a number");
-    change.commit().expect("committed");
-    moved
-}
-
-#[tokio::test]
-async fn a_file_of_the_first_format_keeps_its_locks_and_its_ends_in_their_order() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    let named = |number: usize| Acquire {
-        request_id: Some(RequestId::new(&format!("r{number}")).expect("a request id")),
-        ..ask(&format!("lock-{number}"))
-    };
-    let locks = open(&file);
-    let mut ended = Vec::new();
-    for number in 0..5 {
-        let lease = take(&locks, named(number)).await;
-        locks.release(&lease.key).await.expect("it is released");
-        ended.push(lease);
-    }
-    let held = take(&locks, ask("held")).await;
-    locks.close().await;
-    assert_eq!(to_format_1(&file), 5);
-    // Converted, and then read as it is.
-    for _ in 0..2 {
-        let locks = open(&file);
-        for (number, lease) in ended.iter().enumerate() {
-            locks.release(&lease.key).await.expect("a repeated release succeeds");
-            let retried = locks.acquire(named(number)).await.map(|granted| granted.lease.clone());
-            assert_eq!(retried, Err(Error::AlreadyReleased), "r{number}");
-        }
-        locks.renew(&held.key, None).await.expect("it is still held");
-        locks.close().await;
-    }
-    // The oldest are the first to be forgotten.
-    let limits = Limits {
-        finished: 3,
-        ..Limits::default()
-    };
-    let namespace = Namespace::new("jobs").expect("a namespace");
-    let store = Store::open(&file).expect("the store opens");
-    let locks = Locks::new(namespace.clone(), limits, store.namespace(namespace));
-    let lease = take(&locks, named(5)).await;
-    assert!(lease.key.token > held.key.token);
-    locks.release(&lease.key).await.expect("it is released");
-    for number in 0..3 {
-        take(&locks, named(number)).await;
-    }
-    for number in 3..6 {
-        let retried = locks.acquire(named(number)).await.map(|granted| granted.lease.clone());
-        assert_eq!(retried, Err(Error::AlreadyReleased), "r{number}");
-    }
-}
-
-#[tokio::test]
-async fn a_file_of_the_first_format_with_a_bad_record_is_refused_and_left_alone() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("locks");
-    open(&file).close().await;
-    assert_eq!(to_format_1(&file), 0);
-    let database = Database::open(&file).expect("a database");
-    let change = database.begin_write().expect("a transaction");
-    let mut table = change.open_table(FORMAT_1).expect("a table");
-    table.insert(("jobs", [7; 16]), [1, 200].as_slice()).expect("added");
-    drop(table);
-    change.commit().expect("committed");
-    drop(database);
-    assert!(matches!(Store::open(&file), Err(OpenError::Record { .. })));
-    let database = Database::open(&file).expect("a database");
-    let left = database.begin_read().expect("a transaction");
-    let format = left
-        .open_table(META)
-        .expect("a table")
-        .get("format")
-        .expect("it is read");
-    assert_eq!(format.expect("its format").value(), 1);
-    assert_eq!(left.open_table(FORMAT_1).expect("a table").len().expect("a number"), 1);
 }
 
 #[tokio::test]

@@ -24,12 +24,12 @@ impl Replica {
         if let Some(field) = entry.claim.differs(new) {
             return Ok(AcquireOutcome::Refused(Refusal::OtherParameters { field }));
         }
-        self.slots.adopt(new.call, entry.slot);
-        if view.is_next(entry.slot) {
+        self.suffixes.adopt(new.call, entry.suffix);
+        if view.is_next(entry.suffix) {
             let grant = self.grant_waiting(call, entry, view.revision).await?;
             return Ok(AcquireOutcome::Held(grant));
         }
-        let key = call.lock.waiter(entry.slot);
+        let key = call.lock.waiter(entry.suffix);
         let when = vec![call.unmarked(), unchanged(key.clone(), entry)];
         if new.wait_policy == WaitPolicy::Wait {
             let adopted = Claim {
@@ -37,7 +37,9 @@ impl Replica {
                 place: entry.claim.place,
                 ..Claim::of(new)
             };
-            return self.put_waiter(call, when, Waiting::adopted(entry.slot, adopted)).await;
+            return self
+                .put_waiter(call, when, Waiting::adopted(entry.suffix, adopted))
+                .await;
         }
         // It cannot be granted now, so a try removes it, and leaves a cancel mark for the older call.
         let mut then = vec![TxnOp::delete(key, None), TxnOp::delete(call.request(), None)];
@@ -46,7 +48,7 @@ impl Replica {
         }
         let step = Step::new(call.lock.all(), BatchClass::Other, when, then, call.reads());
         self.step_of(call, step, None).await?;
-        self.slots.deleted(entry.slot);
+        self.suffixes.deleted(entry.suffix);
         Ok(AcquireOutcome::Busy(self.first_holder(view).await?))
     }
 

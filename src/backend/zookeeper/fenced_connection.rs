@@ -5,7 +5,7 @@
 //! such a step did can be read from then on.
 //!
 //! **Tokens** are `base` + the zxid of the grant. A restore from an old copy takes zxids back, so each connection is
-//! proven before it grants: this replica reads its clock, writes, reads the zxid of that write, and raises `base` to
+//! fenced before it grants: this replica reads its clock, writes, reads the zxid of that write, and raises `base` to
 //! `clock - zxid` if it is lower. An election adds 2^32 to the zxid, which is 72 minutes on the scale of microseconds:
 //! `base` may be lowered again as far as the last grant allows, which `mint` names with the base it was given under.
 
@@ -28,12 +28,12 @@ use crate::name::FencingToken;
 
 /// How often the nodes of the namespace are created again because they have changed.
 const TRIES: usize = 16;
-/// The pauses between the attempts to prove a connection.
+/// The pauses between the attempts to fence a connection.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// A proven connection.
+/// A connection that may grant: its session's fence was raised over it, and the token base was read after that.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Epoch {
+pub struct FencedConnection {
     /// The connection.
     pub generation: u64,
     /// The session, which its waiters live as long as.
@@ -43,7 +43,7 @@ pub struct Epoch {
     base_version: i32,
 }
 
-impl Epoch {
+impl FencedConnection {
     /// The condition that nothing was sent over a later connection, and that the session lives.
     pub fn fence_check(&self) -> Op {
         Op::check(self.fence.0.clone(), self.fence.1)
@@ -55,28 +55,28 @@ impl Epoch {
     }
 }
 
-/// The proofs of a namespace's connections.
+/// Fences the connections of a namespace.
 #[derive(Debug)]
-pub struct Epochs {
+pub struct FencedConnections {
     client: Arc<Client>,
     paths: Paths,
-    current: watch::Sender<Option<Arc<Epoch>>>,
+    current: watch::Sender<Option<Arc<FencedConnection>>>,
     health: watch::Sender<Health>,
-    /// Only one proof runs at a time.
-    proving: tokio::sync::Mutex<Option<i64>>,
-    /// A connection that was proven could not be proven again.
-    unproven: Notify,
+    /// One connection is fenced at a time. The session whose fence was raised last.
+    fencing: tokio::sync::Mutex<Option<i64>>,
+    /// Notified when a connection that was fenced could not be fenced again.
+    fence_again: Notify,
     /// The largest token that this replica has seen.
     largest: AtomicU64,
     timeout: Duration,
     closed: CancellationToken,
 }
 
-/// The nodes that a proof has read.
+/// The nodes that are read when a connection is fenced.
 struct Read {
     /// The clock in microseconds, read before anything was written.
     clock: u64,
-    /// The zxid of the proof's write.
+    /// The zxid of the write that raised the fence.
     zxid: u64,
     base: u64,
     base_version: i32,
@@ -85,7 +85,7 @@ struct Read {
     mint_version: i32,
 }
 
-impl Epochs {
+impl FencedConnections {
     pub fn new(client: Arc<Client>, paths: Paths, timeout: Duration) -> Self {
         let unavailable = Health::Unavailable {
             reason: "zookeeper: not connected yet".into(),
@@ -95,8 +95,8 @@ impl Epochs {
             paths,
             current: watch::Sender::new(None),
             health: watch::Sender::new(unavailable),
-            proving: tokio::sync::Mutex::new(None),
-            unproven: Notify::new(),
+            fencing: tokio::sync::Mutex::new(None),
+            fence_again: Notify::new(),
             largest: AtomicU64::new(0),
             timeout,
             closed: CancellationToken::new(),
@@ -113,32 +113,32 @@ impl Epochs {
         &self.closed
     }
 
-    /// The present epoch, which changes with every connection and every change of the base.
-    pub fn current(&self) -> watch::Receiver<Option<Arc<Epoch>>> {
+    /// The present fenced connection, which changes with every connection and every change of the base.
+    pub fn current(&self) -> watch::Receiver<Option<Arc<FencedConnection>>> {
         self.current.subscribe()
     }
 
-    /// Waits for a proven connection.
+    /// Waits for a fenced connection.
     ///
     /// # Errors
     /// [`Failure::NotSent`] when there is none in time.
-    pub async fn ready(&self) -> Result<Arc<Epoch>, Failure> {
-        if let Some(epoch) = &*self.current.borrow() {
-            return Ok(Arc::clone(epoch));
+    pub async fn ready(&self) -> Result<Arc<FencedConnection>, Failure> {
+        if let Some(connection) = &*self.current.borrow() {
+            return Ok(Arc::clone(connection));
         }
         let mut current = self.current.subscribe();
-        let proven = async {
-            let proven = current.wait_for(Option::is_some).await;
-            proven.ok().and_then(|epoch| (*epoch).clone())
+        let fenced = async {
+            let fenced = current.wait_for(Option::is_some).await;
+            fenced.ok().and_then(|connection| (*connection).clone())
         };
-        let proven = tokio::select! {
-            proven = timeout(self.timeout, proven) => proven.ok().flatten(),
+        let fenced = tokio::select! {
+            fenced = timeout(self.timeout, fenced) => fenced.ok().flatten(),
             () = self.closed.cancelled() => None,
         };
-        proven.ok_or_else(|| {
+        fenced.ok_or_else(|| {
             Failure::NotSent(match &*self.health.borrow() {
                 Health::Unavailable { reason } => reason.clone(),
-                Health::Serving | Health::Quarantined { .. } => "the connection is being proven".into(),
+                Health::Serving | Health::Quarantined { .. } => "the connection is being fenced".into(),
             })
         })
     }
@@ -148,7 +148,7 @@ impl Epochs {
         self.largest.fetch_max(token.get(), Ordering::AcqRel);
     }
 
-    /// Proves each new connection until the namespace is closed.
+    /// Fences each new connection until the namespace is closed.
     pub async fn run(self: Arc<Self>) {
         let mut state = self.client.state();
         let closed = self.closed.clone();
@@ -158,9 +158,9 @@ impl Epochs {
                 match now {
                     State::Away(why) => self.is_away(format!("zookeeper: {why}")),
                     State::Connected(connected) => {
-                        // A state that changes ends the proof of the one before.
+                        // A state that changes ends the fencing of the one before.
                         tokio::select! {
-                            () = self.prove_until_proven(&connected) => {}
+                            () = self.fence_with_retries(&connected) => {}
                             _ = state.changed() => { state.mark_changed(); }
                         }
                     }
@@ -171,7 +171,7 @@ impl Epochs {
                             return;
                         }
                     }
-                    () = self.unproven.notified() => {}
+                    () = self.fence_again.notified() => {}
                 }
             }
         };
@@ -184,13 +184,13 @@ impl Epochs {
         self.health.send_replace(Health::Unavailable { reason });
     }
 
-    async fn prove_until_proven(&self, connected: &Connected) {
+    async fn fence_with_retries(&self, connected: &Connected) {
         let mut backoff = BACKOFF;
         loop {
-            match self.prove(connected.generation, connected.session).await {
+            match self.fence(connected.generation, connected.session).await {
                 Ok(()) => return,
                 Err(failure) => {
-                    tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be proven");
+                    tracing::warn!(%failure, server = connected.server, "zookeeper: a connection could not be fenced");
                     self.is_away(failure.to_string());
                 }
             }
@@ -198,13 +198,13 @@ impl Epochs {
         }
     }
 
-    /// Proves a connection anew, because a check of this epoch has failed. Another replica may have raised the base.
+    /// Fences a connection anew, because a step over it was refused by a check. Another replica may have raised the base.
     ///
     /// # Errors
     /// When ZooKeeper does not answer.
-    pub async fn renew(&self, failed: &Epoch) -> Result<(), Failure> {
-        let is_current = |epoch: &Option<Arc<Epoch>>| epoch.as_ref().is_some_and(|epoch| **epoch == *failed);
-        let proving = self.proving.lock().await;
+    pub async fn renew(&self, failed: &FencedConnection) -> Result<(), Failure> {
+        let is_current = |now: &Option<Arc<FencedConnection>>| now.as_ref().is_some_and(|now| **now == *failed);
+        let fencing = self.fencing.lock().await;
         if !is_current(&self.current.borrow()) {
             return Ok(());
         }
@@ -212,19 +212,19 @@ impl Epochs {
         let read = self.client.get(failed.generation, &self.paths.base()).await?;
         let read = read.map(|(base, stat)| Ok::<_, Failure>((read_number(&base)?, stat)));
         let read = read.transpose()?;
-        drop(proving);
+        drop(fencing);
         // Otherwise it was the fence, the nodes of the namespace were deleted by hand, or the base was lowered: whoever
         // did that does not know this replica's largest token.
         let is_raised =
             |base: u64, stat: &Stat| base >= failed.base && (base, stat.version) != (failed.base, failed.base_version);
         let Some((base, stat)) = read.filter(|(base, stat)| is_raised(*base, stat)) else {
-            let proven = self.prove(failed.generation, failed.session).await;
-            if proven.is_err() {
-                self.unproven.notify_one();
+            let fenced = self.fence(failed.generation, failed.session).await;
+            if fenced.is_err() {
+                self.fence_again.notify_one();
             }
-            return proven;
+            return fenced;
         };
-        let epoch = Epoch {
+        let connection = FencedConnection {
             base,
             base_version: stat.version,
             ..failed.clone()
@@ -232,15 +232,15 @@ impl Epochs {
         self.current.send_if_modified(|current| {
             let replaces = is_current(current);
             if replaces {
-                *current = Some(Arc::new(epoch));
+                *current = Some(Arc::new(connection));
             }
             replaces
         });
         Ok(())
     }
 
-    async fn prove(&self, generation: u64, session: i64) -> Result<(), Failure> {
-        let mut fenced = self.proving.lock().await;
+    async fn fence(&self, generation: u64, session: i64) -> Result<(), Failure> {
+        let mut fenced = self.fencing.lock().await;
         self.current.send_replace(None);
         self.make_directories(generation).await?;
         let clock = micros(wall());
@@ -254,7 +254,7 @@ impl Epochs {
                 settled => break settled?,
             }
         };
-        let epoch = Epoch {
+        let connection = FencedConnection {
             generation,
             session,
             fence: (self.paths.fence(session), fence.version),
@@ -263,7 +263,7 @@ impl Epochs {
         };
         let is_still = |state: &State| matches!(state, State::Connected(now) if now.generation == generation);
         if is_still(&self.client.state().borrow()) {
-            self.current.send_replace(Some(Arc::new(epoch)));
+            self.current.send_replace(Some(Arc::new(connection)));
             self.health.send_replace(Health::Serving);
         }
         Ok(())
@@ -349,7 +349,7 @@ impl Epochs {
         })
     }
 
-    /// Writes the base that the proof demands, unless it is there. Returns it with its version.
+    /// Writes the base that the read nodes demand, unless it is there. Returns it with its version.
     async fn settle_base(&self, generation: u64, read: &Read) -> Result<(u64, i32), Failure> {
         let largest = self.largest.load(Ordering::Acquire);
         let (base, is_lowered) = wanted_base(read, largest);
@@ -371,10 +371,10 @@ impl Epochs {
     }
 
     /// The operations of a granting multi beside its grants.
-    pub fn granting(&self, epoch: &Epoch) -> [Op; 2] {
-        let mint = epoch.base.to_be_bytes().to_vec();
+    pub fn granting(&self, connection: &FencedConnection) -> [Op; 2] {
+        let mint = connection.base.to_be_bytes().to_vec();
         [
-            Op::check(self.paths.base(), epoch.base_version),
+            Op::check(self.paths.base(), connection.base_version),
             Op::set(self.paths.mint(), mint, ANY),
         ]
     }

@@ -1,0 +1,239 @@
+//! The last segments of claims' keys, which are used again.
+//!
+//! Etcd evaluates a range over the whole history of its keys: it walks past every key that existed since the last
+//! compaction. Keys that are used again keep their number small. So a claim's keys (`q/<suffix>` while it waits,
+//! `h/<kind>/<suffix>` while it holds) end in a suffix that the server which made the claim uses again, and the record
+//! of its request says which suffix that is.
+//!
+//! A suffix is free once this server knows that no key has it and that no step which makes a claim under it is in
+//! flight: its own answered step deleted the key, or each of the call's steps was answered and wrote nothing. Late steps
+//! of other servers compare a revision of an earlier key, so they cannot touch the next claim under the suffix.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::name::{CallId, ClaimId};
+
+/// How many free suffixes are kept.
+const KEPT: usize = 4096;
+
+/// The last segment of a claim's keys: the session of the server that made the claim, and a number. Releases before used the
+/// claim's id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeySuffix(u128);
+
+impl KeySuffix {
+    fn new(session: i64, number: u64) -> Self {
+        Self(u128::from(session.cast_unsigned()) << 64 | u128::from(number))
+    }
+
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The key suffix that a lease names if its claim has no request id, or is of a release before.
+    pub fn of_lease(claim: ClaimId) -> Self {
+        Self::from_bytes(*claim.as_bytes())
+    }
+
+    /// The key suffix as the claim of a lease.
+    pub fn to_claim(self) -> ClaimId {
+        ClaimId::from_bytes(self.to_bytes())
+    }
+
+    /// Parses the end of a key.
+    pub fn parse(text: &str) -> Option<Self> {
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+
+    fn session(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+}
+
+impl fmt::Display for KeySuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for KeySuffix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeySuffix({self})")
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct KeySuffixPool(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    session: i64,
+    /// The last number that was given. It never falls, so that no key suffix is given twice unless it was freed.
+    last: u64,
+    /// A stack, so that few key suffixes are in use.
+    free: Vec<KeySuffix>,
+    of_calls: HashMap<CallId, CallSuffixes>,
+}
+
+/// Where a call's claim may be, until the outcome of the call is known.
+#[derive(Debug, Default)]
+struct CallSuffixes {
+    own: Option<KeySuffix>,
+    /// A step that makes a claim under its own key suffix was sent, and was not refused.
+    made: bool,
+    /// The key suffix of another call's claim, which it may have adopted.
+    adopted: Option<KeySuffix>,
+}
+
+impl KeySuffixPool {
+    /// The key suffix of a claim that a call may make, in this session. It stays the same until the call ends.
+    pub fn own(&self, call: CallId, session: i64) -> KeySuffix {
+        let mut state = self.lock();
+        if state.session != session {
+            state.session = session;
+            state.free.clear();
+        }
+        let known = state.of_calls.get(&call).and_then(|suffixes| suffixes.own);
+        let suffix = known.or_else(|| state.free.pop()).unwrap_or_else(|| {
+            state.last += 1;
+            KeySuffix::new(session, state.last)
+        });
+        state.of_calls.entry(call).or_default().own = Some(suffix);
+        suffix
+    }
+
+    /// Notes that a step which makes a call's claim under this key suffix is about to be sent.
+    pub fn sending(&self, call: CallId, suffix: KeySuffix) {
+        let mut state = self.lock();
+        let suffixes = state.of_calls.entry(call).or_default();
+        (suffixes.own, suffixes.made) = (Some(suffix), true);
+    }
+
+    /// Notes that such a step wrote nothing.
+    pub fn not_made(&self, call: CallId) {
+        if let Some(suffixes) = self.lock().of_calls.get_mut(&call) {
+            suffixes.made = false;
+        }
+    }
+
+    /// Notes that a call is about to adopt the claim under this key suffix.
+    pub fn adopt(&self, call: CallId, suffix: KeySuffix) {
+        self.lock().of_calls.entry(call).or_default().adopted = Some(suffix);
+    }
+
+    /// The key suffixes under which a call's claim may wait.
+    pub fn of(&self, call: CallId) -> Vec<KeySuffix> {
+        let state = self.lock();
+        let suffixes = state.of_calls.get(&call);
+        suffixes.map_or_else(Vec::new, |suffixes| {
+            suffixes.own.into_iter().chain(suffixes.adopted).collect()
+        })
+    }
+
+    /// Forgets a call whose outcome is known. Its own key suffix is free if no claim was made under it.
+    pub fn end(&self, call: CallId) {
+        let mut state = self.lock();
+        let own = state.of_calls.remove(&call).filter(|suffixes| !suffixes.made);
+        if let Some(suffix) = own.and_then(|suffixes| suffixes.own) {
+            state.free(suffix);
+        }
+    }
+
+    /// Frees the key suffix of a claim whose key an answered step of this server deleted.
+    pub fn deleted(&self, suffix: KeySuffix) {
+        self.lock().free(suffix);
+    }
+
+    /// Forgets all free key suffixes, because a restored store may have keys with them.
+    pub fn abandon(&self) {
+        let mut state = self.lock();
+        state.free.clear();
+        for suffixes in state.of_calls.values_mut().filter(|suffixes| !suffixes.made) {
+            suffixes.own = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+}
+
+impl State {
+    fn free(&mut self, suffix: KeySuffix) {
+        if suffix.session() == self.session.cast_unsigned() && self.free.len() < KEPT {
+            self.free.push(suffix);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: u8) -> CallId {
+        CallId::from_bytes([number; 16])
+    }
+
+    #[test]
+    fn a_suffix_is_used_again_after_its_claim_was_deleted_or_was_never_made() {
+        let suffixes = KeySuffixPool::default();
+        let first = suffixes.own(call(1), 7);
+        assert_eq!(suffixes.own(call(1), 7), first, "it stays");
+        assert_ne!(suffixes.own(call(2), 7), first);
+        suffixes.sending(call(1), first);
+        suffixes.end(call(1));
+        assert!(suffixes.of(call(1)).is_empty());
+        let third = suffixes.own(call(3), 7);
+        assert_ne!(third, first, "its claim may be there");
+        suffixes.deleted(first);
+        assert_eq!(suffixes.own(call(4), 7), first);
+        suffixes.sending(call(3), third);
+        suffixes.not_made(call(3));
+        assert_eq!(suffixes.of(call(3)), [third]);
+        suffixes.end(call(3));
+        suffixes.end(call(3));
+        assert_eq!(suffixes.own(call(5), 7), third);
+        assert_ne!(suffixes.own(call(6), 7), third, "it was freed once");
+    }
+
+    #[test]
+    fn another_session_begins_without_free_suffixes_and_no_number_is_given_twice() {
+        let suffixes = KeySuffixPool::default();
+        let first = suffixes.own(call(1), 7);
+        suffixes.deleted(first);
+        let other = suffixes.own(call(2), 8);
+        assert_ne!(other.session(), first.session());
+        suffixes.deleted(first);
+        assert_ne!(suffixes.own(call(3), 8), first, "it is of the session before");
+        assert_ne!(suffixes.own(call(4), 7), first);
+    }
+
+    #[test]
+    fn abandoned_suffixes_are_not_used_again_also_by_a_call_that_has_made_nothing_yet() {
+        let suffixes = KeySuffixPool::default();
+        let [free, allotted, sent] = [1, 2, 9].map(|number| suffixes.own(call(number), 7));
+        suffixes.deleted(free);
+        suffixes.sending(call(9), sent);
+        suffixes.abandon();
+        assert_eq!(suffixes.of(call(9)), [sent]);
+        let next = [2, 3, 4].map(|number| suffixes.own(call(number), 7));
+        assert!(!next.contains(&free) && !next.contains(&allotted));
+    }
+
+    #[test]
+    fn a_calls_claim_may_be_under_its_own_suffix_or_under_the_one_that_it_adopted() {
+        let suffixes = KeySuffixPool::default();
+        let own = suffixes.own(call(1), 7);
+        let other = suffixes.own(call(2), 7);
+        suffixes.adopt(call(1), other);
+        assert_eq!(suffixes.of(call(1)), [own, other]);
+    }
+}
