@@ -118,7 +118,8 @@ impl GuardedNamespaces {
         })
     }
 
-    /// [`Self::to_acquire`] of several locks. The call counts once against the call rates.
+    /// [`Self::to_acquire`] of several locks. The first counts against the call rates, and
+    /// [`NamespaceToAcquire::count_more_calls`] counts the others.
     pub(super) fn to_acquire_all(
         &self,
         caller: Caller,
@@ -332,6 +333,12 @@ impl NamespaceToAcquire {
     /// The caller.
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
+    }
+
+    /// Counts more calls against the call rates. They are not refused, but later calls are.
+    pub(super) fn count_more_calls(&self, calls: usize) {
+        let quotas = &self.guarded.quotas;
+        quotas.more_calls(&self.caller.identity, self.locks.namespace().as_str(), calls);
     }
 
     /// Whether the caller still has its identity and its permission for these locks.

@@ -217,10 +217,14 @@ impl Backend for Etcd {
     ) -> Result<ReleaseOutcome, BackendError> {
         let replica = self.replica()?;
         let outcome = replica.release(lock, target, next).await?;
-        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released)
-            && let Err(failure) = replica.tell_forced(lock, token).await
-        {
-            tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
+        if let (ReleaseTarget::Forced(token), Released::Ended(_)) = (target, outcome.released) {
+            let (replica, lock) = (Arc::clone(&self.replica), lock.clone());
+            // Not awaited, because the outcome may carry the grant of the next waiter.
+            tokio::spawn(async move {
+                if let Err(failure) = replica.tell_forced(&lock, token).await {
+                    tracing::debug!(%lock, %token, ?failure, "other replicas were not told about a forced release");
+                }
+            });
         }
         Ok(outcome)
     }
