@@ -330,7 +330,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         Clock::Running,
         "ends a command whose keeper does not",
     ),
-    ("src/cli/waiting.rs", Clock::Running, "shows how long somebody waits"),
+    (
+        "src/cli/progress_line.rs",
+        Clock::Running,
+        "shows how long somebody waits",
+    ),
     ("src/api/request_log.rs", Clock::Running, "measures a call for the log"),
     (
         "src/api/call_metrics.rs",
