@@ -2,8 +2,9 @@
 //!
 //! A multi applies all of its operations or none, so a step whose condition fails takes the others of its multi along.
 //! Such a step gets its answer, and the others are sent again in two halves. To keep that seldom, and because all grants
-//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue; and the next
-//! step of a lock is sent when the one before was answered, which keeps their order.
+//! of a multi share its zxid, a multi has only one step of each lock, or several that append to its queue. The next step
+//! of a lock is sent when the one before was answered, which keeps their order; appends to a queue wait only for each
+//! other, so that a crowded lock is handed over while callers join its queue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,13 +32,16 @@ const GATHER: usize = 4;
 const TRIES: usize = 16;
 
 /// What a step does beside its operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// It appends to the queue of its lock.
     Append,
     /// Anything else.
     Alone,
 }
+
+/// Steps of one class on one lock, which keep their order.
+type OrderKey = (LockName, Class);
 
 /// An operation of a step.
 #[derive(Debug, Clone)]
@@ -108,14 +112,14 @@ pub struct Batcher {
 
 /// A batch was answered.
 struct Answered {
-    locks: HashSet<LockName>,
+    locks: HashSet<OrderKey>,
     /// Why it was not sent, if there was no connection.
     away: Option<Failure>,
 }
 
 /// A batch that is under way; it counts as answered when this is dropped, also by a panic.
 struct UnderWay {
-    locks: HashSet<LockName>,
+    locks: HashSet<OrderKey>,
     away: Option<Failure>,
     answered: mpsc::UnboundedSender<Answered>,
 }
@@ -189,8 +193,8 @@ impl Batcher {
 struct Queue {
     sender: Arc<Sender>,
     waiting: VecDeque<Pending>,
-    /// The locks that have steps under way.
-    busy: HashSet<LockName>,
+    /// The locks that have steps under way, with their class.
+    busy: HashSet<OrderKey>,
     in_flight: usize,
 }
 
@@ -252,24 +256,24 @@ impl Queue {
     }
 
     /// The steps of the next batch with their locks, if any can go.
-    fn next(&mut self) -> Option<(HashSet<LockName>, Vec<Pending>)> {
+    fn next(&mut self) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
         let mut batch: Vec<Pending> = Vec::new();
         let mut classes: HashMap<LockName, Class> = HashMap::new();
-        // Locks of which an earlier step stays behind.
-        let mut blocked: HashSet<LockName> = HashSet::new();
+        // Locks of which an earlier step of a class stays behind.
+        let mut blocked: HashSet<OrderKey> = HashSet::new();
         let (mut kept, mut size) = (VecDeque::new(), 0);
         while let Some(pending) = self.waiting.pop_front() {
             if pending.answer.is_closed() {
                 continue;
             }
-            let lock = &pending.step.lock;
             let class = pending.step.class;
+            let key = (pending.step.lock.clone(), class);
             let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
-            let stays = self.busy.contains(lock)
-                || blocked.contains(lock)
-                || classes.get(lock).is_some_and(|other| !goes_with(other));
+            let stays = self.busy.contains(&key)
+                || blocked.contains(&key)
+                || classes.get(&key.0).is_some_and(|other| !goes_with(other));
             if stays {
-                blocked.insert(lock.clone());
+                blocked.insert(key);
                 kept.push_back(pending);
                 continue;
             }
@@ -278,13 +282,13 @@ impl Queue {
                 kept.push_back(pending);
                 break;
             }
-            classes.insert(lock.clone(), class);
+            classes.insert(key.0, class);
             size += bytes;
             batch.push(pending);
         }
         kept.append(&mut self.waiting);
         self.waiting = kept;
-        (!batch.is_empty()).then(|| (classes.into_keys().collect(), batch))
+        (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
     }
 }
 
@@ -413,7 +417,7 @@ mod tests {
     #[tokio::test]
     async fn a_batch_whose_task_panics_counts_as_answered() {
         let (answered, mut answers) = mpsc::unbounded_channel();
-        let locks = HashSet::from([LockName::new("a").unwrap()]);
+        let locks = HashSet::from([(LockName::new("a").unwrap(), Class::Alone)]);
         let under_way = UnderWay {
             locks: locks.clone(),
             away: None,
