@@ -111,9 +111,17 @@ impl Store {
             shared.clients.push(Arc::downgrade(&client));
             client
         };
-        let connections = Arc::new(FencedConnections::new(Arc::clone(&client), paths.clone(), self.settings.timeout));
+        let connections = Arc::new(FencedConnections::new(
+            Arc::clone(&client),
+            paths.clone(),
+            self.settings.timeout,
+        ));
         let notifications = Arc::new(NotificationSender::default());
-        let history = Arc::new(History::new(paths.clone(), Arc::clone(&client), Arc::clone(&connections)));
+        let history = Arc::new(History::new(
+            paths.clone(),
+            Arc::clone(&client),
+            Arc::clone(&connections),
+        ));
         let table = LockTable::new(
             Arc::clone(&client),
             Arc::clone(&connections),

@@ -1,12 +1,12 @@
 //! How Redis is opened for one case: servers that all cases share, and keys of its own for each.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use fencepost::backend::WatchEvent;
 use fencepost::backend::redis::Store;
 use fencepost::backend::redis_server::settings::{OnEmptyStore, Replicas, Servers, Settings, connection_info};
-use fencepost::backend::WatchEvent;
 use futures::StreamExt;
 
 use crate::fixture::{Fixture, Missing, READY, REAL_TIME, lock};

@@ -1,7 +1,7 @@
 //! How RedLock is opened for one case: five masters that all cases share, and keys of its own for each.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use fencepost::backend::redis_server::settings::{OnEmptyStore, connection_info};

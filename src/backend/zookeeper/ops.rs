@@ -148,12 +148,18 @@ impl Replica {
 
     async fn make_bucket(&self, connection: &FencedConnection, bucket: u16) -> Result<(), Failure> {
         let [locks, memory] = [self.paths.locks(bucket), self.paths.memory(bucket)];
-        let ensure = |path: String| async move { self.connections.ensure(connection.generation, &path, Vec::new()).await };
+        let ensure =
+            |path: String| async move { self.connections.ensure(connection.generation, &path, Vec::new()).await };
         tokio::try_join!(ensure(locks), ensure(memory)).map(drop)
     }
 
     /// Reads a holder and watches over its lease; `None` if it is gone.
-    async fn read_holder(&self, connection: &FencedConnection, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+    async fn read_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
         let path = self.child(lock, &child.name);
         let Some((data, stat)) = self.client.get(connection.generation, &path).await? else {
             self.leases.forget(lock, &child.name);
@@ -164,7 +170,12 @@ impl Replica {
     }
 
     /// The holder as it is known, or else as it is read.
-    async fn known_holder(&self, connection: &FencedConnection, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+    async fn known_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
         match self.leases.get(lock, &child.name) {
             Some(lease) => Ok(Some(lease)),
             None => self.read_holder(connection, lock, child).await,
@@ -172,7 +183,12 @@ impl Replica {
     }
 
     /// The same for what is only shown: `None` also if its record cannot be read, such as one of a later release.
-    async fn shown_holder(&self, connection: &FencedConnection, lock: &LockName, child: &Child) -> Result<Option<Lease>, Failure> {
+    async fn shown_holder(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        child: &Child,
+    ) -> Result<Option<Lease>, Failure> {
         match self.known_holder(connection, lock, child).await {
             Err(Failure::Damaged(_)) => Ok(None),
             known => known,
@@ -199,7 +215,11 @@ impl Replica {
     }
 
     /// Lists a lock after the server has caught up.
-    async fn list_now(&self, connection: &FencedConnection, lock: &LockName) -> Result<super::data::view::View, Failure> {
+    async fn list_now(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+    ) -> Result<super::data::view::View, Failure> {
         let caught_up = self.client.sync(connection.generation, &self.paths.lock(lock));
         let (caught_up, view) = tokio::join!(caught_up, self.table.list(lock, connection));
         caught_up?;

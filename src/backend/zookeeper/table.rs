@@ -99,7 +99,12 @@ impl LockTable {
     }
 
     /// Evaluates a question about the view of a lock, if it has a current one.
-    pub fn ask<T>(&self, name: &LockName, connection: &FencedConnection, question: impl FnOnce(&View) -> T) -> Option<T> {
+    pub fn ask<T>(
+        &self,
+        name: &LockName,
+        connection: &FencedConnection,
+        question: impl FnOnce(&View) -> T,
+    ) -> Option<T> {
         self.with_known(name, |state| {
             let current = state.watched == Some(connection.generation) && !state.is_outdated;
             state.view.as_ref().filter(|_| current).map(question)

@@ -60,7 +60,12 @@ impl Replica {
     }
 
     /// The data of a waiter; `None` if it is gone.
-    pub async fn read_waiter(&self, connection: &FencedConnection, lock: &LockName, waiter: &Child) -> Result<Option<Claim>, Failure> {
+    pub async fn read_waiter(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        waiter: &Child,
+    ) -> Result<Option<Claim>, Failure> {
         let path = self.child(lock, &waiter.name);
         let read = self.client.get(connection.generation, &path).await?;
         read.map(|(data, _)| Claim::decode(&data)).transpose()

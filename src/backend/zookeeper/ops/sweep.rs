@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{Replica, changed};
 use crate::backend::FINISHED_KEPT;
 use crate::backend::zookeeper::client::Failure;
-use crate::backend::zookeeper::client::wire::Op;
+use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::paths::{BUCKETS, decode_name};
 use crate::backend::zookeeper::data::record::Memory;
 use crate::backend::zookeeper::data::view::View;
@@ -56,7 +56,12 @@ impl Replica {
     }
 
     /// Watches over the leases of a lock, and deletes the node of one that stays without claims.
-    async fn sweep_lock(&self, connection: &FencedConnection, lock: &LockName, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_lock(
+        &self,
+        connection: &FencedConnection,
+        lock: &LockName,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let path = self.paths.lock(lock);
         let Some((names, stat)) = self.client.children(connection.generation, &path).await? else {
             return Ok(());
@@ -73,14 +78,19 @@ impl Replica {
         let since = seen.entry(path.clone()).or_insert((stat.version, Instant::now())).1;
         if since.elapsed() > PAUSE * u32::from(BUCKETS) / 2 {
             seen.remove(&path);
-            // The deletion fails if it has a claim by now.
-            changed(self.step(lock, vec![Op::delete(path, stat.version).into()]).await)?;
+            // The deletion fails if it has a claim by now. Its version says nothing, because its data never changes.
+            changed(self.step(lock, vec![Op::delete(path, ANY).into()]).await)?;
         }
         Ok(())
     }
 
     /// Deletes the ends that are older than they are remembered, and requests whose claim is gone.
-    async fn sweep_memory(&self, connection: &FencedConnection, bucket: u16, seen: &mut FirstSeen) -> Result<(), Failure> {
+    async fn sweep_memory(
+        &self,
+        connection: &FencedConnection,
+        bucket: u16,
+        seen: &mut FirstSeen,
+    ) -> Result<(), Failure> {
         let directory = self.paths.memory(bucket);
         let children = self.client.children(connection.generation, &directory).await?;
         let names = children.map(|(names, _)| names).unwrap_or_default();
@@ -95,12 +105,8 @@ impl Replica {
             };
             let is_old = known.is_some_and(|(version, _)| version == stat.version);
             if is_old && self.is_over(connection, &data).await? {
-                // It is deleted in this version, or was used again.
-                changed(
-                    self.client
-                        .multi(connection.generation, &[Op::delete(path.clone(), stat.version)])
-                        .await,
-                )?;
+                let read = vec![(path.clone(), stat.version)];
+                self.history.delete_as_read(connection.generation, read).await?;
             }
             seen.insert(path, (stat.version, Instant::now()));
         }
