@@ -1,6 +1,6 @@
 //! What the replicas decide, for their calls, by what they read.
 
-use super::store::{Holder, Lease, Request, KeySuffix, Step, Waiter};
+use super::store::{Holder, KeySuffix, Lease, Request, Step, Waiter};
 use super::{Flaw, Kind, State, World};
 
 /// A call of a client, and where it is.
@@ -254,7 +254,10 @@ fn leased(world: &World, state: &State, at: usize, lease: u8) -> Option<Holder> 
     let call = &state.calls[at];
     let is_it =
         |holder: &&Holder| holder.claim == call.claim && holder.lease == lease || world.flaw == Flaw::ReleasesTheSuffix;
-    call.at.and_then(|suffix| state.store.holder(suffix)).filter(is_it).copied()
+    call.at
+        .and_then(|suffix| state.store.holder(suffix))
+        .filter(is_it)
+        .copied()
 }
 
 pub fn release(world: &World, state: &State, at: usize, lease: u8) -> State {

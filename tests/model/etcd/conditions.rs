@@ -1,6 +1,6 @@
 //! The conditions of each transaction.
 
-use super::store::{Request, KeySuffix, Step};
+use super::store::{KeySuffix, Request, Step};
 use super::{Flaw, Kind, State, World};
 
 /// A condition of a transaction. A flaw may leave one out.

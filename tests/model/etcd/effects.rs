@@ -114,7 +114,9 @@ fn judge(world: &World, state: &State, at: usize, step: Step) -> Option<&'static
     }
     let (gone, granted) = match step {
         Step::Promote { suffix, .. } => (None, store.waiter(suffix)),
-        Step::HandOver { suffix, next_suffix, .. } => (Some(suffix), store.waiter(next_suffix)),
+        Step::HandOver {
+            suffix, next_suffix, ..
+        } => (Some(suffix), store.waiter(next_suffix)),
         _ => (None, None),
     };
     if let Some(granted) = granted {
@@ -210,7 +212,10 @@ pub fn answered(world: &World, before: &State, after: &mut State, at: usize, ste
         _ => {}
     }
     if let Step::HandOver {
-        next, lease, next_suffix, ..
+        next,
+        lease,
+        next_suffix,
+        ..
     } = step
     {
         let next = &mut after.calls[usize::from(next)];

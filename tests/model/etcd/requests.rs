@@ -100,7 +100,10 @@ fn written(world: &World, state: &State, Sent { at, step, .. }: Sent) -> Vec<Key
         Step::Promote { suffix, .. } => (vec![Key::Holder(suffix), Key::Waiter(suffix)], request(claim)),
         Step::Mark | Step::Revoke { .. } => (Vec::new(), Vec::new()),
         Step::HandOver {
-            suffix, next, next_suffix, ..
+            suffix,
+            next,
+            next_suffix,
+            ..
         } => {
             let next = state.calls[usize::from(next)].claim;
             let keys = vec![Key::Holder(suffix), Key::Holder(next_suffix), Key::Waiter(next_suffix)];
