@@ -324,6 +324,11 @@ impl Sender {
                     let rest = answer_refused(batch, index - first, code);
                     let mut first_half = rest;
                     let second_half = first_half.split_off(first_half.len().div_ceil(2));
+                    if share_a_lock(&first_half, &second_half) {
+                        // Appends to one queue keep their order.
+                        let away = self.send(first_half, tries).await;
+                        return away.or(self.send(second_half, tries).await);
+                    }
                     let (one, other) = tokio::join!(self.send(first_half, tries), self.send(second_half, tries));
                     return one.or(other);
                 }
@@ -356,6 +361,11 @@ impl Sender {
         }
         (ops, first)
     }
+}
+
+fn share_a_lock(one: &[Pending], other: &[Pending]) -> bool {
+    let mut locks = one.iter().map(|pending| &pending.step.lock);
+    locks.any(|lock| other.iter().any(|pending| pending.step.lock == *lock))
 }
 
 fn has_left(pending: &Pending) -> bool {
@@ -411,23 +421,4 @@ fn answer_refused(batch: Vec<Pending>, mut index: usize, code: Code) -> Vec<Pend
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_batch_whose_task_panics_counts_as_answered() {
-        let (answered, mut answers) = mpsc::unbounded_channel();
-        let locks = HashSet::from([(LockName::new("a").unwrap(), Class::Alone)]);
-        let under_way = UnderWay {
-            locks: locks.clone(),
-            away: None,
-            answered,
-        };
-        let task = tokio::spawn(async move {
-            let _under_way = under_way;
-            panic!("a fault");
-        });
-        assert!(task.await.is_err());
-        assert_eq!(answers.recv().await.unwrap().locks, locks);
-    }
-}
+mod tests;

@@ -107,8 +107,7 @@ impl Replica {
             let refused = AcquireOutcome::Refused(Refusal::OtherParameters { field });
             return Ok(Some(refused.into()));
         }
-        let mut claim = Claim::clone(&lease.claim);
-        claim.life = lease.remaining();
+        let mut claim = Claim::clone(&lease.claim).with_new_lease(lease.remaining());
         if claim.life.is_zero() {
             self.expire(&lease).await?;
             return Ok(Some(Attempt::Changed));
@@ -152,8 +151,7 @@ impl Replica {
         if lease.claim.holds.len() >= limit as usize {
             return Ok(AcquireOutcome::Refused(Refusal::Full { limit }).into());
         }
-        let mut claim = Claim::clone(&lease.claim);
-        claim.life = lease.remaining().max(new.ttl.get());
+        let mut claim = Claim::clone(&lease.claim).with_new_lease(lease.remaining().max(new.ttl.get()));
         let hold = Hold::of(new);
         claim.holds.push(hold.clone());
         // It is rewritten as a whole by each renewal.
