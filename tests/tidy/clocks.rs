@@ -224,7 +224,7 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the wait for the other servers of a first start",
     ),
     (
-        "src/backend/zookeeper/batch.rs",
+        "src/backend/zookeeper/group_commit.rs",
         Clock::Running,
         "stamps Grant::waited when a step is sent",
     ),

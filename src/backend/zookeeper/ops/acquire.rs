@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 use super::{Replica, TRIES, changed, created, grant_of, name_in};
-use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Code, NodeKind, Op};
@@ -14,6 +13,7 @@ use crate::backend::zookeeper::data::paths::Paths;
 use crate::backend::zookeeper::data::record::{Claim, Memory};
 use crate::backend::zookeeper::data::view::View;
 use crate::backend::zookeeper::fenced_connection::FencedConnection;
+use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::{AcquireOutcome, Grant, NewClaim, Refusal, WaitPolicy};
 use crate::claim::Holder;

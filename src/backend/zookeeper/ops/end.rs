@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{Replica, changed, grant_of, set};
-use crate::backend::zookeeper::batch::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::calls::InFlight;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op, Stat};
 use crate::backend::zookeeper::data::record::{Claim, Hold};
+use crate::backend::zookeeper::group_commit::{Class, Step, StepDone, StepOp};
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{Grant, NewClaim, ReleaseOutcome, Released};
 use crate::claim::Cause;

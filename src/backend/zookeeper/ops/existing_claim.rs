@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::acquire::{Attempt, Snapshot};
 use super::{Replica, changed, grant_of, set};
-use crate::backend::zookeeper::batch::StepOp;
 use crate::backend::zookeeper::client::Failure;
 use crate::backend::zookeeper::client::wire::{ANY, Op};
 use crate::backend::zookeeper::data::child::Child;
 use crate::backend::zookeeper::data::record::{Claim, Hold, Memory};
+use crate::backend::zookeeper::group_commit::StepOp;
 use crate::backend::zookeeper::history::RequestWrite;
 use crate::backend::zookeeper::leases::Lease;
 use crate::backend::{AcquireOutcome, NewClaim, Refusal, WaitPolicy};

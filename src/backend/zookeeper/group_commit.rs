@@ -224,7 +224,7 @@ impl Queue {
             }
             self.waiting.extend(taken.drain(..));
             while self.in_flight < IN_FLIGHT
-                && let Some((locks, batch)) = self.next()
+                && let Some((locks, batch)) = take_batch(&mut self.waiting, &self.busy, self.sender.max_request)
             {
                 gather = if batch.len() > 1 { GATHER } else { 0 };
                 self.in_flight += 1;
@@ -254,42 +254,45 @@ impl Queue {
             answer_all(self.waiting.drain(..).collect(), &away);
         }
     }
+}
 
-    /// The steps of the next batch with their locks, if any can go.
-    fn next(&mut self) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
-        let mut batch: Vec<Pending> = Vec::new();
-        let mut classes: HashMap<LockName, Class> = HashMap::new();
-        // Locks of which an earlier step of a class stays behind.
-        let mut blocked: HashSet<OrderKey> = HashSet::new();
-        let (mut kept, mut size) = (VecDeque::new(), 0);
-        while let Some(pending) = self.waiting.pop_front() {
-            if pending.answer.is_closed() {
-                continue;
-            }
-            let class = pending.step.class;
-            let key = (pending.step.lock.clone(), class);
-            let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
-            let stays = self.busy.contains(&key)
-                || blocked.contains(&key)
-                || classes.get(&key.0).is_some_and(|other| !goes_with(other));
-            if stays {
-                blocked.insert(key);
-                kept.push_back(pending);
-                continue;
-            }
-            let bytes = pending.step.size();
-            if !batch.is_empty() && (batch.len() == STEPS || size + bytes > self.sender.max_request) {
-                kept.push_back(pending);
-                break;
-            }
-            classes.insert(key.0, class);
-            size += bytes;
-            batch.push(pending);
+/// Takes the steps of the next batch, with their locks, if any can go. Of `busy` locks, steps of that class stay.
+fn take_batch(
+    waiting: &mut VecDeque<Pending>,
+    busy: &HashSet<OrderKey>,
+    max_request: usize,
+) -> Option<(HashSet<OrderKey>, Vec<Pending>)> {
+    let mut batch: Vec<Pending> = Vec::new();
+    let mut classes: HashMap<LockName, Class> = HashMap::new();
+    // Locks of which an earlier step of a class stays behind.
+    let mut blocked: HashSet<OrderKey> = HashSet::new();
+    let (mut kept, mut size) = (VecDeque::new(), 0);
+    while let Some(pending) = waiting.pop_front() {
+        if pending.answer.is_closed() {
+            continue;
         }
-        kept.append(&mut self.waiting);
-        self.waiting = kept;
-        (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
+        let class = pending.step.class;
+        let key = (pending.step.lock.clone(), class);
+        let goes_with = |other: &Class| class == Class::Append && *other == Class::Append;
+        let stays =
+            busy.contains(&key) || blocked.contains(&key) || classes.get(&key.0).is_some_and(|other| !goes_with(other));
+        if stays {
+            blocked.insert(key);
+            kept.push_back(pending);
+            continue;
+        }
+        let bytes = pending.step.size();
+        if !batch.is_empty() && (batch.len() == STEPS || size + bytes > max_request) {
+            waiting.push_front(pending);
+            break;
+        }
+        classes.insert(key.0, class);
+        size += bytes;
+        batch.push(pending);
     }
+    kept.append(waiting);
+    *waiting = kept;
+    (!batch.is_empty()).then(|| (classes.into_iter().collect(), batch))
 }
 
 impl Sender {
