@@ -14,9 +14,14 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the wait of a call for several locks, and times when those that it holds are renewed",
     ),
     (
-        "src/api/keep_alive.rs",
+        "src/api/lease_keeper.rs",
         Clock::Running,
         "times when a client is asked for its next beat, and when the store is asked about a lease",
+    ),
+    (
+        "src/api/session/execute.rs",
+        Clock::Running,
+        "notes when a command to renew a lease was sent",
     ),
     (
         "src/backend/embedded/clock.rs",

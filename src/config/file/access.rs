@@ -93,7 +93,8 @@ section! {
         /// The prefixes of the names of the locks; "" stands for all locks.
         locks: Vec<String> = vec![String::new()],
         /// The verbs: "acquire" (Acquire, Renew, Release, KeepAlive), "read" (GetLock, ListLocks,
-        /// WatchLock, CheckToken), "admin" (ForceRelease, and Admit if locks has "").
+        /// WatchLock, CheckToken), "admin" (ForceRelease, and Admit if locks has ""). Each command of a
+        /// Session needs the verb of its call.
         verbs: Vec<VerbName> = Vec::new(),
     }
 }
@@ -114,7 +115,7 @@ section! {
         lease_limit: Option<QuotaCount> = None,
         /// How many Acquires may wait.
         waiter_limit: Option<QuotaCount> = None,
-        /// How many WatchLock and KeepAlive streams may be open.
+        /// How many WatchLock, KeepAlive and Session streams may be open.
         stream_limit: Option<QuotaCount> = None,
     }
 }
