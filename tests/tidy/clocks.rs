@@ -19,9 +19,14 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends the read of a leader while the store is unavailable",
     ),
     (
-        "src/api/keep_alive.rs",
+        "src/api/lease_keeper.rs",
         Clock::Running,
         "times when a client is asked for its next beat, and when the store is asked about a lease",
+    ),
+    (
+        "src/api/session/execute.rs",
+        Clock::Running,
+        "notes when a command to renew a lease was sent",
     ),
     (
         "src/backend/embedded/clock.rs",
