@@ -135,6 +135,10 @@ enum Phase {
 }
 
 /// What happens next.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives for one turn of the loop, and a box for each answer would cost more"
+)]
 enum Next {
     Commands(SessionRequest),
     /// The client has no more commands.
