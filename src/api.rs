@@ -52,6 +52,7 @@ mod catch_panic;
 mod concurrency_limit;
 mod connection;
 mod convert;
+mod counted_grant;
 mod deadline;
 mod dispatch;
 mod election;

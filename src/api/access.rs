@@ -11,17 +11,18 @@ use futures::future::BoxFuture;
 use tokio::time::sleep;
 
 use super::authenticate::Caller;
-use super::grant_delivery::Deliver;
 use super::peer::Peer;
 use super::verifications::unauthenticated;
 use crate::auth::rules::LockScope;
 use crate::auth::{Auth, AuthenticationFailure, Denied, Missing, Verb};
 use crate::error::Error;
 use crate::limits::Limits;
-use crate::locks::{Acquire, Granted, Lease, Locks, WaitControl};
+use crate::locks::{Acquire, Granted, Locks, WaitControl};
 use crate::name::{LeaseKey, LockKey, LockName, Namespace};
 use crate::namespaces::Namespaces;
 use crate::quota::{AcquireQuota, Entry, QuotaExceeded, QuotaUse, Quotas};
+
+pub(super) use super::counted_grant::CountedGrant;
 
 /// How often a watch's permission is checked again.
 pub(super) const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -41,66 +42,6 @@ pub struct Access {
 pub(super) struct GuardedNamespaces {
     namespaces: Namespaces,
     quotas: Quotas,
-}
-
-/// A granted lease, with its entry in the quota.
-#[derive(Debug)]
-pub(super) struct CountedGrant {
-    granted: Granted,
-    quota: AcquireQuota,
-    locks: Locks,
-    /// Other grants of the same answer.
-    others: Vec<Self>,
-}
-
-impl CountedGrant {
-    fn new(granted: Granted, quota: AcquireQuota, locks: Locks) -> Self {
-        let others = Vec::new();
-        Self {
-            granted,
-            quota,
-            locks,
-            others,
-        }
-    }
-
-    /// The lease.
-    pub(super) fn lease(&self) -> &Lease {
-        &self.granted.lease
-    }
-
-    /// The same grant, with others that are delivered by the same answer.
-    pub(super) fn with(self, others: Vec<Self>) -> Self {
-        Self { others, ..self }
-    }
-
-    /// Renews the lease for the TTL that it was last given, and returns its time.
-    pub(super) async fn renewed(&self) -> Result<Duration, Error> {
-        let key = &self.granted.lease.key;
-        let renewed = self.locks.renew(key, None).await;
-        renewed
-            .map(|lease| lease.ttl)
-            .map_err(|error| error.of_lock(key.lock.name.clone()))
-    }
-
-    /// Sets the time that the answer tells.
-    pub(super) fn set_time(&mut self, ttl: Duration, waited: Duration) {
-        (self.granted.lease.ttl, self.granted.lease.waited) = (ttl, waited);
-    }
-
-    /// Gives the grant back, as [`Granted::give_back`].
-    pub(super) async fn give_back(self) {
-        // An undo that failed continues in the background.
-        let _ = self.granted.give_back().await;
-    }
-}
-
-impl Deliver for CountedGrant {
-    fn deliver(self) {
-        let lease = self.granted.delivered();
-        self.quota.holds(&lease.key, lease.ttl);
-        self.others.into_iter().for_each(Self::deliver);
-    }
 }
 
 impl GuardedNamespaces {

@@ -13,10 +13,6 @@ use super::layer::{Answered, Layer, LayerCall};
 use super::status;
 use crate::name::InvalidField;
 
-/// The message for an unknown method.
-const UNKNOWN_METHOD: &str =
-    "this server has no such method: the client may be for a later version, or for another service";
-
 /// Answers INTERNAL for a panic of a call, and INVALID_FIELD for a request that cannot be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CatchPanic {
@@ -41,7 +37,7 @@ impl<B: Default> LayerCall<B> for CatchPanic {
 
     fn answered(self, response: Response<B>) -> Response<B> {
         if is_of_unknown_method(response.headers()) {
-            return Status::unimplemented(UNKNOWN_METHOD).into_http();
+            return status::unknown_method().into_http();
         }
         readable(response, self.request_bytes)
     }

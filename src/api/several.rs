@@ -315,5 +315,5 @@ fn check_number(field: &'static str, number: usize, least: usize) -> Result<(), 
     ))
 }
 
-#[cfg(all(test, feature = "embedded"))]
+#[cfg(test)]
 mod tests;

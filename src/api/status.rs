@@ -92,6 +92,13 @@ pub fn internal(bug: impl std::error::Error + Send + Sync + 'static) -> Status {
     status
 }
 
+/// The status of a call of an unknown method.
+pub fn unknown_method() -> Status {
+    Status::unimplemented(
+        "this server has no such method: the client may be for a later version, or for another service",
+    )
+}
+
 /// The status of a call whose deadline has passed.
 pub fn deadline_passed() -> Status {
     Status::cancelled("the call's deadline has passed")

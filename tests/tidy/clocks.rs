@@ -331,6 +331,11 @@ const READERS: &[(&str, Clock, &str)] = &[
         "ends a command before the lease that its client counts on",
     ),
     (
+        "src/cli/lock/at_least.rs",
+        Clock::Running,
+        "ends the time for which a lock stays held after its command",
+    ),
+    (
         "src/cli/lock/watchdog.rs",
         Clock::Running,
         "ends a command whose keeper does not",

@@ -1,7 +1,17 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 
+use tokio_util::sync::CancellationToken;
+use tonic::Extensions;
+use tonic::metadata::MetadataMap;
+
 use super::*;
+use crate::api::capacity::Capacity;
+use crate::api::concurrency_limit::Permits;
+use crate::api::grant_delivery::Deliver;
+use crate::api::proto;
+use crate::api::settings::Settings;
+use crate::api::several::AcquireAllCall;
 use crate::auth::Pattern;
 use crate::backend::embedded::Store;
 use crate::name::{Identity, LockName, Metadata, Mode, Owner};
@@ -93,4 +103,35 @@ async fn a_renewal_that_finds_its_lease_lost_takes_it_out_of_the_quota() {
     assert!(acquire_quota().is_err(), "this server has not heard of it");
     assert!(matches!(locks.renew(&key, None).await, Err(Error::LeaseLost { .. })));
     assert!(acquire_quota().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_asks_for_no_further_lock() {
+    let namespace = Namespace::new("jobs").unwrap();
+    let store = Store::memory().namespace(namespace.clone());
+    let namespaces = Namespaces::new(vec![Locks::new(namespace, Limits::default(), store)]);
+    let guarded = GuardedNamespaces::new(namespaces, Quotas::default());
+    let settings = Settings::default();
+    let capacity = Capacity::new(&settings, None);
+    let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
+    let mut caller = Caller::of(&mut Extensions::new());
+    caller.policy = None;
+    let wait = Duration::from_secs(3);
+    let lock = |name: &str| proto::LockToAcquire {
+        name: name.into(),
+        mode: None,
+    };
+    let message = proto::AcquireAllRequest {
+        namespace: "jobs".into(),
+        locks: ["a", "b"].map(lock).into(),
+        owner: "me".into(),
+        wait: Some(wait.try_into().unwrap()),
+        ..proto::AcquireAllRequest::default()
+    };
+    let call = AcquireAllCall::new(&guarded, &permits, caller, &MetadataMap::new(), message).unwrap();
+    tokio::time::advance(wait).await;
+    let Err(Error::OfLock { name, error }) = call.run().await else {
+        panic!("the wait is over")
+    };
+    assert_eq!((name.as_str(), *error), ("a", Error::WaitTimeout { waited: wait }));
 }

@@ -90,5 +90,9 @@ async fn an_unknown_method_is_answered_with_a_message() {
         .await
         .unwrap();
     let status = Status::from_header_map(response.headers()).unwrap();
-    assert_eq!((status.code(), status.message()), (Code::Unimplemented, UNKNOWN_METHOD));
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(
+        status.message().starts_with("this server has no such method"),
+        "{status:?}"
+    );
 }

@@ -1,17 +1,6 @@
 use std::collections::BTreeMap;
 
-use tokio_util::sync::CancellationToken;
-use tonic::Extensions;
-
 use super::*;
-use crate::api::capacity::Capacity;
-use crate::api::settings::Settings;
-use crate::backend::embedded::Store;
-use crate::limits::Limits;
-use crate::locks::Locks;
-use crate::name::Namespace;
-use crate::namespaces::Namespaces;
-use crate::quota::Quotas;
 
 fn message(names: &[&str]) -> proto::AcquireAllRequest {
     let lock = |name: &&str| proto::LockToAcquire {
@@ -54,28 +43,4 @@ fn a_bad_lock_is_named() {
         matches!(*error, Error::InvalidField(ref invalid) if invalid.field == "mode"),
         "{error}"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_asks_for_no_further_lock() {
-    let namespace = Namespace::new("jobs").unwrap();
-    let store = Store::memory().namespace(namespace.clone());
-    let namespaces = Namespaces::new(vec![Locks::new(namespace, Limits::default(), store)]);
-    let guarded = GuardedNamespaces::new(namespaces, Quotas::default());
-    let settings = Settings::default();
-    let capacity = Capacity::new(&settings, None);
-    let permits = Arc::new(Permits::new(&settings, &capacity, CancellationToken::new()));
-    let mut caller = Caller::of(&mut Extensions::new());
-    caller.policy = None;
-    let wait = Duration::from_secs(3);
-    let message = proto::AcquireAllRequest {
-        wait: Some(wait.try_into().unwrap()),
-        ..message(&["a", "b"])
-    };
-    let call = AcquireAllCall::new(&guarded, &permits, caller, &MetadataMap::new(), message).unwrap();
-    tokio::time::advance(wait).await;
-    let Err(Error::OfLock { name, error }) = call.run().await else {
-        panic!("the wait is over")
-    };
-    assert_eq!((name.as_str(), *error), ("a", Error::WaitTimeout { waited: wait }));
 }

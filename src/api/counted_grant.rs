@@ -1,0 +1,68 @@
+//! A granted lease on its way to its client, with what it uses of a quota.
+
+use std::time::Duration;
+
+use super::grant_delivery::Deliver;
+use crate::error::Error;
+use crate::locks::{Granted, Lease, Locks};
+use crate::quota::AcquireQuota;
+
+/// A granted lease, with its entry in the quota.
+#[derive(Debug)]
+pub(super) struct CountedGrant {
+    granted: Granted,
+    quota: AcquireQuota,
+    locks: Locks,
+    /// Other grants of the same answer.
+    others: Vec<Self>,
+}
+
+impl CountedGrant {
+    pub(super) fn new(granted: Granted, quota: AcquireQuota, locks: Locks) -> Self {
+        let others = Vec::new();
+        Self {
+            granted,
+            quota,
+            locks,
+            others,
+        }
+    }
+
+    /// The lease.
+    pub(super) fn lease(&self) -> &Lease {
+        &self.granted.lease
+    }
+
+    /// The same grant, with others that are delivered by the same answer.
+    pub(super) fn with(self, others: Vec<Self>) -> Self {
+        Self { others, ..self }
+    }
+
+    /// Renews the lease for the TTL that it was last given, and returns its time.
+    pub(super) async fn renewed(&self) -> Result<Duration, Error> {
+        let key = &self.granted.lease.key;
+        let renewed = self.locks.renew(key, None).await;
+        renewed
+            .map(|lease| lease.ttl)
+            .map_err(|error| error.of_lock(key.lock.name.clone()))
+    }
+
+    /// Sets the time that the answer tells.
+    pub(super) fn set_time(&mut self, ttl: Duration, waited: Duration) {
+        (self.granted.lease.ttl, self.granted.lease.waited) = (ttl, waited);
+    }
+
+    /// Gives the grant back, as [`Granted::give_back`].
+    pub(super) async fn give_back(self) {
+        // An undo that failed continues in the background.
+        let _ = self.granted.give_back().await;
+    }
+}
+
+impl Deliver for CountedGrant {
+    fn deliver(self) {
+        let lease = self.granted.delivered();
+        self.quota.holds(&lease.key, lease.ttl);
+        self.others.into_iter().for_each(Self::deliver);
+    }
+}
